@@ -1,30 +1,30 @@
-//! What is measured: one table for each question.
+//! Cells of the measurements: one table per question.
 
-/// How a client asks.
+/// Request pattern of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// As the report calls it.
+    /// Name in the report.
     pub name: &'static str,
     /// fio's name of the pattern.
     pub pattern: &'static str,
-    /// Bytes a request.
+    /// Bytes per request.
     pub bytes: u32,
-    /// Requests in flight on each connection.
+    /// Requests in flight per connection.
     pub depth: u32,
-    /// Connections, each with a client process of its own.
+    /// Number of connections, each with its own client process.
     pub connections: u32,
-    /// A flush after so many writes; 0: none.
+    /// Number of writes between two flushes; 0 means none.
     pub flush_every: u32,
 }
 
 impl Cell {
-    /// A cell without flushes: fio's name of the pattern, bytes a request, requests in flight on each connection, connections.
+    /// A cell without flushes: name, fio's pattern, bytes per request, requests in flight per connection, connections.
     pub const fn new(name: &'static str, pattern: &'static str, bytes: u32, depth: u32, connections: u32) -> Cell {
         Cell { name, pattern, bytes, depth, connections, flush_every: 0 }
     }
 }
 
-/// Everything is in memory.
+/// All data is in memory.
 pub const HITS: [Cell; 10] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
     Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1),
@@ -38,19 +38,19 @@ pub const HITS: [Cell; 10] = [
     Cell::new("64 KiB sequential write, depth 8", "write", 65536, 8, 1),
 ];
 
-/// A request at a time, with server and client bound to processors.
+/// One request at a time, with server and client bound to CPUs.
 pub const PLACED: [Cell; 2] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
     Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
 ];
 
-/// Hardly anything is in memory.
+/// Almost no data is in memory.
 pub const MISSES: [Cell; 2] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
     Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1),
 ];
 
-/// Every write is flushed, or every 32nd.
+/// A flush after every write, or after every 32nd.
 pub const FLUSHED: [Cell; 3] = [
     Cell { flush_every: 1, ..Cell::new("4 KiB random write, a flush after each, 8 clients", "randwrite", 4096, 1, 8) },
     Cell {

@@ -1,4 +1,4 @@
-//! What clients keep of their throughput while destage runs at full speed.
+//! Throughput of clients while destage runs at full speed.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,22 +12,22 @@ use crate::report::Section;
 use crate::run::{Effort, median};
 use crate::servers::{Programs, two_volumes};
 
-/// Bytes of the volume whose dirty data goes to the disk meanwhile, and how much of it is dirty at most.
+/// Size of the volume whose dirty data is destaged, and so the upper limit of that data.
 const DIRTY_BYTES: u64 = 1 << 30;
-/// Bytes of the volume that clients ask.
+/// Size of the volume that the clients read and write.
 const HIT_BYTES: u64 = 256 << 20;
 
 const READ: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
 const WRITE: Cell = Cell::new("4 KiB random write, depth 32", "randwrite", 4096, 32, 1);
-/// Leaves blocks dirty that are no neighbours, the most work for destage.
+/// Leaves scattered dirty blocks, the most work for destage.
 const SCATTER: Cell = Cell::new("scatter", "randwrite", 4096, 32, 1);
 const FILL: Cell = Cell::new("fill", "write", 1 << 16, 8, 1);
 
-/// One pair.
+/// One pair of runs.
 struct Pair {
     quiet_iops: f64,
     beside_iops: f64,
-    /// Part of the second run during which destage was at work.
+    /// Fraction of the second run during which destage was active.
     overlap: f64,
 }
 
@@ -36,11 +36,13 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let daemon = two_volumes(folder, programs, [HIT_BYTES, DIRTY_BYTES])?;
     let [hit, dirty] = &daemon.targets;
     fio::run(&FILL, hit, HIT_BYTES, 0, None)?;
-    // A file system that has to find room for each block would be measured with it.
+    // Allocates all blocks first; otherwise the file system's allocation would be measured too.
     fio::run(&FILL, dirty, DIRTY_BYTES, 0, None)?;
-    let mut text = "A volume that is in memory as a whole is asked while another one's dirty blocks, scattered over 1 GiB, go to their file \
-                    as fast as it takes them (`hotset volume flush`), and without that, interleaved. At least 0.8 is wanted.\n\n\
-                    | | quiet | beside destage | ratio | destage was at work |\n| --- | ---: | ---: | ---: | ---: |\n"
+    let mut text = "Clients use a volume that is entirely in memory while another volume's dirty blocks, scattered \
+                    over 1 GiB, are \
+                    destaged to a file at full speed (`hotset volume flush`), and without destage, interleaved. The \
+                    target is at least 0.8.\n\n\
+                    | | quiet | beside destage | ratio | destage active |\n| --- | ---: | ---: | ---: | ---: |\n"
         .to_owned();
     for cell in [READ, WRITE] {
         let pairs: Vec<Pair> = (0..effort.rounds)
@@ -76,7 +78,7 @@ fn pair(
         command.args(["volume", "flush", name, "--socket"]).arg(control).stdout(Stdio::null());
         command
     };
-    // What the last run left dirty is no part of this one.
+    // Removes dirty data of the previous run.
     flush("hit").status()?;
     let quiet = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
     flush("hit").status()?;

@@ -1,4 +1,4 @@
-//! One run of fio, and the few of its figures that are used.
+//! One run of fio, and its relevant figures.
 
 use std::io;
 use std::process::Command;
@@ -7,29 +7,29 @@ use serde_json::Value;
 
 use crate::cells::Cell;
 
-/// What the client asks.
+/// Target of the client.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// An NBD export.
     Nbd(String),
-    /// A file, directly, through io_uring.
+    /// A file with direct I/O through io_uring.
     File(String),
 }
 
-/// What one run showed.
+/// Figures of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: f64,
-    /// Median time of a request, in microseconds.
+    /// Median latency in microseconds.
     pub median_us: f64,
-    /// 99 of 100 took at most this, in microseconds.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: f64,
 }
 
-/// Runs `cell` for `seconds` (0: once through) on the first `size_bytes` of `target`, bound to `processor` if there is one.
+/// Runs `cell` for `seconds` (0: once through) on the first `size_bytes` of `target`, optionally bound to a CPU.
 pub fn run(
     cell: &Cell,
     target: &Target,
@@ -69,7 +69,7 @@ pub fn run(
     parse(&text).ok_or_else(failed)
 }
 
-/// Reads fio's JSON; lines of its own may stand before it.
+/// Parses fio's JSON, which text lines may precede.
 fn parse(text: &str) -> Option<Outcome> {
     let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     let job = value["jobs"].get(0)?;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_behind_lines_of_text_in_the_direction_that_was_used() {
+    fn figures_are_parsed_after_text_in_the_used_direction() {
         let text = r#"fio: connected to NBD server
             {"jobs": [{"read": {"total_ios": 0, "iops": 0},
                        "write": {"total_ios": 50, "iops": 25.0, "clat_ns": {"percentile": {"50.000000": 1500, "99.000000": 2500}}}}]}"#;

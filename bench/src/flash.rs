@@ -1,4 +1,4 @@
-//! The flash cache: flushes that its log answers, and reads that its pages answer.
+//! The flash cache: flushes served by its log, and reads served by its pages.
 
 use std::fmt::Write as _;
 use std::io;
@@ -14,37 +14,37 @@ use crate::report::{Ratio, Section};
 use crate::run::{Effort, Measured, measure, median};
 use crate::servers::{Content, HOTSET_EXPORT, Kind, Programs, Server, control_socket, daemon};
 
-/// Bytes of a flash device.
+/// Size of a flash device in bytes.
 const DEVICE_BYTES: u64 = 2 << 30;
-/// Bytes of the volume; it fits on flash, and hardly any of it in memory.
+/// Size of the volume; it fits on flash, and little of it in memory.
 const VOLUME_BYTES: u64 = 1 << 30;
-/// Memory beside which the volume lies on flash.
+/// Memory size in the measurement of reads from flash.
 const MEMORY_BYTES: u64 = 48 << 20;
-/// Bytes of the volume that is in memory.
+/// Size of the volume in memory.
 const SMALL_BYTES: u64 = 8 << 20;
-/// A modelled array that is slow.
+/// Backing URI of a slow modelled array.
 const RAID5: &str = "sim://raid5?disks=5&type=sas15k&size=1GiB";
-/// Part of reads that flash or memory answers from which on the volume counts as warm, in percent.
+/// Percentage of reads served by flash or memory at which the volume counts as warm.
 const WARM_PERCENT: u64 = 98;
-/// Runs after which it has to be warm.
+/// Upper limit of warm-up runs.
 const WARM_RUNS: u32 = 60;
 
 const FILL: Cell = Cell::new("fill", "write", 1 << 20, 4, 1);
 const FLUSHING: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::Straight];
 
-/// A file with content in every block.
+/// Creates a file with content in every block.
 fn filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
     std::fs::File::create(&path)?.set_len(bytes)?;
     fio::run(&FILL, &Target::File(path.display().to_string()), bytes, 0, None)?;
     Ok(path)
 }
 
-/// Writes that are flushed, in turn with the same load straight on a file that lies where the flash devices do, `folder`. What the log
-/// has is destaged to memory, so that nobody waits for the same disk.
+/// Measures flushed writes, interleaved with the same load directly on a file in `folder`, where the flash devices are.
+/// Logged data is destaged to memory, so that destage does not compete for the same disk.
 pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
     let straight = filled(folder.join("straight.img"), VOLUME_BYTES)?;
-    // What is written for the first time costs a file system more.
+    // First writes cost a file system more, so the files are filled beforehand.
     let devices = ["f0", "f1"].map(|name| filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
     let slow = tempfile::tempdir_in("/dev/shm")?;
@@ -62,13 +62,15 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     }
     Ok(Section {
         title: "Writes with flushes, answered by the flash log".into(),
-        text: "The daemon with two flash devices (mirrored) and with one, each a file beside the one that fio writes straight; with the daemon \
-               on a modelled RAID 5 of five 15k disks without flash. Wanted to the file straight: mirrored 1.0 at 8 clients, 1.5 at 32, 0.9 at \
-               depth 32; one copy 1.5 at 8 clients; to the RAID 5 at least 20."
+        text: "The daemon with two flash devices (mirrored) and with one, each a file beside the one that fio writes \
+               directly, and the daemon \
+               on a modelled RAID 5 of five 15k disks without flash. Targets relative to the direct file: mirrored \
+               1.0 at 8 clients, 1.5 at 32, 0.9 at \
+               depth 32; one copy 1.5 at 8 clients; relative to the RAID 5 at least 20."
             .into(),
         ratios: vec![
-            Ratio { name: "mirrored to straight", of: Kind::Mirrored, to: &[Kind::Straight] },
-            Ratio { name: "one copy to straight", of: Kind::Single, to: &[Kind::Straight] },
+            Ratio { name: "mirrored to direct", of: Kind::Mirrored, to: &[Kind::Straight] },
+            Ratio { name: "one copy to direct", of: Kind::Single, to: &[Kind::Straight] },
             Ratio { name: "mirrored to RAID 5", of: Kind::Mirrored, to: &[Kind::Raid5] },
         ],
         measured,
@@ -92,11 +94,11 @@ fn start_flushing(
     std::fs::create_dir_all(&folder)?;
     let backing = if copies == 0 { RAID5.to_owned() } else { sparse(folder.join("backing"), VOLUME_BYTES)? };
     for device in &devices[..copies] {
-        // What another daemon has left there is none of this one's business.
+        // Removes the store of another daemon from the device.
         forget(device)?;
     }
     let tables = if copies == 0 { String::new() } else { flash_table(&devices[..copies]) };
-    // A state directory knows its store; this one is made anew.
+    // A state directory records its store, so it is recreated.
     let _ = std::fs::remove_dir_all(folder.join("state"));
     start(&folder, 256 << 20, &[(HOTSET_EXPORT, backing)], &tables, programs, kind)
 }
@@ -106,7 +108,7 @@ fn sparse(path: PathBuf, bytes: u64) -> io::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// Makes the device's first megabytes, where a store would be found, zeroes again.
+/// Zeroes the device's first megabytes, which would hold a store.
 fn forget(device: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).open(device)?;
@@ -137,7 +139,7 @@ fn uri(export: &str, socket: &Path) -> String {
     format!("nbd+unix:///{export}?socket={}", socket.display())
 }
 
-/// Reads of a volume that lies on flash, beside qemu-storage-daemon and fio straight on a file of the same folder.
+/// Measures reads of a volume on flash, beside qemu-storage-daemon and fio directly on a file in the same folder.
 pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
     let backing = filled(folder.join("backing"), VOLUME_BYTES)?;
@@ -163,15 +165,18 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
     };
     let bound = medians(Kind::Straight) + round_trip.median_us + 10.0;
     let mut text = format!(
-        "Random reads of a volume of 1 GiB that lies on two flash devices of 2 GiB ({warm} % of reads from flash or memory before the runs), \
-         with {} MiB of memory; beside qemu-storage-daemon with io_uring, and fio, on a file of the same folder. At depth 32 at least 1.1 of \
-         qemu-storage-daemon is wanted.",
+        "Random reads of a volume of 1 GiB on two flash devices of 2 GiB ({warm} % of reads from flash or memory \
+         before the runs), \
+         with {} MiB of memory; beside qemu-storage-daemon with io_uring, and fio, on a file in the same folder. The \
+         target at depth 32 is at least 1.1 of \
+         qemu-storage-daemon.",
         MEMORY_BYTES >> 20
     );
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        " At depth 1 the median is {:.0} µs; wanted at most {bound:.0} µs (fio straight {:.0} + a memory hit {:.0} + 10).",
+        " At depth 1 the median is {:.0} µs; the target is at most {bound:.0} µs (fio direct {:.0} + a memory hit \
+         {:.0} + 10).",
         medians(Kind::Hotset),
         medians(Kind::Straight),
         round_trip.median_us
@@ -181,13 +186,13 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
         text,
         ratios: vec![
             Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
-            Ratio { name: "to fio straight", of: Kind::Hotset, to: &[Kind::Straight] },
+            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::Straight] },
         ],
         measured,
     })
 }
 
-/// Reads until the volume lies on flash; the part of the last run's reads that needed no backing, in percent.
+/// Reads until the volume is on flash; returns the percentage of the last run's reads that needed no backing.
 fn warm_up(server: &Server, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<u64> {
     let mut percent = 0;
     for _ in 0..WARM_RUNS {
@@ -203,7 +208,7 @@ fn warm_up(server: &Server, folder: &Path, programs: &Programs, effort: Effort) 
     Ok(percent)
 }
 
-/// Reads so far, and those that needed the backing.
+/// Reads so far, and reads that needed the backing.
 fn counters(folder: &Path, programs: &Programs) -> io::Result<(u64, u64)> {
     let mut command = Command::new(&programs.hotset);
     command.args(["volume", "show", HOTSET_EXPORT, "--json", "--socket"]).arg(control_socket(folder));

@@ -1,4 +1,4 @@
-//! What clients notice of a control thread that stands still for a minute.
+//! Latency of clients while the control thread is stopped for a minute.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,7 +12,7 @@ use crate::report::Section;
 use crate::run::{Effort, median};
 use crate::servers::{Content, Kind, Programs};
 
-/// How long it stands still, in seconds: all cells together.
+/// Seconds for which the control thread is stopped, over all cells.
 const HELD_SECONDS: u32 = 60;
 
 const CELLS: [Cell; 2] = [
@@ -20,7 +20,7 @@ const CELLS: [Cell; 2] = [
     Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
 ];
 
-/// Measures a daemon with a volume of `effort.size_bytes` that is in memory as a whole.
+/// Measures a daemon with a volume of `effort.size_bytes` that is entirely in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let server = Kind::Hotset.start(&Content::Memory(effort.size_bytes), folder, programs)?;
     let process = server.process.as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -32,18 +32,21 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let free = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         // The first thread of the daemon is its control thread.
         let held = Held::thread(process.id(), process.id());
-        let held = held
-            .map_err(|error| io::Error::other(format!("the control thread cannot be held ({error}): run as root")))?;
+        let held = held.map_err(|error| {
+            io::Error::other(format!("the control thread cannot be stopped ({error}): run as root"))
+        })?;
         let beside = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         if !held.stands_still() {
-            return Err(io::Error::other("the control thread went on while it was to be held"));
+            return Err(io::Error::other("the control thread ran while it was to be stopped"));
         }
         drop(held);
         rounds.iter_mut().zip(free).zip(beside).for_each(|((rounds, free), held)| rounds.push((free, held)));
     }
     let mut text = format!(
-        "Latency of a client with the control thread free, and stopped alone (`PTRACE_INTERRUPT`) for {HELD_SECONDS} s, interleaved. It should make \
-         no difference.\n\n| | free: median · p99 | held: median · p99 | ratio of medians | ratio of p99 | of the rounds |\n\
+        "Client latency with the control thread running, and with only that thread stopped (`PTRACE_INTERRUPT`) for \
+         {HELD_SECONDS} s, interleaved. \
+         The target is no difference.\n\n| | running: median · p99 | stopped: median · p99 | ratio of medians | ratio \
+         of p99 | per round |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n"
     );
     for (cell, rounds) in CELLS.iter().zip(&rounds) {
@@ -67,10 +70,5 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         );
     }
     let text = text.trim_end().to_owned();
-    Ok(Section {
-        title: "While the control thread stands still".into(),
-        text,
-        ratios: Vec::new(),
-        measured: Vec::new(),
-    })
+    Ok(Section { title: "While the control thread is stopped".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }

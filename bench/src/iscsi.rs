@@ -1,4 +1,4 @@
-//! The iSCSI target beside tgt, on files in memory, asked by libiscsi's and QEMU's initiators.
+//! The iSCSI target beside tgt, on files in memory, with the initiators of libiscsi and QEMU.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,15 +14,16 @@ use crate::servers::{Programs, daemon};
 
 const TARGET: &str = "iqn.2026-11.io.hotset:bench";
 
-/// How a cell asks.
+/// Client of a cell.
 enum Client {
-    /// `iscsi-perf`, which reads alone: blocks of 512 bytes a request, and whether at random.
+    /// `iscsi-perf`, which only reads: queue depth, blocks of 512 bytes per request, and whether reads are random.
     Reads { depth: u32, blocks: u32, random: bool },
-    /// `qemu-img bench`, which writes so many requests of 4 KiB a second of the effort, as far as one expects.
+    /// `qemu-img bench`, which writes a fixed count of 4 KiB requests: the expected requests per second times the
+    /// seconds of the effort.
     Writes { depth: u32, a_second: u32 },
 }
 
-/// What is measured, and the ratio to tgt that is wanted.
+/// The cells, and the wanted ratio to tgt.
 const CELLS: [(&str, Client, Option<f64>); 5] = [
     ("4 KiB random read, depth 1", Client::Reads { depth: 1, blocks: 8, random: true }, Some(1.2)),
     ("4 KiB random read, depth 32", Client::Reads { depth: 32, blocks: 8, random: true }, Some(1.5)),
@@ -31,13 +32,13 @@ const CELLS: [(&str, Client, Option<f64>); 5] = [
     ("4 KiB write, depth 32", Client::Writes { depth: 32, a_second: 50_000 }, Some(1.2)),
 ];
 
-/// A server and its unit's address.
+/// A running server and the URI of its LUN.
 struct Served {
     process: Process,
     uri: String,
 }
 
-/// One run: requests a second, and microseconds of a processor that each took the server and the client.
+/// One run: requests per second, and CPU microseconds per request of server and client.
 #[derive(Clone, Copy)]
 struct Sample {
     iops: f64,
@@ -62,7 +63,7 @@ fn hotset(folder: &Path, bytes: u64, program: &Path) -> io::Result<Served> {
     Ok(Served { process: Process::start(command, &socket)?, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/0") })
 }
 
-/// tgt on a file whose pages the system caches: as quick as it gets.
+/// Starts tgt on a file in the page cache, its fastest backing.
 fn tgt(folder: &Path, bytes: u64) -> io::Result<Served> {
     let (port, control) = (free_port()?, std::process::id().to_string());
     let mut command = Command::new("tgtd");
@@ -77,7 +78,7 @@ fn tgt(folder: &Path, bytes: u64) -> io::Result<Served> {
     let backing = image(folder.join("tgt.img"), bytes)?.display().to_string();
     for arguments in [
         vec!["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
-        // Its unit 0 is a controller.
+        // LUN 0 is a controller.
         vec!["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &backing],
         vec!["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
     ] {
@@ -88,9 +89,9 @@ fn tgt(folder: &Path, bytes: u64) -> io::Result<Served> {
     Ok(Served { process, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/1") })
 }
 
-/// Runs a client; what it printed and the processor's time that it took, in microseconds.
+/// Runs a client; returns its output and its CPU time in microseconds.
 fn client(arguments: &[String]) -> io::Result<(String, f64)> {
-    // The shell's own clock of its children: user and system time, on its last line.
+    // The shell prints user and system time of its children on the last line.
     let output = Command::new("sh").args(["-c", "\"$@\"; times", "sh"]).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
     let last = said.lines().last().unwrap_or_default();
@@ -103,7 +104,7 @@ fn client(arguments: &[String]) -> io::Result<(String, f64)> {
     Ok((said.clone(), used.ok_or_else(failed)? * 1e6))
 }
 
-/// The number between two words of a text.
+/// Parses the number between two words of a text.
 fn between(text: &str, before: &str, after: &str) -> Option<f64> {
     let (_, rest) = text.rsplit_once(before)?;
     rest.trim_start().split_once(after)?.0.trim().parse().ok()
@@ -141,7 +142,7 @@ fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
     Ok(Sample { iops, server_us, client_us: client_us / requests })
 }
 
-/// Measures both on files of `effort.size_bytes` in `folder`, which lies in memory, in turn.
+/// Measures both servers, interleaved, on files of `effort.size_bytes` in `folder`, which lies in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let ours = hotset(folder, effort.size_bytes, &programs.hotset)?;
     let theirs = tgt(folder, effort.size_bytes)?;
@@ -150,14 +151,15 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let fill = format!("qemu-img bench -w --pattern=165 -f raw -d 8 -s 65536 -c {count} -t none {}", served.uri);
         client(&fill.split(' ').map(str::to_owned).collect::<Vec<_>>())?;
     }
-    let mut text = "A LUN that is in memory as a whole, over TCP on the loopback, beside tgt on a file in memory. A cell reads: requests a \
-                    second · the server's · the client's CPU time a request.\n\n\
-                    | | hotset | tgt | ratio | wanted | of the rounds |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
+    let mut text = "A LUN that is entirely in memory, over TCP on the loopback, beside tgt on a file in memory. A \
+                    cell shows: requests a \
+                    second · the server's CPU time per request · the client's.\n\n\
+                    | | hotset | tgt | ratio | target | per round |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
         .to_owned();
     for (name, how, wanted) in &CELLS {
         let mut rounds = Vec::new();
         for round in 0..effort.rounds {
-            // Who comes second finds the machine as the first one left it, so they change places.
+            // The order alternates, because the second server finds the machine in the state that the first one left.
             let first = if round % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
             let pair = (run(how, first.0, effort.seconds)?, run(how, first.1, effort.seconds)?);
             rounds.push(if round % 2 == 0 { pair } else { (pair.1, pair.0) });
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_print_is_read() {
+    fn client_output_is_parsed() {
         let perf = "00:01 - iops average 1 (0 MB/s)\niops average 50411 (196 MB/s)    \n\nfinished.\n0m0.1s 0m0.2s\n";
         assert_eq!(between(perf, "iops average", "("), Some(50411.0));
         assert_eq!(between("Run completed in 0.526 seconds.", "completed in", "seconds"), Some(0.526));

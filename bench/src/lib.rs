@@ -1,4 +1,4 @@
-//! What `make bench` is made of: servers to start, cells to measure them in, and the report.
+//! Parts of `make bench`: servers, cells, measurements and the report.
 
 pub mod ceiling;
 pub mod cells;

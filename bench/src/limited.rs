@@ -1,4 +1,4 @@
-//! Misses on a backing that does 20,000 requests a second and no more: what a cache in the way costs there.
+//! Misses on a backing with a limit of 20,000 requests per second: the cost of the cache in the path.
 
 use std::io;
 use std::path::Path;
@@ -8,12 +8,12 @@ use crate::report::{Ratio, Section};
 use crate::run::{Effort, measure};
 use crate::servers::{Content, Kind, Programs, throttled};
 
-/// What the backing does at most, in requests a second.
+/// Limit of the backing in requests per second.
 const IOPS: u32 = 20_000;
 
 const CELL: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
 
-/// Measures the daemon on a limited export of `file`, and that export itself.
+/// Measures the daemon on a limited export of `file`, and the export itself.
 pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let (limited, uri) = throttled(file, folder, IOPS)?;
     let hotset = Kind::Hotset.start(&Content::Export(uri), folder, programs)?;
@@ -21,7 +21,8 @@ pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) 
     Ok(Section {
         title: "Misses on a limited backing".into(),
         text: format!(
-            "Random reads through Hotset with 32 MiB of memory, whose backing is an NBD export of qemu-storage-daemon held to {IOPS} \
+            "Random reads through Hotset with 32 MiB of memory on an NBD export of qemu-storage-daemon limited to \
+             {IOPS} \
              requests a second, and of that export itself."
         ),
         ratios: vec![Ratio { name: "to the export", of: Kind::Hotset, to: &[Kind::Qemu] }],

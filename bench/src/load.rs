@@ -1,4 +1,4 @@
-//! Many clients of many volumes: each has a connection to each of its volumes, and asks one after the other.
+//! Many clients of many volumes: each client has a connection to each of its volumes and sends one request at a time.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,37 +9,37 @@ use nbd_protocol::{Command, Request};
 
 use crate::nbd::connect;
 
-/// Bytes of a request.
+/// Bytes per request.
 const LEN: usize = 4096;
-/// Bytes of a simple reply's head.
+/// Bytes of a simple reply's header.
 const REPLY_BYTES: usize = 16;
-/// Of so many requests one is a write.
+/// One in this many requests is a write.
 const WRITE_ONE_OF: u64 = 4;
 
-/// What a run has shown.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// Requests a second.
+pub struct LoadFigures {
+    /// Requests per second.
     pub iops: f64,
-    /// 99 of 100 took at most this from when they were due, in microseconds.
+    /// 99th percentile of the latency in microseconds, counted from when a request was due.
     pub p99_us: f64,
 }
 
-/// All clients.
+/// A set of connected clients.
 pub struct Load {
     clients: Vec<Client>,
-    /// Bytes of each volume that are asked for.
+    /// Bytes of each volume in use.
     bytes: u64,
 }
 
 struct Client {
     volumes: Vec<UnixStream>,
-    /// Requests so far, by which the next volume and place are chosen.
+    /// Number of requests so far, which determines the next volume and block.
     asked: u64,
 }
 
 impl Load {
-    /// `clients` clients that share these volumes, each of which has `bytes`.
+    /// Connects `clients` clients, which divide these volumes of `bytes` each among themselves.
     pub fn connect(socket: &Path, volumes: &[String], clients: usize, bytes: u64) -> io::Result<Load> {
         let mut load = Load { clients: Vec::new(), bytes };
         for part in volumes.chunks(volumes.len().div_ceil(clients)) {
@@ -49,13 +49,14 @@ impl Load {
         Ok(load)
     }
 
-    /// Asks for `time`, as fast as answers come or `rate` times a second: then each request has its moment, and is late from there on.
-    pub fn run(&mut self, time: Duration, rate: Option<f64>) -> io::Result<Seen> {
+    /// Sends requests for `time`, at full speed or at `rate` per second. With a rate the latency of each request counts
+    /// from its due time.
+    pub fn run(&mut self, time: Duration, rate: Option<f64>) -> io::Result<LoadFigures> {
         let (bytes, count) = (self.bytes, self.clients.len() as f64);
         let pause = rate.map(|rate| Duration::from_secs_f64(count / rate));
         let began = Instant::now();
         let asked: io::Result<Vec<Vec<u32>>> = std::thread::scope(|scope| {
-            // Each has moments of its own: all at once would be bursts.
+            // Start times are staggered, because simultaneous starts would form bursts.
             let first = |number: usize| began + pause.unwrap_or_default().mul_f64(number as f64 / count);
             let run = |(number, client)| scope.spawn(move || Client::run(client, first(number), time, pause, bytes));
             let threads: Vec<_> = self.clients.iter_mut().enumerate().map(run).collect();
@@ -68,12 +69,12 @@ impl Load {
         let mut all = asked?.concat();
         all.sort_unstable();
         let p99 = all.get(all.len() * 99 / 100).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(Seen { iops: all.len() as f64 / took, p99_us: f64::from(p99) })
+        Ok(LoadFigures { iops: all.len() as f64 / took, p99_us: f64::from(p99) })
     }
 }
 
 impl Client {
-    /// Microseconds of each request.
+    /// Latency of each request in microseconds.
     fn run(&mut self, began: Instant, time: Duration, pause: Option<Duration>, bytes: u64) -> io::Result<Vec<u32>> {
         let (mut took, mut due) = (Vec::new(), began);
         while began.elapsed() < time {
@@ -93,7 +94,7 @@ impl Client {
     fn ask(&mut self, bytes: u64) -> io::Result<()> {
         self.asked += 1;
         let (volumes, blocks) = (self.volumes.len() as u64, bytes / LEN as u64);
-        // Each time around another block of each volume; a factor without a common divisor with 2 scatters them.
+        // Each round uses another block of each volume; an odd factor scatters the blocks.
         let (volume, block) =
             (self.asked % volumes, (self.asked / volumes).wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks);
         let stream = &mut self.volumes[volume as usize];

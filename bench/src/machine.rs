@@ -1,9 +1,9 @@
-//! What the figures were measured on.
+//! Description of the machine of a measurement.
 
 use std::fs::read_to_string;
 use std::process::Command;
 
-/// One line a fact.
+/// One line per fact.
 pub fn describe() -> Vec<String> {
     let cpu = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
@@ -21,11 +21,11 @@ pub fn describe() -> Vec<String> {
         ),
         format!("{} GiB of memory, Linux {}", kib >> 20, kernel.trim()),
         format!("{}; {}; {}", version("fio"), version("nbdkit"), version("qemu-storage-daemon")),
-        format!("load average when it began: {load}"),
+        format!("load average at the start: {load}"),
     ]
 }
 
-/// Processors that this process may use.
+/// Number of CPUs available to this process.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

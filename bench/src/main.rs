@@ -1,4 +1,4 @@
-//! `make bench`: Hotset beside other servers and beside the ceiling, on one machine, in turn.
+//! `make bench`: Hotset beside other servers and beside the ceiling, interleaved on one machine.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,30 @@ use clap::Parser;
 /// Measures Hotset beside other servers and writes the report.
 #[derive(Parser)]
 struct Arguments {
-    /// Rounds a cell; the report shows medians
+    /// Rounds per cell; the report shows medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds a run
+    /// Seconds per run
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Folder on a real disk for the file that misses are read from
+    /// Folder on a real disk for the files of the measurements
     #[arg(long, default_value = "target")]
     directory: PathBuf,
-    /// Where to write the report [default: docs/develop/benchmarks.md, or the screen when only parts are measured]
+    /// Path of the report [default: docs/develop/benchmarks.md, or the screen when only some sections are measured]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// The daemon to measure; left out if it is not there
+    /// The daemon to measure; skipped if it does not exist
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control, iscsi, vhost_user, qos, uncongested
+    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control,
+    /// iscsi, vhost_user, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// Bytes of the volume that fits in memory.
+/// Size of the volume that fits in memory.
 const HIT_BYTES: u64 = 256 << 20;
-/// Bytes of the file that does not.
+/// Size of the file that does not fit in memory.
 const MISS_BYTES: u64 = 2 << 30;
 const CEILING: &[Kind] = &[Kind::CeilingThreads, Kind::CeilingSeam];
 
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Servers that were started, and why others were not.
+/// Started servers, and the reasons why others did not start.
 struct Started {
     servers: Vec<Server>,
     left_out: Vec<String>,
@@ -97,7 +98,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             sections.push(misses(&file, folder.path(), &programs, effort, &mut left_out)?);
         }
         if wanted("limited") {
-            // A folder, and so a state directory, of its own: a volume of the same name on another backing is refused.
+            // A volume of the same name on another backing would be refused, so this section has its own folder and
+            // state directory.
             let limited = tempfile::tempdir_in(&arguments.directory)?;
             sections.push(bench::limited::section(&file, limited.path(), &programs, effort)?);
         }
@@ -143,7 +145,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     left_out.sort();
     left_out.dedup();
-    let how = format!("{} rounds of {} s a cell", arguments.rounds, arguments.seconds);
+    let how = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
     let page = page(&machine, &how, &sections, &left_out);
     let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
     match arguments.out.clone().or(whole) {
@@ -156,7 +158,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes everything once, so that every later request is a hit.
+/// Writes all blocks once, so that every later request is a hit.
 fn fill(servers: &[Server]) -> Result<(), Box<dyn Error>> {
     let all = Cell::new("fill", "write", 1 << 16, 8, 1);
     for server in servers {
@@ -178,15 +180,17 @@ fn hits(servers: &[Server], effort: Effort) -> Result<Section, Box<dyn Error>> {
     let measured = HITS.iter().map(|cell| measure(cell, servers, effort, None)).collect::<Result<_, _>>()?;
     Ok(Section {
         title: "Hits in memory".into(),
-        text: "A volume of 256 MiB that is in memory as a whole, over a Unix socket. The ceiling is a server that does nothing but copy \
-               between socket and memory, with blocking threads and on one core of the project's runtime; the better one counts."
+        text: "A volume of 256 MiB that is entirely in memory, over a Unix socket. The ceiling is a server that only \
+               copies \
+               between socket and memory, with blocking threads and on one core of the project's runtime; the better \
+               one counts."
             .into(),
         ratios: ratios(),
         measured,
     })
 }
 
-/// Depth 1 with server and client on one processor, and on two.
+/// Measures depth 1 with server and client on one CPU, and on two.
 fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Error>> {
     let mut sections = Vec::new();
     for (title, server_on, client_on) in [("one processor", 0, 0), ("two processors", 0, 1)] {
@@ -199,7 +203,7 @@ fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Er
         let measured =
             PLACED.iter().map(|cell| measure(cell, servers, effort, Some(client_on))).collect::<Result<_, _>>()?;
         sections.push(Section {
-            title: format!("A request at a time, on {title}"),
+            title: format!("One request at a time, on {title}"),
             text: format!("Server bound to processor {server_on}, client to processor {client_on}."),
             ratios: ratios(),
             measured,
@@ -208,7 +212,7 @@ fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Er
     Ok(sections)
 }
 
-/// A file of [`MISS_BYTES`] with content in every block, or reading it would be no work.
+/// Creates a file of [`MISS_BYTES`] with content in every block, so that reads access the disk.
 fn fill_file(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let path = folder.join("misses.img");
     let fill = Cell::new("fill", "write", 1 << 20, 4, 1);
@@ -227,23 +231,24 @@ fn misses(
     let content = Content::File(file.to_owned());
     let mut measured = Vec::new();
     for cell in &MISSES {
-        // One at a time: they would lock each other out.
+        // The servers run one at a time, because they would lock each other out of the file.
         measured.push(in_turn(cell, &content, folder, programs, effort, left_out)?);
     }
     Ok(Section {
         title: "Misses".into(),
-        text: "Random reads of a file of 2 GiB with direct I/O; Hotset has 32 MiB of memory. The ceiling reads the file as it is asked."
+        text: "Random reads of a file of 2 GiB with direct I/O; Hotset has 32 MiB of memory. The ceiling reads the \
+               file directly."
             .into(),
         ratios: vec![
             Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
-            Ratio { name: "to fio straight", of: Kind::Hotset, to: &[Kind::Straight] },
+            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::Straight] },
             Ratio { name: "ceiling to qemu-s-d", of: Kind::CeilingSeam, to: &[Kind::Qemu] },
         ],
         measured,
     })
 }
 
-/// A healthy client of the daemon, alone and beside clients that stall; nothing where the daemon is not there.
+/// Measures a healthy client of the daemon alone and beside stalled clients; nothing without a daemon.
 fn stalled(programs: &Programs, effort: Effort, left_out: &mut Vec<String>) -> Result<Option<Section>, Box<dyn Error>> {
     let folder = tempfile::tempdir_in("/dev/shm")?;
     let started = start(&[Kind::Hotset], &Content::Memory(HIT_BYTES), folder.path(), programs);
@@ -253,7 +258,7 @@ fn stalled(programs: &Programs, effort: Effort, left_out: &mut Vec<String>) -> R
     Ok(Some(bench::stalled::measure(server, &Kind::Hotset.socket(folder.path()), HOTSET_EXPORT, effort)?))
 }
 
-/// As [`measure`], with each server started for its run alone.
+/// Like [`measure`], with each server started for its own run only.
 fn in_turn(
     cell: &Cell,
     content: &Content,

@@ -1,4 +1,4 @@
-//! A connection to an export, up to where requests begin: for clients that fio cannot be.
+//! An NBD connection in the transmission phase, for clients that fio cannot imitate.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-/// Connects to `export` up to where requests begin.
+/// Connects to `export` and negotiates up to the transmission phase.
 pub fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     let mut greeting = [0; GREETING_BYTES];
@@ -35,7 +35,7 @@ pub fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
         match header.kind {
             OptionReplyKind::Ack => return Ok(stream),
             OptionReplyKind::Info => {}
-            kind => return Err(other(format!("the server refuses export {export:?}: {kind:?}"))),
+            kind => return Err(other(format!("the server refused export {export:?}: {kind:?}"))),
         }
     }
 }

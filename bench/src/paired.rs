@@ -1,37 +1,37 @@
-//! What pairs of runs say of a ratio, and whether it keeps a bound: the mean of its logarithm with a 95 % confidence interval.
+//! Ratios of paired runs and their bounds: the mean of the logarithm with a 95 % confidence interval.
 //!
-//! Runs of one round stand side by side, so that what slows the machine down for a while slows all of them; the interval is Student's, of as
-//! many pairs as there are, and nothing in it is drawn by chance.
+//! The runs of a round are adjacent, so that slowdowns of the machine affect all of them. The interval is Student's for
+//! the number of pairs; nothing in it is random.
 
 use std::fmt;
 
-/// Pairs from which on a bound of a few percent can be judged.
+/// Number of pairs needed to judge a bound of a few percent.
 pub const PAIRS_WANTED: usize = 50;
 
-/// Where a ratio lies with 95 % confidence.
+/// 95 % confidence interval of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Its lower end.
+    /// Lower end.
     pub low: f64,
-    /// The geometric mean of the pairs' ratios.
+    /// Geometric mean of the pairs' ratios.
     pub mid: f64,
-    /// Its upper end.
+    /// Upper end.
     pub high: f64,
 }
 
-/// What an interval says of a bound.
+/// Position of an interval relative to a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of it is within.
+    /// The whole interval meets the bound.
     Pass,
-    /// The bound is somewhere in it: more pairs would tell.
+    /// The bound lies inside the interval; more pairs are needed.
     Open,
-    /// None of it is within.
+    /// The whole interval misses the bound.
     Miss,
 }
 
 impl Interval {
-    /// Of the ratio of the second to the first of each pair.
+    /// Interval of the ratio of the second value to the first of each pair.
     pub fn of_ratio(pairs: impl IntoIterator<Item = (f64, f64)>) -> Interval {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(first, second)| (second / first).ln()).collect();
         let count = logarithms.len() as f64;
@@ -44,7 +44,7 @@ impl Interval {
         Interval { low: (mean - reach).exp(), mid: mean.exp(), high: (mean + reach).exp() }
     }
 
-    /// Whether it is `bound` at most.
+    /// Judges the upper bound `bound`.
     pub fn at_most(self, bound: f64) -> Verdict {
         if self.high <= bound {
             Verdict::Pass
@@ -55,7 +55,7 @@ impl Interval {
         }
     }
 
-    /// Whether it is `bound` at least.
+    /// Judges the lower bound `bound`.
     pub fn at_least(self, bound: f64) -> Verdict {
         if self.low >= bound {
             Verdict::Pass
@@ -74,7 +74,7 @@ impl fmt::Display for Interval {
 }
 
 impl Verdict {
-    /// Of a figure that has no interval.
+    /// Verdict of a figure without an interval.
     pub fn of(is_kept: bool) -> Verdict {
         if is_kept { Verdict::Pass } else { Verdict::Miss }
     }
@@ -90,8 +90,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Between plus and minus this 95 % of Student's distribution lie; beyond ten degrees of freedom by the expansion of Abramowitz and Stegun,
-/// 26.7.5, which is within a thousandth there.
+/// Two-sided 95 % quantile of Student's distribution. Beyond ten degrees of freedom it uses the expansion of Abramowitz
+/// and Stegun, 26.7.5, which is accurate to a thousandth there.
 fn student(freedom: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const NORMAL: f64 = 1.959_964;
@@ -109,12 +109,12 @@ fn student(freedom: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// Noise of a run: about one and a half percent, from a seed.
+    /// Seeded noise of a run, about one and a half percent.
     struct Noise(u64);
 
     impl Noise {
         fn next(&mut self) -> f64 {
-            // A sum of twelve uniform numbers is as good as normal; splitmix64.
+            // A sum of twelve uniform numbers approximates the normal distribution; the generator is splitmix64.
             let uniform = || {
                 self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
                 let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -125,7 +125,7 @@ mod tests {
             (0.015 * (sum - 6.0)).exp()
         }
 
-        /// Pairs of which the second has `part` of the first's rate, on a machine that gets slower and faster meanwhile.
+        /// Pairs whose second value has `part` of the first one's rate, on a machine whose speed varies meanwhile.
         fn pairs(&mut self, count: usize, part: f64) -> Vec<(f64, f64)> {
             let machine = |round: usize| 40_000.0 * (1.0 + 0.2 * (round as f64 / 8.0).sin());
             (0..count).map(|round| (machine(round) * self.next(), machine(round) * part * self.next())).collect()
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_those_of_the_book() {
+    fn intervals_match_the_tables() {
         let close = |is: f64, wanted: f64| assert!((is - wanted).abs() < 0.001, "{is} for {wanted}");
         for (freedom, wanted) in [(2, 4.303), (10, 2.228), (11, 2.201), (20, 2.086), (49, 2.010), (1_000, 1.962)] {
             close(student(freedom), wanted);
@@ -144,15 +144,11 @@ mod tests {
         close(interval.low.ln(), -0.2484);
         close(interval.high.ln(), 0.2484);
         let single = Interval::of_ratio([(2.0, 1.0)]);
-        assert_eq!(
-            (single.low, single.mid, single.high),
-            (0.0, 0.5, f64::INFINITY),
-            "one pair says nothing of the next"
-        );
+        assert_eq!((single.low, single.mid, single.high), (0.0, 0.5, f64::INFINITY), "one pair gives no interval");
     }
 
     #[test]
-    fn nineteen_of_twenty_intervals_hold_the_truth() {
+    fn nineteen_of_twenty_intervals_contain_the_true_ratio() {
         let holds = |seed: &u64| {
             let interval = Interval::of_ratio(Noise(seed * 1_000_003).pairs(10, 0.97));
             interval.low <= 0.97 && 0.97 <= interval.high
@@ -162,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_of_five_percent_is_found_and_one_of_nothing_is_not() {
+    fn loss_of_five_percent_is_detected_and_no_loss_passes() {
         for seed in 0..20 {
             let mut noise = Noise(seed);
             let (same, less) = (noise.pairs(PAIRS_WANTED, 1.0), noise.pairs(PAIRS_WANTED, 0.95));

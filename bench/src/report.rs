@@ -1,35 +1,36 @@
-//! The report: tables in Markdown, written by the command that measured them.
+//! The report: Markdown tables, written by the measuring command.
 
 use crate::run::{Measured, Sample, median};
 use crate::servers::Kind;
 
-/// A ratio that a section shows beside the figures.
+/// A ratio column of a section.
 pub struct Ratio {
-    /// Head of its column.
+    /// Column heading.
     pub name: &'static str,
-    /// Whose figures.
+    /// The server whose figures are compared.
     pub of: Kind,
-    /// Relative to the best of these.
+    /// The servers to compare with; the best one counts.
     pub to: &'static [Kind],
 }
 
-/// One question and its answers.
+/// One question and its results.
 pub struct Section {
-    /// Its heading.
+    /// Heading.
     pub title: String,
-    /// What was done, and how to read it.
+    /// Description of the measurement.
     pub text: String,
-    /// Columns beyond the servers' own.
+    /// Columns after the servers' own.
     pub ratios: Vec<Ratio>,
-    /// Rows.
+    /// Rows of the table.
     pub measured: Vec<Measured>,
 }
 
-/// The whole page.
+/// Renders the whole page.
 pub fn page(machine: &[String], how: &str, sections: &[Section], left_out: &[String]) -> String {
     let mut out = String::from(
-        "# Benchmarks\n\nWritten by `make bench`; do not edit. Figures are medians of interleaved rounds, ratios are medians of each round's \
-         ratio.\nA cell reads: requests a second · median time of a request · the server's CPU time a request.\n\n",
+        "# Benchmarks\n\nWritten by `make bench`; do not edit. Figures are medians of interleaved rounds, ratios are \
+         medians of each round's \
+         ratio.\nA cell shows: requests a second · median latency · the server's CPU time per request.\n\n",
     );
     machine.iter().for_each(|line| out.push_str(&format!("- {line}\n")));
     out.push_str(&format!("- {how}\n"));
@@ -72,7 +73,7 @@ fn figures(samples: &[Sample]) -> String {
     format!("{} · {:.0} µs{cpu}", thousands(of(|sample| sample.iops)), of(|sample| sample.median_us))
 }
 
-/// A whole number with a comma before every three digits.
+/// Formats a whole number with a comma before every three digits.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut out = String::new();
@@ -91,7 +92,7 @@ mod tests {
     use crate::cells::HITS;
 
     #[test]
-    fn a_section_becomes_a_table_with_its_ratios() {
+    fn section_renders_as_a_table_with_ratios() {
         let samples = |iops| vec![Sample { iops, median_us: 46.4, cpu_us: 5.04 }];
         let measured = Measured {
             cell: HITS[0],
@@ -103,7 +104,8 @@ mod tests {
         ];
         let section = Section { title: "Hits".into(), text: "Text.".into(), ratios, measured: vec![measured] };
         let expected = "\n## Hits\n\nText.\n\n|  | hotset | nbdkit | to nbdkit |\n| --- | ---: | ---: | ---: |\n\
-                        | 4 KiB random read, depth 1 | 1,234,567 · 46 µs · 5.0 µs | 617,284 · 46 µs · 5.0 µs | **2.00** |\n";
+                        | 4 KiB random read, depth 1 | 1,234,567 · 46 µs · 5.0 µs | 617,284 · 46 µs · 5.0 µs | \
+                        **2.00** |\n";
         assert_eq!(section.render(), expected);
     }
 }

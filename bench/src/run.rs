@@ -1,4 +1,4 @@
-//! Interleaved rounds: every server gets its turn in every round, so that what slows the machine down slows all of them.
+//! Interleaved rounds: every server runs once per round, so that slowdowns of the machine affect all of them.
 
 use std::io;
 
@@ -6,46 +6,46 @@ use crate::cells::Cell;
 use crate::fio;
 use crate::servers::{Kind, Server};
 
-/// How long and how often.
+/// Number and duration of the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rounds a cell.
+    /// Rounds per cell.
     pub rounds: usize,
-    /// Seconds a run.
+    /// Seconds per run.
     pub seconds: u32,
-    /// Bytes that the clients' requests go to.
+    /// Bytes that the clients use.
     pub size_bytes: u64,
 }
 
-/// Processors that a client is bound to; servers are bound beforehand.
+/// CPU that a client is bound to; servers are bound beforehand.
 pub type ClientProcessor = Option<usize>;
 
-/// One run.
+/// Figures of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Median time of a request, in microseconds.
+    /// Median latency in microseconds.
     pub median_us: f64,
-    /// The server's CPU time a request, in microseconds.
+    /// CPU time of the server per request, in microseconds.
     pub cpu_us: f64,
 }
 
-/// All runs of one cell: a row a server, a sample a round.
+/// All runs of one cell: a row per server, a sample per round.
 pub struct Measured {
-    /// What was measured.
+    /// The measured cell.
     pub cell: Cell,
-    /// Who, and how it did in each round.
+    /// Servers with their samples per round.
     pub rows: Vec<(Kind, Vec<Sample>)>,
 }
 
 impl Measured {
-    /// The samples of `kind`, if it took part.
+    /// The samples of `kind`, if it was measured.
     pub fn of(&self, kind: Kind) -> Option<&[Sample]> {
         self.rows.iter().find(|(row, _)| *row == kind).map(|(_, samples)| samples.as_slice())
     }
 
-    /// Median over the rounds of what `kind` did relative to the best of `others` in the same round.
+    /// Median over the rounds of `kind`'s rate relative to the best of `others` in the same round.
     pub fn ratio(&self, kind: Kind, others: &[Kind]) -> Option<f64> {
         let mine = self.of(kind)?;
         let others: Vec<_> = others.iter().filter_map(|other| self.of(*other)).collect();
@@ -56,7 +56,7 @@ impl Measured {
     }
 }
 
-/// The median; the mean of the middle two for an even count. Not a number for none.
+/// Median; the mean of the middle two for an even count, NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Measures `cell` on all `servers` in turn, round by round.
+/// Measures `cell` on all `servers`, interleaved round by round.
 pub fn measure(cell: &Cell, servers: &[Server], effort: Effort, client: ClientProcessor) -> io::Result<Measured> {
     let mut rows: Vec<(Kind, Vec<Sample>)> = servers.iter().map(|server| (server.kind, Vec::new())).collect();
     for _ in 0..effort.rounds {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_the_median_of_the_rounds_against_the_better_of_the_others() {
+    fn ratio_is_the_median_against_the_best_other_per_round() {
         let rows = vec![
             (Kind::Hotset, samples([90.0, 100.0, 50.0])),
             (Kind::CeilingSeam, samples([100.0, 80.0, 100.0])),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_stands_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

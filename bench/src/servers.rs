@@ -1,4 +1,4 @@
-//! The servers that are compared, and how each is started.
+//! The compared servers and their start.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,14 @@ use std::process::Command;
 use crate::fio::Target;
 use crate::process::Process;
 
-/// What a server serves.
+/// Content that a server exports.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// Memory of this many bytes.
     Memory(u64),
-    /// This file, with hardly any memory in front of it.
+    /// A file, with very little memory in front of it.
     File(PathBuf),
-    /// This NBD URI, with hardly any memory in front of it.
+    /// An NBD URI, with very little memory in front of it.
     Export(String),
 }
 
@@ -38,19 +38,19 @@ pub enum Kind {
     Single,
     /// The daemon without flash on a modelled RAID 5 of five disks.
     Raid5,
-    /// No server: fio straight on the file.
+    /// No server: fio directly on the file.
     Straight,
 }
 
-/// Those that serve memory.
+/// Servers that can export memory.
 pub const OF_MEMORY: [Kind; 5] = [Kind::Hotset, Kind::Nbdkit, Kind::Qemu, Kind::CeilingThreads, Kind::CeilingSeam];
-/// Those that serve a file.
+/// Servers that can export a file.
 pub const OF_A_FILE: [Kind; 4] = [Kind::Hotset, Kind::Qemu, Kind::CeilingSeam, Kind::Straight];
 
-/// The daemon's export; the others' have no name.
+/// Export name of the daemon; the other servers use the empty name.
 pub const HOTSET_EXPORT: &str = "bench";
 
-/// Where programs are found.
+/// Paths of programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The daemon.
@@ -59,18 +59,18 @@ pub struct Programs {
     pub ceiling: PathBuf,
 }
 
-/// Something that answers requests.
+/// A target for requests.
 pub struct Server {
-    /// Which.
+    /// Kind of the server.
     pub kind: Kind,
-    /// Where to ask.
+    /// Target of the client.
     pub target: Target,
-    /// Its process, if it is one.
+    /// The server's process; `None` for direct access.
     pub process: Option<Process>,
 }
 
 impl Kind {
-    /// As the report calls it.
+    /// Name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Hotset => "hotset",
@@ -81,16 +81,16 @@ impl Kind {
             Kind::Mirrored => "hotset, mirrored",
             Kind::Single => "hotset, one copy",
             Kind::Raid5 => "hotset on RAID 5, no flash",
-            Kind::Straight => "fio straight",
+            Kind::Straight => "fio direct",
         }
     }
 
-    /// Where it listens when its files lie in `folder`.
+    /// Path of the server's socket in `folder`.
     pub fn socket(self, folder: &Path) -> PathBuf {
         folder.join(format!("{self:?}.sock"))
     }
 
-    /// Starts it on `content`; its files go to `folder`, which lies in memory or beside the file.
+    /// Starts the server on `content`; its files go to `folder`, which lies in memory or beside the file.
     pub fn start(self, content: &Content, folder: &Path, programs: &Programs) -> io::Result<Server> {
         let socket = self.socket(folder);
         let command = match (self, content) {
@@ -126,14 +126,14 @@ fn ceiling(programs: &Programs, variant: &str, socket: &Path, what: &str) -> Com
     command
 }
 
-/// With a memory cache that holds all of the volume, or, on a file, hardly any of it.
+/// The daemon with a memory cache that holds the whole volume, or, on a file, very little of it.
 fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io::Result<Command> {
     let (memory, backing) = match content {
         Content::Memory(bytes) => {
-            // What is missing under /dev, where shared memory lies, would be taken for a missing device.
+            // A missing path under /dev, where shared memory lies, would be taken for a missing device.
             let path = folder.join("hotset.img");
             fs::File::create(&path)?.set_len(*bytes)?;
-            // So much that nothing has to leave for the backing at once: what destage costs is a question of its own.
+            // Memory is large enough that no write-back is forced; the cost of destage has its own section.
             (bytes * 8, path)
         }
         Content::File(path) => (32 << 20, path.clone()),
@@ -143,7 +143,8 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
     daemon(folder, socket, memory, &[volume], "", program)
 }
 
-/// A daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `tables` are more of its configuration.
+/// Command of a daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `tables` are further
+/// configuration.
 pub fn daemon(
     folder: &Path,
     socket: &Path,
@@ -179,7 +180,7 @@ fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> 
             (path, "off")
         }
         Content::File(path) => (path.clone(), "on"),
-        Content::Export(uri) => return Err(io::Error::other(format!("qemu-s-d is not asked to serve {uri}"))),
+        Content::Export(uri) => return Err(io::Error::other(format!("qemu-s-d is not measured on {uri}"))),
     };
     let mut command = Command::new("qemu-storage-daemon");
     let node = format!("driver=file,node-name=d,filename={},aio=io_uring,cache.direct={direct}", file.display());
@@ -189,7 +190,7 @@ fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> 
     Ok(command)
 }
 
-/// An export of `file` by qemu-storage-daemon that is held to `iops` requests a second; its URI comes with it.
+/// Starts an export of `file` by qemu-storage-daemon, limited to `iops` requests per second; also returns its URI.
 pub fn throttled(file: &Path, folder: &Path, iops: u32) -> io::Result<(Server, String)> {
     let socket = folder.join("limited.sock");
     let mut command = Command::new("qemu-storage-daemon");
@@ -206,11 +207,11 @@ pub fn throttled(file: &Path, folder: &Path, iops: u32) -> io::Result<(Server, S
 
 /// A daemon with two volumes, `hit` and `dirty`.
 pub struct TwoVolumes {
-    /// Where to ask for each.
+    /// The targets of both volumes.
     pub targets: [Target; 2],
-    /// Its control socket.
+    /// Control socket of the daemon.
     pub control: PathBuf,
-    /// Held for its drop.
+    /// Stops the daemon when dropped.
     #[expect(dead_code, reason = "stops the daemon when dropped")]
     process: Process,
 }
@@ -230,7 +231,7 @@ pub fn two_volumes(folder: &Path, programs: &Programs, sizes: [u64; 2]) -> io::R
     Ok(TwoVolumes { targets, control: control_socket(folder), process: Process::start(command, &socket)? })
 }
 
-/// Where the daemon of `folder` takes commands.
+/// Control socket of the daemon of `folder`.
 pub fn control_socket(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }

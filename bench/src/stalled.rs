@@ -1,4 +1,4 @@
-//! What two hundred clients that stall half-way through a request cost one that does not.
+//! Effect of two hundred clients that stall in the middle of a request on a healthy client.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -14,22 +14,22 @@ use crate::report::Section;
 use crate::run::{Effort, median};
 use crate::servers::{Kind, Server};
 
-/// Connections that stall.
+/// Number of stalled connections.
 const STALLED: u64 = 200;
-/// Bytes of the write that is begun, or of the read whose answer is not taken.
+/// Bytes of the incomplete write, or of the read whose reply is not received.
 const LEN: u32 = 1 << 20;
-/// Bytes of the write's data that are sent.
+/// Bytes of the write's payload that are sent.
 const PART: usize = 100_000;
-/// Reads that are asked for and never taken.
+/// Reads whose replies are never received.
 const UNTAKEN: usize = 8;
 
-/// What the healthy client does.
+/// Cells of the healthy client.
 const CELLS: [Cell; 2] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
     Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
 ];
 
-/// A connection that has begun something and goes on with nothing; which of four things, `number` says.
+/// Opens a connection, starts a request and stops; `number` selects one of four ways.
 fn stall(socket: &Path, export: &str, number: u64) -> io::Result<UnixStream> {
     let mut stream = connect(socket, export)?;
     let request = |command| Request { flags: 0, command, cookie: number, offset: 0, len: LEN }.encode();
@@ -43,7 +43,7 @@ fn stall(socket: &Path, export: &str, number: u64) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Median times of a healthy client's requests in microseconds: alone and beside the stalled, a pair a round.
+/// Median latencies of a healthy client in microseconds, alone and beside the stalled clients, a pair per round.
 fn pairs(cell: &Cell, server: &Server, socket: &Path, export: &str, effort: Effort) -> io::Result<Vec<[f64; 2]>> {
     let median_us =
         || fio::run(cell, &server.target, effort.size_bytes, effort.seconds, None).map(|outcome| outcome.median_us);
@@ -58,13 +58,16 @@ fn pairs(cell: &Cell, server: &Server, socket: &Path, export: &str, effort: Effo
     (0..effort.rounds).map(pair).collect()
 }
 
-/// Measures `server`, which listens on `socket`, and renders what was seen.
+/// Measures `server`, which listens on `socket`, and renders the result.
 pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> io::Result<Section> {
-    assert_eq!(server.kind, Kind::Hotset, "the others are not asked");
+    assert_eq!(server.kind, Kind::Hotset, "only the daemon is measured");
     let mut text = format!(
-        "{STALLED} connections that stall: a quarter each in the middle of a request's head, behind the head of a write, in the middle of \
-         its data, and with {UNTAKEN} reads of 1 MiB whose answers they do not take. A healthy client's median latency without and with \
-         them, interleaved; at most 1.5 times is wanted.\n\n| | without | with | ratio | of the rounds |\n| --- | ---: | ---: | ---: | ---: |\n"
+        "{STALLED} connections that stall: a quarter each inside a request's header, after the header of a write, \
+         inside \
+         its payload, and with {UNTAKEN} reads of 1 MiB whose replies are not received. A healthy client's median \
+         latency without and with \
+         them, interleaved; the target is at most 1.5 times.\n\n| | without | with | ratio | per round |\n| --- | \
+         ---: | ---: | ---: | ---: |\n"
     );
     for cell in &CELLS {
         let pairs = pairs(cell, server, socket, export, effort)?;

@@ -1,4 +1,5 @@
-//! A datastore that nothing congests: two volumes with a steady load on one modelled array, with `[[datastore]]` and without it at the same time.
+//! An uncongested datastore: two volumes with a steady load on one modelled array, with `[[datastore]]` and without it,
+//! concurrently.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,19 +17,19 @@ use crate::servers::{Programs, daemon};
 
 const MIB: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 256 * MIB;
-/// Of these, reads and writes a second.
+/// Volumes with their reads and writes per second.
 const VOLUMES: [(&str, u32, u32); 2] = [("first", 400, 100), ("second", 150, 40)];
-/// A shorter run has too few seconds to tell anything.
+/// Shortest run with enough seconds for a result.
 const SECONDS_MIN: u32 = 30;
-/// Of the requests of a second that the load asks for, at least this part is wanted.
+/// Lowest acceptable fraction of the load's requests in a second.
 const PART_WANTED: f64 = 0.9;
-/// Of the 99.9th percentile of reads without the datastore, at most this is wanted.
+/// Highest acceptable ratio of the 99.9th percentile of reads to that without the datastore.
 const TAIL_WANTED: f64 = 1.1;
 
-/// A run of a daemon.
+/// Figures of one daemon.
 #[derive(Clone, Debug, PartialEq)]
 struct Run {
-    /// Requests that ended, second by second.
+    /// Completed requests in each second.
     per_second: Vec<f64>,
     p999_ms: f64,
     longest_ms: f64,
@@ -39,7 +40,7 @@ impl Run {
         VOLUMES.iter().map(|(_, reads, writes)| f64::from(reads + writes)).sum()
     }
 
-    /// Seconds below the part that is wanted, and the least part of all.
+    /// Number of seconds below [`PART_WANTED`], and the lowest fraction.
     fn slow_seconds(&self) -> (usize, f64) {
         let parts = self.per_second.iter().map(|requests| requests / Run::asked());
         let least = parts.clone().fold(f64::INFINITY, f64::min);
@@ -47,7 +48,7 @@ impl Run {
     }
 }
 
-/// Both daemons of a round.
+/// Figures of both daemons in a round.
 struct Round {
     is_busy: bool,
     with: Run,
@@ -65,13 +66,13 @@ impl Round {
     }
 }
 
-/// Measures both daemons, `effort.rounds` times on a quiet machine and as often with all processors kept busy.
+/// Measures both daemons `effort.rounds` times on an idle machine, and as often with all CPUs kept busy.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let (mut rounds, seconds) = (Vec::new(), effort.seconds.max(SECONDS_MIN));
     for number in 0..effort.rounds {
         for is_busy in [false, true] {
-            let life = tempfile::tempdir_in(folder)?;
-            let round = round(life.path(), programs, seconds, is_busy)?;
+            let round_folder = tempfile::tempdir_in(folder)?;
+            let round = round(round_folder.path(), programs, seconds, is_busy)?;
             eprintln!("round {}: {}", number + 1, row(&round));
             rounds.push(round);
         }
@@ -97,14 +98,14 @@ fn round(folder: &Path, programs: &Programs, seconds: u32, is_busy: bool) -> io:
         };
         let with = side("with", "[[datastore]]\nname = \"array\"\n");
         let without = side("without", "");
-        let ended = [with, without].map(|side| side.join().expect("it does not panic"));
+        let ended = [with, without].map(|side| side.join().expect("no side panics"));
         is_over.store(true, Ordering::Relaxed);
         let [with, without] = ended;
         Ok(Round { is_busy, with: with?, without: without? })
     })
 }
 
-/// A daemon of its own, and its clients for so many seconds.
+/// Runs a daemon and its clients for `seconds`.
 fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io::Result<Run> {
     std::fs::create_dir(folder)?;
     let devices: Vec<PathBuf> = ["f0", "f1"].into_iter().map(|name| folder.join(name)).collect();
@@ -136,25 +137,25 @@ fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io:
     if !output.status.success() {
         return Err(failed("fio failed"));
     }
-    let (p999_ms, longest_ms) = tail(&text).ok_or_else(|| failed("fio's figures of reads are not there"))?;
+    let (p999_ms, longest_ms) = tail(&text).ok_or_else(|| failed("fio printed no read figures"))?;
     let mut per_second = vec![0.0; seconds as usize];
     for (number, (name, ..)) in VOLUMES.iter().enumerate() {
         let log = std::fs::read_to_string(folder.join(format!("{name}_iops.{}.log", number + 1)))?;
         add(&mut per_second, &log);
     }
-    // The first second has the connections, the last one may be a part of one.
+    // Drops the first second, which includes the connects, and the last one, which may be partial.
     let whole = 1..per_second.len().saturating_sub(1);
     Ok(Run { per_second: per_second[whole].to_vec(), p999_ms, longest_ms })
 }
 
-/// The 99.9th percentile of reads and the longest of them, in milliseconds.
+/// The 99.9th percentile and the maximum of read latency, in milliseconds.
 fn tail(text: &str) -> Option<(f64, f64)> {
     let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     let latency = &value["jobs"].get(0)?["read"]["clat_ns"];
     Some((latency["percentile"]["99.900000"].as_f64()? / 1e6, latency["max"].as_f64()? / 1e6))
 }
 
-/// Adds what a log of fio's (milliseconds, requests a second, direction, ...) has of each second.
+/// Adds the rates of an fio log (milliseconds, requests per second, direction, ...) to the seconds.
 fn add(per_second: &mut [f64], log: &str) {
     for line in log.lines() {
         let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
@@ -179,11 +180,16 @@ fn row(round: &Round) -> String {
 fn describe(rounds: &[Round], seconds: u32) -> String {
     let rows: Vec<String> = rounds.iter().map(row).collect();
     format!(
-        "Two volumes of 2 GiB on one modelled RAID 5 of five 10k disks, two flash files of 1 GiB, memory {} MiB; 400 reads and 100 writes, and 150 \
-         and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a `[[datastore]]` and one without it \
-         run at the same time, on a quiet machine and with all processors kept busy by others. *Slow seconds*: those with less than {PART_WANTED} of \
-         the requests asked for. Wanted: no more slow seconds than without, and a 99.9th percentile of reads of {TAIL_WANTED} times at most.\n\n\
-         | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms without | p99.9 ratio | |\n\
+        "Two volumes of 2 GiB on one modelled RAID 5 of five 10k disks, two flash files of 1 GiB, memory {} MiB; 400 \
+         reads and 100 writes, and 150 \
+         and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a \
+         `[[datastore]]` and one without it \
+         run at the same time, on a quiet machine and with all processors kept busy by other processes. *Slow \
+         seconds* have less than {PART_WANTED} of \
+         the load's requests. Target: no more slow seconds than without, and a 99.9th percentile of reads of at most \
+         {TAIL_WANTED} times.\n\n\
+         | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms \
+         without | p99.9 ratio | |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n{}",
         MEMORY_BYTES / MIB,
         rows.join("\n")
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_second_or_a_longer_tail_misses() {
+    fn slow_second_or_longer_tail_misses() {
         let sound = || run(Run::asked(), 20.0);
         assert_eq!(verdict(sound(), sound()), Verdict::Pass);
         assert_eq!(verdict(run(0.85 * Run::asked(), 20.0), sound()), Verdict::Miss);
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_of_all_jobs_and_directions_are_added() {
+    fn per_second_rates_of_all_jobs_are_added() {
         let mut per_second = vec![0.0; 3];
         add(&mut per_second, "1000, 400, 0, 0, 0\n1000, 100, 1, 0, 0\n2001, 390, 0, 0, 0\n9000, 1, 0, 0, 0\n");
         add(&mut per_second, "999, 150, 0, 0, 0\n");

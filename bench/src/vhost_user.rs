@@ -1,4 +1,4 @@
-//! vhost-user-blk beside qemu-storage-daemon's, asked by the same driver in shared memory, and beside the daemon's own NBD.
+//! vhost-user-blk beside qemu-storage-daemon's, with the same driver in shared memory, and beside the daemon's own NBD.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,14 +19,14 @@ use crate::run::{Effort, median};
 use crate::servers::{HOTSET_EXPORT, Programs, daemon};
 
 const LEN: u32 = 4096;
-/// Bytes of a simple reply's head.
+/// Bytes of a simple reply's header.
 const REPLY_BYTES: usize = 16;
 const SIZE: u16 = 128;
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const FEATURES: u64 =
     feature::FLUSH | feature::MQ | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
 
-/// What is measured: requests under way, whether they write, and the ratio to each of the others that is wanted.
+/// Cells: name, requests in flight, whether they write, and the wanted ratio to each of the others.
 const CELLS: [(&str, usize, bool, Option<f64>); 4] = [
     ("4 KiB random read, depth 1", 1, false, None),
     ("4 KiB random read, depth 32", 32, false, Some(1.3)),
@@ -34,7 +34,7 @@ const CELLS: [(&str, usize, bool, Option<f64>); 4] = [
     ("4 KiB random write, depth 32", 32, true, Some(1.3)),
 ];
 
-/// One run: requests a second, and microseconds of a processor that each took the server and the client.
+/// One run: requests per second, and CPU microseconds per request of server and client.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     iops: f64,
@@ -42,7 +42,7 @@ struct Sample {
     client_us: f64,
 }
 
-/// Who asks: through shared memory, or over a socket.
+/// A client through shared memory or over a socket.
 enum Client {
     Guest { _front_end: FrontEnd, queue: Queue },
     Nbd(UnixStream),
@@ -59,7 +59,7 @@ impl Client {
         Ok(Client::Guest { _front_end: front_end, queue })
     }
 
-    /// Asks for `time` with `depth` requests under way, anywhere in `bytes`; how many ended.
+    /// Keeps `depth` requests in flight for `time`, anywhere in `bytes`; returns the number of completed requests.
     fn run(&mut self, time: Duration, depth: usize, writes: bool, bytes: u64) -> io::Result<u64> {
         let (began, mut ended, mut random) = (Instant::now(), 0, 0x9E37_79B9_7F4A_7C15_u64);
         let mut place = || {
@@ -69,23 +69,23 @@ impl Client {
         match self {
             Client::Guest { queue, .. } => {
                 let data = vec![0xa5; LEN as usize];
-                let mut under_way = 0;
+                let mut in_flight = 0;
                 loop {
                     let goes_on = began.elapsed() < time;
-                    while goes_on && under_way < depth {
+                    while goes_on && in_flight < depth {
                         let at = place();
                         let request = if writes { Request::Write(at, data.clone()) } else { Request::Read(at, LEN) };
-                        queue.ask(&request).ok_or_else(|| io::Error::other("no room in the queue"))?;
-                        under_way += 1;
+                        queue.ask(&request).ok_or_else(|| io::Error::other("the queue is full"))?;
+                        in_flight += 1;
                     }
-                    if under_way == 0 {
+                    if in_flight == 0 {
                         return Ok(ended);
                     }
-                    for done in queue.wait(PATIENCE)? {
+                    for done in queue.wait(READY_TIMEOUT)? {
                         if done.status != 0 {
                             return Err(io::Error::other(format!("a request ended with {}", done.status)));
                         }
-                        under_way -= 1;
+                        in_flight -= 1;
                         ended += 1;
                     }
                 }
@@ -93,17 +93,17 @@ impl Client {
             Client::Nbd(stream) => {
                 let (mut out, mut into, mut got) = (Vec::new(), vec![0; 1 << 20], 0);
                 let answer = if writes { REPLY_BYTES } else { REPLY_BYTES + LEN as usize };
-                let mut under_way = 0;
+                let mut in_flight = 0;
                 loop {
                     let goes_on = began.elapsed() < time;
-                    while goes_on && under_way < depth {
+                    while goes_on && in_flight < depth {
                         let command = if writes { Asked::Write } else { Asked::Read };
                         let request = NbdRequest { flags: 0, command, cookie: 1, offset: place(), len: LEN };
                         out.extend_from_slice(&request.encode());
                         out.extend_from_slice(if writes { &[0xa5; LEN as usize] } else { &[] });
-                        under_way += 1;
+                        in_flight += 1;
                     }
-                    if under_way == 0 {
+                    if in_flight == 0 {
                         return Ok(ended);
                     }
                     stream.write_all(&out)?;
@@ -116,27 +116,25 @@ impl Client {
                     let whole = got / answer;
                     into.copy_within(whole * answer..got, 0);
                     got -= whole * answer;
-                    under_way -= whole;
+                    in_flight -= whole;
                     ended += whole as u64;
                 }
             }
         }
     }
 
-    /// Writes all of it once.
+    /// Writes all blocks once.
     fn fill(&mut self, bytes: u64) -> io::Result<()> {
         let Client::Guest { queue, .. } = self else { return Ok(()) };
         for at in (0..bytes).step_by(1 << 16) {
-            queue
-                .ask(&Request::Write(at, vec![0xa5; 1 << 16]))
-                .ok_or_else(|| io::Error::other("no room in the queue"))?;
-            queue.wait(PATIENCE)?;
+            queue.ask(&Request::Write(at, vec![0xa5; 1 << 16])).ok_or_else(|| io::Error::other("the queue is full"))?;
+            queue.wait(READY_TIMEOUT)?;
         }
         Ok(())
     }
 }
 
-/// A server's process and who asks it.
+/// A server process and its client.
 struct Peer<'a> {
     name: &'static str,
     process: &'a Process,
@@ -165,7 +163,7 @@ fn qemu(folder: &Path, bytes: u64) -> io::Result<(Process, PathBuf)> {
     Ok((process, socket))
 }
 
-/// Measures all three on volumes of `effort.size_bytes` in `folder`, which lies in memory, in turn.
+/// Measures all three, interleaved, on volumes of `effort.size_bytes` in `folder`, which lies in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let bytes = effort.size_bytes;
     let (socket, vhost, image) = (folder.join("hotset.sock"), folder.join("vhost"), folder.join("hotset.img"));
@@ -183,7 +181,8 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     for peer in &mut peers {
         peer.client.fill(bytes)?;
     }
-    // Left to the system, server and client share a processor or do not, for whole runs, and that is what is compared then.
+    // Without binding, the scheduler would place server and client on one CPU or on two for whole runs, and the
+    // comparison would measure that.
     let _bound = if machine::processors() > 1 {
         ours.bind(0)?;
         theirs.bind(0)?;
@@ -191,16 +190,19 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     } else {
         None
     };
-    let mut text = "A volume that is in memory as a whole, asked by one driver in shared memory, beside qemu-storage-daemon's vhost-user-blk \
-                    export of a file in memory, and beside the same daemon over NBD on a Unix socket. Servers have one processor, the client another. A cell reads: requests a second · the \
-                    server's · the client's CPU time a request.\n\n\
-                    | | hotset | qemu-s-d | hotset over NBD | to qemu-s-d | to NBD | wanted |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+    let mut text = "A volume that is entirely in memory, used by one driver in shared memory, beside \
+                    qemu-storage-daemon's vhost-user-blk \
+                    export of a file in memory, and beside the same daemon over NBD on a Unix socket. Servers have \
+                    one processor, the client another. A cell shows: requests a second · the \
+                    server's CPU time per request · the client's.\n\n\
+                    | | hotset | qemu-s-d | hotset over NBD | to qemu-s-d | to NBD | target |\n| --- | ---: | ---: | \
+                    ---: | ---: | ---: | ---: |\n"
         .to_owned();
     for (name, depth, writes, wanted) in CELLS {
         let mut rounds = Vec::new();
         for round in 0..effort.rounds {
             let mut samples = [Sample::default(); 3];
-            // Who comes later finds the machine as the others left it, so they change places.
+            // The order rotates, because a later peer finds the machine in the state that the others left.
             for turn in 0..peers.len() {
                 let at = (turn + round) % peers.len();
                 samples[at] = peers[at].sample(effort.seconds, depth, writes, bytes)?;

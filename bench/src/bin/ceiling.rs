@@ -1,5 +1,5 @@
-//! `ceiling threads|seam unix:PATH SIZE`: an NBD server that only copies between socket and memory; `ceiling seam-file
-//! unix:PATH FILE`: one that reads a file as it is asked.
+//! `ceiling threads|seam unix:PATH SIZE` is an NBD server that only copies between socket and memory. `ceiling
+//! seam-file unix:PATH FILE` is one that reads from a file.
 
 use bench::ceiling::{seam, seam_file, threads};
 
@@ -11,7 +11,7 @@ fn main() {
     let path = at.strip_prefix("unix:").unwrap_or_else(|| fail(USAGE));
     let size = || {
         let size = what.parse().ok().filter(|size: &usize| *size > 0 && size.is_multiple_of(4096));
-        size.unwrap_or_else(|| fail("the size is a positive multiple of 4096, in bytes"))
+        size.unwrap_or_else(|| fail("the size must be a positive multiple of 4096 bytes"))
     };
     let result = match variant.as_str() {
         "threads" => threads::serve(path.as_ref(), size()).map_err(|error| error.to_string()),

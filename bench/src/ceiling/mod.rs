@@ -1,9 +1,10 @@
-//! The ceiling: what a server can do on this machine that does nothing but copy between socket and memory.
+//! The ceiling: the performance of a server on this machine that only copies between socket and memory.
 //!
-//! Two variants, a blocking thread a connection and one core of the project's runtime, share the handshake. Both read up to
-//! [`RECEIVE_BYTES`] in one call, serve all requests in it, and answer them in one call, without copying what is read: that batching is
-//! worth more than anything else at depth (at depth 32 a call carries several requests). At depth 1 a hit costs the server about 9 µs
-//! of CPU, nearly all of it the kernel's socket code and the client's wake-up; what is left to save there is the server's own wake-up.
+//! Two variants share the handshake: a blocking thread per connection, and one core of the project's runtime. Both read
+//! up to [`RECEIVE_BYTES`] in one call, serve all requests in it, and reply in one call without copying the read data.
+//! That batching has the largest effect at depth, because at depth 32 a call carries several requests. At depth 1 a hit
+//! costs the server about 9 µs of CPU, nearly all of it in the kernel's socket code and the client's wake-up. Only the
+//! server's own wake-up could still be saved there.
 
 pub mod seam;
 pub mod seam_file;
@@ -12,41 +13,41 @@ pub mod threads;
 use nbd_protocol::option::{OptionHeader, OptionKind, OptionReplyKind, push_option_reply};
 use nbd_protocol::{Broken, Step, flags, greeting, info};
 
-/// Room for what one call receives.
+/// Size of the receive buffer of one call.
 pub const RECEIVE_BYTES: usize = 256 << 10;
-/// Longest request that is served.
+/// Longest served request.
 pub const REQUEST_BYTES_MAX: usize = 128 << 10;
-/// Replies of this many bytes are sent before more requests are looked at.
+/// Amount of replies that is sent before further requests are decoded.
 pub const REPLY_BYTES: usize = 1 << 20;
 
-/// A handshake's server side, fed with what arrives.
+/// Server side of a handshake, fed with received bytes.
 pub struct Handshake {
     size_bytes: u64,
     greeted: bool,
 }
 
-/// How far a handshake came.
+/// State of a handshake.
 pub enum Progress {
-    /// More has to arrive.
+    /// More bytes are needed.
     More,
     /// The client may send requests.
     Done,
-    /// The client leaves.
+    /// The client disconnects.
     Left,
 }
 
 impl Handshake {
-    /// A server of one export with this size, under any name.
+    /// A server of one export of this size, under any name.
     pub fn new(size_bytes: u64) -> Handshake {
         Handshake { size_bytes, greeted: false }
     }
 
-    /// What is said before the client says anything.
+    /// The server's initial greeting.
     pub fn greeting(&self) -> [u8; greeting::GREETING_BYTES] {
         greeting::greeting()
     }
 
-    /// Takes what it understands from the front of `arrived` and appends the answer to `out`.
+    /// Consumes complete messages from the front of `arrived` and appends the replies to `out`.
     pub fn step(&mut self, arrived: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Progress, Broken> {
         loop {
             if !self.greeted {

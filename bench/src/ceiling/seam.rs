@@ -1,4 +1,5 @@
-//! The ceiling on one core of the project's runtime: a task a connection, blocks frozen in memory and sent without a copy.
+//! The ceiling on one core of the project's runtime: a task per connection, and blocks frozen in memory and sent
+//! without a copy.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -15,7 +16,7 @@ use super::{Handshake, Progress, RECEIVE_BYTES, REPLY_BYTES, REQUEST_BYTES_MAX};
 
 type Memory = Rc<RefCell<Vec<<RealSeam as Seam>::Block>>>;
 
-/// Blocks beyond the memory's own: overwritten ones that a reply in flight still holds.
+/// Buffers beyond the memory's own, for overwritten blocks that a reply in flight still holds.
 const SPARE_BYTES: usize = 64 << 20;
 
 /// Serves `size_bytes` of zeroes at `path`; returns only on failure.
@@ -29,7 +30,7 @@ pub fn serve(path: &Path, size_bytes: usize) -> Result<(), String> {
             let stream = listener.accept().await?;
             let (seam_of, memory) = (seam.clone(), memory.clone());
             seam.spawn(async move {
-                // A client that breaks off or speaks nonsense loses its connection, nothing else.
+                // A protocol error or disconnect ends only this connection.
                 let _ = connection(&seam_of, stream, &memory).await;
             });
         }
@@ -100,7 +101,7 @@ async fn connection(seam: &RealSeam, stream: RealStream, memory: &Memory) -> io:
     }
 }
 
-/// The blocks that a range lies on: block, first byte of it, bytes.
+/// Blocks of a range: block, offset in it, length.
 fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -112,7 +113,7 @@ fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usiz
     })
 }
 
-/// Puts `data` into a block of memory, in place if nobody else holds it, else into a new block that takes its place.
+/// Writes `data` into a block: in place if there are no other references, else into a new block that replaces it.
 fn write(seam: &RealSeam, place: &mut <RealSeam as Seam>::Block, start: usize, data: &[u8]) -> io::Result<()> {
     let mut block = match std::mem::replace(place, seam.zero_block()).thaw() {
         Ok(block) => block,
@@ -129,7 +130,7 @@ fn write(seam: &RealSeam, place: &mut <RealSeam as Seam>::Block, start: usize, d
     Ok(())
 }
 
-/// Returns what has arrived behind the handshake.
+/// Runs the handshake; returns the bytes received after it.
 pub(super) async fn handshake(
     reader: &mut RealReader,
     writer: &mut RealWriter,

@@ -1,4 +1,4 @@
-//! The ceiling for misses: one core of the project's runtime reads a file directly, a task a request.
+//! The ceiling for misses: one core of the project's runtime reads a file with direct I/O, a task per request.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use super::seam::handshake;
 /// Memory for reads in flight.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Replies that wait to be sent.
+/// Replies waiting to be sent.
 #[derive(Default)]
 struct Outgoing {
     gather: RefCell<Gather<RealSeam>>,
@@ -47,7 +47,7 @@ pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
             let stream = listener.accept().await?;
             let (seam_of, disk) = (seam.clone(), disk.clone());
             seam.spawn(async move {
-                // A client that breaks off or speaks nonsense loses its connection, nothing else.
+                // A protocol error or disconnect ends only this connection.
                 let _ = connection(&seam_of, stream, &disk).await;
             });
         }
@@ -68,7 +68,7 @@ async fn connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) -> io:
     result
 }
 
-/// Starts a task for every read.
+/// Spawns a task for every read.
 async fn requests(
     seam: &RealSeam,
     mut reader: RealReader,
@@ -98,7 +98,7 @@ async fn requests(
                         out.wake();
                     });
                 }
-                // What follows a write is not understood here.
+                // The payload of a write is not supported here.
                 Command::Write => return Err(io::ErrorKind::Unsupported.into()),
                 _ => out.gather.borrow_mut().push_bytes(&reply::simple(request.cookie, Some(Errno::Inval))),
             }
@@ -112,7 +112,7 @@ async fn requests(
     }
 }
 
-/// Sends whatever waits, all at once.
+/// Sends all waiting replies at once.
 async fn send(out: &Outgoing, mut writer: RealWriter) {
     let mut gather = Gather::default();
     loop {

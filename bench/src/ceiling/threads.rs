@@ -1,4 +1,4 @@
-//! The ceiling with a blocking thread a connection.
+//! The ceiling with a blocking thread per connection.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use nbd_protocol::{Command, Errno, Request, Step, reply};
 
 use super::{Handshake, Progress, RECEIVE_BYTES, REPLY_BYTES, REQUEST_BYTES_MAX};
 
-/// Memory in pages with a lock each, so that connections hardly ever meet.
+/// Memory in pages with a lock each, so that connections rarely contend.
 type Memory = Vec<RwLock<Box<[u8]>>>;
 
 const PAGE_BYTES: usize = 64 << 10;
@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = 64 << 10;
 /// Part of a reply.
 enum Part<'a> {
     Head([u8; 16]),
-    /// A locked page, and which of its bytes.
+    /// A locked page, and the start and length of the data in it.
     Data(RwLockReadGuard<'a, Box<[u8]>>, usize, usize),
 }
 
@@ -29,7 +29,7 @@ pub fn serve(path: &Path, size_bytes: usize) -> io::Result<()> {
     let listener = UnixListener::bind(path)?;
     for stream in listener.incoming() {
         let (stream, memory) = (stream?, memory.clone());
-        // A client that breaks off or speaks nonsense loses its connection, nothing else.
+        // A protocol error or disconnect ends only this connection.
         std::thread::spawn(move || connection(stream, &memory, size_bytes));
     }
     Ok(())
@@ -60,7 +60,7 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
                 Command::Read if served => {
                     parts.push(Part::Head(reply::simple(request.cookie, None)));
                     for (page, start, len) in pages(offset, len) {
-                        // Waiting with other pages locked could be waiting for one another.
+                        // Blocking while other pages are locked could deadlock, so pending replies are sent first.
                         let locked = memory[page].try_read().ok();
                         let locked = match locked {
                             Some(locked) => locked,
@@ -76,7 +76,7 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
                 Command::Write if served => {
                     let mut data = &arrived[at + head..][..len];
                     for (page, start, len) in pages(offset, len) {
-                        // This thread's own replies may hold the page.
+                        // Replies of this thread may hold the page lock.
                         send(&mut stream, &mut parts)?;
                         let (now, later) = data.split_at(len);
                         memory[page].write().expect("no thread panics with a page locked")[start..start + len]
@@ -106,7 +106,7 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
     }
 }
 
-/// The pages that a range lies on: page, first byte of it, bytes.
+/// Pages of a range: page, offset in it, length.
 fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize
     })
 }
 
-/// Sends `parts` in as few calls as the kernel allows, and lets go of the pages.
+/// Sends `parts` in as few calls as the kernel allows, and unlocks the pages.
 fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
     let slices = parts.iter().map(|part| match part {
         Part::Head(head) => IoSlice::new(head),
@@ -137,7 +137,7 @@ fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns how many bytes of requests have arrived behind the handshake, at the front of `arrived`.
+/// Runs the handshake; returns the number of request bytes after it, which are at the front of `arrived`.
 fn handshake(stream: &mut UnixStream, arrived: &mut [u8], size_bytes: usize) -> io::Result<usize> {
     let mut handshake = Handshake::new(size_bytes as u64);
     stream.write_all(&handshake.greeting())?;

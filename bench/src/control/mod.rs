@@ -1,7 +1,7 @@
-//! What the console costs clients: many busy volumes, followers of the stream, and a scrape every few seconds.
+//! Cost of monitoring for clients: many busy volumes, followers of the event stream, and a scrape every few seconds.
 
-mod audience;
-mod judged;
+mod observers;
+mod verdicts;
 
 use std::fs::File;
 use std::io;
@@ -11,43 +11,44 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use self::audience::Audience;
-use crate::load::{Load, Seen};
+use self::observers::Observers;
+use crate::load::{Load, LoadFigures};
 use crate::process::Process;
 use crate::report::Section;
 use crate::run::Effort;
 use crate::servers::{Programs, control_socket, daemon};
 
-/// Volumes, all of which are asked.
+/// Number of volumes, all in use.
 const VOLUMES: usize = 1_000;
-/// Bytes of each: together they fit in memory.
+/// Size of each volume; together they fit in memory.
 const VOLUME_BYTES: u64 = 1 << 20;
 /// Memory of the daemon.
 const MEMORY_BYTES: u64 = 3 << 30;
-/// Clients that ask, one request at a time each.
+/// Clients with one request in flight each.
 const CLIENTS: usize = 16;
-/// Part of the saturated rate that clients ask at, where they do not ask as fast as they can.
+/// Fraction of the saturated rate at which clients run in the paced series.
 const PART: f64 = 0.7;
-/// Seconds in which everything gets into memory and every curve has its memory, and in which the saturated rate is found.
+/// Time in which all volumes get into memory and every curve has its memory, and in which the saturated rate is
+/// measured.
 const FILLED: Duration = Duration::from_secs(12);
-/// Time before each cell that is not measured: followers come, clients find their pace.
+/// Warm-up before each cell, in which followers connect and clients reach their pace.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Least seconds of a cell: a scrape and five samples.
+/// Shortest cell: a scrape and five samples.
 const SECONDS_MIN: u32 = 5;
-/// The daemon's control thread, and those of its files beside it.
+/// The daemon's control thread, and its file threads.
 const CONTROL: [&str; 3] = ["control", "history", "events"];
 
-/// What a cell has shown.
+/// Figures of one cell.
 #[derive(Clone, Copy)]
 struct Cell {
-    seen: Seen,
-    /// Of a core: what the control's threads used.
+    seen: LoadFigures,
+    /// CPU time of the control threads, as a fraction of a core.
     control: f64,
-    /// Of the daemon, at its end.
+    /// Resident memory of the daemon at the end of the cell.
     resident_bytes: u64,
 }
 
-/// Cells of a round, side by side: without an audience, without one again, and with one.
+/// Adjacent cells of a round: without observers, without observers again, and with observers.
 struct Round {
     off: Cell,
     again: Cell,
@@ -56,10 +57,10 @@ struct Round {
 
 /// All rounds at one load.
 struct Series {
-    /// Requests a second that clients ask for; as many as they get, where there is none.
+    /// Requests per second of the clients; `None` for the saturated rate.
     rate: Option<f64>,
     rounds: Vec<Round>,
-    audience: Audience,
+    observers: Observers,
 }
 
 #[derive(Clone, Copy)]
@@ -69,7 +70,8 @@ enum Turn {
     On,
 }
 
-/// Orders of a round's cells, in turn: every second one is the one before backwards, and all together favour none.
+/// Orders of a round's cells, used in turn. Every second order is the previous one reversed, and together they favour
+/// no cell.
 const ORDERS: [[Turn; 3]; 6] = [
     [Turn::Off, Turn::Again, Turn::On],
     [Turn::On, Turn::Again, Turn::Off],
@@ -83,10 +85,10 @@ const ORDERS: [[Turn; 3]; 6] = [
 struct Bench {
     process: Process,
     load: Load,
-    /// Where its HTTP interface is.
+    /// Address of its HTTP interface.
     address: String,
     names: Vec<String>,
-    /// Time of a cell.
+    /// Duration of a cell.
     time: Duration,
 }
 
@@ -111,26 +113,26 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let mut bench = Bench { process, load, address, names, time };
     bench.load.run(FILLED, None)?;
     let alone = bench.measured(FILLED, None)?;
-    let series = |rate| Series { rate, rounds: Vec::new(), audience: Audience::default() };
+    let series = |rate| Series { rate, rounds: Vec::new(), observers: Observers::default() };
     let mut all = [series(Some(alone.seen.iops * PART)), series(None)];
     for number in 0..effort.rounds {
         let order = ORDERS[number % ORDERS.len()];
         let [paced, saturated] = &mut all;
         let loads = if number.is_multiple_of(2) { [paced, saturated] } else { [saturated, paced] };
         for series in loads {
-            let round = bench.round(order, series.rate, &mut series.audience)?;
+            let round = bench.round(order, series.rate, &mut series.observers)?;
             eprintln!("round {}, {}", number + 1, round.show(series.rate));
             series.rounds.push(round);
         }
     }
-    if all.iter().any(|series| series.audience.streamed_bytes == 0) {
-        return Err(io::Error::other("nothing came over the stream"));
+    if all.iter().any(|series| series.observers.streamed_bytes == 0) {
+        return Err(io::Error::other("the stream delivered no data"));
     }
-    let text = judged::describe(start_seconds, time, &alone, &all);
-    Ok(Section { title: "1,000 volumes with an audience".into(), text, ratios: Vec::new(), measured: Vec::new() })
+    let text = verdicts::describe(start_seconds, time, &alone, &all);
+    Ok(Section { title: "1,000 volumes with observers".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }
 
-/// Where the daemon's HTTP interface is.
+/// Address of the daemon's HTTP interface.
 fn address(folder: &Path, programs: &Programs) -> io::Result<String> {
     let mut command = Command::new(&programs.hotset);
     let output = command.args(["status", "--json", "--socket"]).arg(control_socket(folder)).output()?;
@@ -139,14 +141,14 @@ fn address(folder: &Path, programs: &Programs) -> io::Result<String> {
 }
 
 impl Bench {
-    fn round(&mut self, order: [Turn; 3], rate: Option<f64>, audience: &mut Audience) -> io::Result<Round> {
+    fn round(&mut self, order: [Turn; 3], rate: Option<f64>, observers: &mut Observers) -> io::Result<Round> {
         let mut cells = [None; 3];
         for turn in order {
             cells[turn as usize] = Some(match turn {
                 Turn::Off | Turn::Again => self.cell(rate)?,
                 Turn::On => {
                     let (address, names) = (self.address.clone(), self.names.clone());
-                    audience.watch(&address, &names, || self.cell(rate))?
+                    observers.watch(&address, &names, || self.cell(rate))?
                 }
             });
         }

@@ -1,9 +1,9 @@
-//! How fast the simulated engine runs on one core: memory hits and modelled disk requests a second of real time.
+//! Speed of the simulated engine on one core: memory hits and modelled disk requests per second of real time.
 
 use engine::CoreSpec;
 use engine::policy::curve::Curves;
+use lab::fixture::{Fixture, Target};
 use lab::random::Random;
-use lab::rig::{Rig, Target};
 use lab::workload::{Load, Pattern, play};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
@@ -20,43 +20,45 @@ fn main() {
     }
 }
 
-fn rig(memory_bytes: u64) -> Rig {
+fn fixture(memory_bytes: u64) -> Fixture {
     let blocks = (memory_bytes / 4096) as usize;
     let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) };
-    Rig::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
+    Fixture::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
 }
 
 fn hits() -> f64 {
-    let rig = rig(96 * MIB);
-    rig.add_disk("disk", SimDiskSpec::new(64 * MIB));
-    let volume = rig.attach("disk", |_| ()).expect("the first volume");
-    rig.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults");
+    let fixture = fixture(96 * MIB);
+    fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
+    let volume = fixture.attach("disk", |_| ()).expect("the first volume");
+    fixture.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults");
     let load = Load { pattern: Pattern::random(64 * MIB, 4096, 100), depth: 16, time: Nanos::from_secs(4), seed: 1 };
-    let (figures, seconds) = timed(|| rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load)));
+    let (figures, seconds) =
+        timed(|| fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load)));
     let stats = volume.stats();
     assert!(stats.memory_hits * 100 >= stats.reads * 99, "{} hits of {} reads", stats.memory_hits, stats.reads);
     figures.requests() as f64 / seconds
 }
 
-/// Random reads over far more than memory, so that (nearly) each is a request to the backing.
+/// Random reads over far more than memory, so that nearly every read is a request to the backing.
 fn misses(modelled: bool) -> f64 {
-    let rig = rig(64 * MIB);
+    let fixture = fixture(64 * MIB);
     let size = 16 << 30;
     let volume = if modelled {
-        let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[size]).remove(0);
-        rig.attach_disk("disk", disk, |_| ())
+        let disk = fixture.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[size]).remove(0);
+        fixture.attach_disk("disk", disk, |_| ())
     } else {
-        rig.add_disk("disk", SimDiskSpec::new(size));
-        rig.attach("disk", |_| ())
+        fixture.add_disk("disk", SimDiskSpec::new(size));
+        fixture.attach("disk", |_| ())
     };
     let volume = volume.expect("the first volume");
     let seconds = if modelled { 600 } else { 6 };
     let load = Load { pattern: Pattern::random(size, 4096, 100), depth: 32, time: Nanos::from_secs(seconds), seed: 1 };
-    let (_, seconds) = timed(|| rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load)));
+    let (_, seconds) = timed(|| fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load)));
     volume.stats().backing_reads as f64 / seconds
 }
 
-/// What the two miss-ratio curves of a volume cost a request, once they know the load: random requests, drawn before.
+/// Nanoseconds per request that both miss-ratio curves of a volume cost. The requests are drawn before the measurement,
+/// and the curves have seen all of them once.
 fn curves(size: u64) -> f64 {
     let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
     let requests: Vec<u64> = (0..8 << 20).map(|_| random.below(size / 4096) * 4096).collect();

@@ -1,9 +1,11 @@
-//! What flash gains minute by minute (`cargo run --release -p lab --example flash_gain -- MINUTES HOT_PERCENT SEED GIB DEPTH`): a hot set of
-//! so many percent of the clean capacity of two devices of GIB each, with flash and without.
+//! IOPS and hit ratio per minute with flash and without it.
+//!
+//! Usage: `cargo run --release -p lab --example flash_gain -- MINUTES HOT_PERCENT SEED GIB DEPTH`. The hot set is
+//! HOT_PERCENT of the clean capacity of two devices of GIB each.
 
-#![expect(clippy::disallowed_methods, reason = "two worlds that know nothing of each other, a thread each")]
+#![expect(clippy::disallowed_methods, reason = "two independent worlds, a thread each")]
 
-use lab::workload::gain::{Minute, Setting, minutes, room};
+use lab::workload::gain::{GainSpec, Minute, capacity_pages, minutes};
 
 const MIB: u64 = 1 << 20;
 
@@ -13,19 +15,19 @@ fn main() {
         (numbers.next().unwrap_or(75), numbers.next().unwrap_or(150), numbers.next().unwrap_or(1));
     let (gib, depth) = (numbers.next().unwrap_or(32), numbers.next().unwrap_or(16) as u32);
     let flash_bytes = gib << 30;
-    let pages = room(flash_bytes);
+    let pages = capacity_pages(flash_bytes);
     let hot_bytes = (pages * 65_536 * percent / 100).next_multiple_of(MIB);
     println!("room for {pages} pages, a hot set of {} MiB", hot_bytes / MIB);
-    let setting = Setting { seed, hot_bytes, memory_bytes: 64 * MIB, flash_bytes, minutes: time, depth };
-    let run = |setting: Setting| {
+    let gain = GainSpec { seed, hot_bytes, memory_bytes: 64 * MIB, flash_bytes, minutes: time, depth };
+    let run = |gain: GainSpec| {
         std::thread::spawn(move || {
             let mut list = Vec::new();
-            minutes(&setting, |minute| list.push(minute));
+            minutes(&gain, |minute| list.push(minute));
             list
         })
     };
-    let without = run(Setting { flash_bytes: 0, ..setting.clone() });
-    let with = run(setting);
+    let without = run(GainSpec { flash_bytes: 0, ..gain.clone() });
+    let with = run(gain);
     let (with, without): (Vec<Minute>, Vec<Minute>) = (with.join().expect("it ran"), without.join().expect("it ran"));
     for (minute, (with, without)) in with.iter().zip(&without).enumerate() {
         println!(

@@ -1,4 +1,5 @@
-//! Runs seeds `A..B` (arguments) and says how long one took and what they did; with `SITES=1` an administrator is between the lives of all.
+//! Runs the seeds `A..B` (arguments) and prints the summary and the mean time per seed. With `SITES=1` an administrator
+//! acts between the lives of every seed.
 
 use engine::spec::Sabotage;
 use lab::torture::{Campaign, campaign};

@@ -1,27 +1,27 @@
-//! What each further step of memory or of flash would bring a load: hits, latency, spindles that are no longer needed.
+//! Advice on cache sizes: hit ratio, latency and saved spindles of a load at growing sizes of memory and of flash.
 
 use engine::policy::curve::{CurveStats, VolumeCurves};
 
-use crate::curve::{Exact, knee};
+use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
 use crate::replay::{Amount, Layer, Pages, Plan, Recording, Replacement, Report, simulate};
 
-/// Sizes that are tried, in thousandths of a percent of the footprint.
+/// Cache sizes to evaluate, in thousandths of a percent of the footprint.
 const SHARES: [u64; 13] =
     [1_000, 2_000, 3_000, 5_000, 7_500, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 75_000, 100_000];
-/// The part of the flash's size that is memory in front of it, in thousandths of a percent.
+/// Part of the flash size that is staging memory, in thousandths of a percent.
 const STAGE_SHARE: u64 = 10_000;
 
-/// What a request costs, and what a disk can do.
+/// Latency of a request by the layer that serves it, and the request rate of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Assumptions {
-    /// Requests a second of one disk of the array.
+    /// Requests per second of one disk of the array.
     pub spindle_rate: f64,
-    /// A request that the array answers, in nanoseconds.
+    /// Latency of a request that the array serves, in nanoseconds.
     pub array_ns: u64,
-    /// One that flash answers.
+    /// Latency of a request that flash serves, in nanoseconds.
     pub flash_ns: u64,
-    /// One that memory answers.
+    /// Latency of a request that memory serves, in nanoseconds.
     pub memory_ns: u64,
 }
 
@@ -32,86 +32,86 @@ impl Default for Assumptions {
     }
 }
 
-/// A size and what it brings.
+/// A cache size and its expected effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// The cache's size.
     pub size_bytes: u64,
-    /// Requests that are served whole, of all.
+    /// Requests served entirely by the cache, as a fraction of all requests.
     pub hit_ratio: f64,
-    /// Blocks or pages that are missed, of all that are asked for.
+    /// Missed blocks or pages, as a fraction of all accesses.
     pub miss_ratio: f64,
-    /// The same of an LRU.
+    /// Miss ratio of an LRU cache of the same size.
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks that the hits spare; `None` where nothing is known of times.
+    /// Disks that the hits make unnecessary; `None` when the trace has no times.
     pub saved_spindles: Option<f64>,
 }
 
-/// What there is of a cache, and what it does.
+/// Size and hit ratio of a volume's cache at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Today {
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Reads that it serves whole, of all.
+    /// Reads served entirely by the cache, as a fraction of all reads.
     pub hit_ratio: f64,
 }
 
-/// One kind of cache.
+/// Advice for one kind of cache.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// By growing size.
+    /// Evaluated sizes, smallest first.
     pub steps: Vec<Step>,
-    /// The step past which more brings less than on average.
+    /// Index of the step after which a further step gains less than the average step.
     pub knee: Option<usize>,
-    /// What a live volume has of it.
+    /// The present cache of a live volume.
     pub today: Option<Today>,
 }
 
-/// Both kinds, each alone.
+/// Advice for memory and for flash, each evaluated alone.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// Requests a second, on average; `None` where nothing is known of times.
+    /// Mean requests per second; `None` when the trace has no times.
     pub rate: Option<f64>,
     /// Memory alone.
     pub memory: Side,
-    /// Flash; of a trace, with a stage of memory inside.
+    /// Flash alone. For a trace the size includes the staging memory.
     pub flash: Side,
 }
 
-/// What is known of a volume that is being served.
+/// Measurements of a live volume.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// The curves that it has drawn.
+    /// The volume's miss-ratio curves.
     pub curves: VolumeCurves,
-    /// Requests a second, on average; `None` where nothing was asked.
+    /// Mean requests per second; `None` without requests.
     pub rate: Option<f64>,
-    /// What it has of memory.
+    /// The volume's present memory cache.
     pub memory: Today,
-    /// What it has of flash.
+    /// The volume's present flash cache.
     pub flash: Today,
 }
 
-/// What a size was found to do.
-struct Found {
+/// Result for one cache size.
+struct SizeResult {
     size_bytes: u64,
     hit_ratio: f64,
     miss_ratio: f64,
     lru_miss_ratio: f64,
 }
 
-/// Plays a trace against every size of memory and of flash.
+/// Simulates a trace with every size of memory and of flash.
 pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
     let play = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
-        let exact = Exact::of(pages);
+        let exact = LruCurve::of(pages);
         let units = SHARES.map(|share| Amount::Share(share).units(pages.distinct, unit_bytes).max(1));
         let found = units.into_iter().map(|units| {
             let size_bytes = units as u64 * unit_bytes;
             let report = simulate(recording, &plan(Amount::Bytes(size_bytes)));
-            Found {
+            SizeResult {
                 size_bytes,
                 hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
                 miss_ratio: layer(&report).outcome.miss_ratio(),
@@ -127,10 +127,11 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     advise(rate, (memory, None), (flash, None), assumptions)
 }
 
-/// Reads the curves that a live volume has drawn. They are an LRU's, and a request counts as served whole as often as a block or page does.
+/// Derives advice from the miss-ratio curves of a live volume. The curves are an LRU's; the hit ratio of requests is
+/// taken to be that of blocks or pages.
 pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
     let found = |curve: &CurveStats| {
-        let points = curve.points.iter().map(|point| Found {
+        let points = curve.points.iter().map(|point| SizeResult {
             size_bytes: point.size_bytes,
             hit_ratio: 1.0 - point.miss_ratio,
             miss_ratio: point.miss_ratio,
@@ -142,12 +143,12 @@ pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
     advise(live.rate, (memory, Some(live.memory)), (flash, Some(live.flash)), assumptions)
 }
 
-type Known = (Vec<Found>, Option<Today>);
+type Measured = (Vec<SizeResult>, Option<Today>);
 
-fn advise(rate: Option<f64>, memory: Known, flash: Known, assumptions: &Assumptions) -> Advice {
-    let side = |(mut found, today): Known, hit_ns: u64| {
+fn advise(rate: Option<f64>, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
+    let side = |(mut found, today): Measured, hit_ns: u64| {
         found.dedup_by_key(|found| found.size_bytes);
-        let step = |found: &Found| Step {
+        let step = |found: &SizeResult| Step {
             size_bytes: found.size_bytes,
             hit_ratio: found.hit_ratio,
             miss_ratio: found.miss_ratio,
@@ -170,9 +171,9 @@ mod tests {
     use trace::{Op, Request};
 
     #[test]
-    fn the_knee_of_a_hot_set_is_near_its_size() {
+    fn hot_set_knee_is_near_its_size() {
         let mut random = Random::new(3, 0);
-        // Nine of ten requests go to 100 of 1,000 pages, a hundred requests a second.
+        // Nine of ten requests go to 100 of 1,000 pages, at a hundred requests a second.
         let requests = (0..40_000u64).map(|number| {
             let page = if random.percent(90) { random.below(100) } else { random.below(1_000) };
             let (at, time_ns) = (page * PAGE_BYTES, Some(number * 10_000_000));
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_volume_is_advised_to_buy_its_hot_set() {
+    fn live_volume_advice_is_its_hot_set_size() {
         // The load of the scenario `autocache`: 16 KiB, 99 % of them in 8 GiB of 40.
         const GIB: u64 = 1 << 30;
         let skew = Skew::HotCold { hot_percent: 20, accesses_percent: 99 };

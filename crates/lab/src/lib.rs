@@ -1,12 +1,13 @@
-//! The lab: workloads, policies over traces, and the engine in a hostile simulated world, held against a model of the promises.
+//! The lab: workloads, replacement policies over traces, and the engine in a hostile simulated world, checked against a
+//! model of its promises.
 
 pub mod advice;
 pub mod curve;
+pub mod fixture;
 pub mod markup;
 pub mod random;
 pub mod replay;
 pub mod report;
-pub mod rig;
 pub mod scenario;
 pub mod timed;
 pub mod torture;

@@ -1,11 +1,12 @@
-//! Random draws from a seed (`SplitMix64`: Steele, Lea, Flood, OOPSLA 2014); the same everywhere and for ever.
+//! Random draws from a seed (`SplitMix64`: Steele, Lea, Flood, OOPSLA 2014), identical on every machine and in every
+//! version.
 
-/// A stream of draws. Two streams from different seeds or lanes have nothing in common.
+/// A stream of draws. Streams of different seeds or lanes are independent.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for part `lane` of what runs from `seed`.
+    /// A stream for the part `lane` of a run from `seed`.
     pub fn new(seed: u64, lane: u64) -> Random {
         let mut random = Random(seed ^ lane.wrapping_mul(0xd134_2543_de82_ef95));
         Random(random.draw() ^ lane)
@@ -20,13 +21,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Any of `0..count`, all alike.
+    /// A uniform draw from `0..count`.
     pub fn below(&mut self, count: u64) -> u64 {
-        assert!(count > 0, "a draw from nothing");
+        assert!(count > 0, "a draw from an empty range");
         ((u128::from(self.draw()) * u128::from(count)) >> 64) as u64
     }
 
-    /// Any of `low..=high`, all alike.
+    /// A uniform draw from `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -36,12 +37,12 @@ impl Random {
         self.below(100) < u64::from(percent)
     }
 
-    /// One of `choices`, all alike.
+    /// A uniform draw from `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// A fraction, `0.0` included, `1.0` not.
+    /// A uniform fraction in `0.0..1.0`.
     pub fn fraction(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_and_lane_draw_the_same_and_others_do_not() {
+    fn equal_seed_and_lane_draw_the_same_others_differ() {
         let draws = |seed, lane| {
             let mut random = Random::new(seed, lane);
             [random.draw(), random.draw(), random.draw()]

@@ -1,5 +1,5 @@
-//! A trace through the real engine in virtual time, on a modelled array: as the requests once arrived, or so many at once; with the
-//! cache, and on the bare array to compare with.
+//! Replay of a trace through the real engine in virtual time, on a modelled array. Requests arrive at their recorded
+//! times or at a fixed queue depth. The bare array serves as the comparison.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,81 +11,83 @@ use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use trace::{Op, Request};
 
-use crate::rig::{FlashPlan, Rig, Target};
+use crate::fixture::{Fixture, FlashPlan, Target};
 use crate::workload::play::{Figures, REQUEST_COST};
 
-/// Requests under way at most, where arrival times are kept: what a host's queues hold. More than that wait, and their latency says so.
-const UNDER_WAY_MAX: usize = 1_024;
-/// Disks of a trace at most, each a volume.
+/// Upper limit of requests in flight when arrival times are kept, as in a host's queues. Further requests wait, and
+/// their latency includes the wait.
+const IN_FLIGHT_MAX: usize = 1_024;
+/// Upper limit of devices in a trace; each becomes a volume.
 const DEVICES_MAX: usize = 256;
-/// Volumes begin at multiples of so much.
+/// Volume sizes are multiples of this.
 const ALIGN_BYTES: u64 = 1 << 20;
-/// What requests pass through where no memory cache is wanted.
+/// Buffer memory for requests when no memory cache is wanted.
 const TRANSIT_BYTES: u64 = 64 << 20;
-/// What requests of some size need at least.
+/// Smallest buffer pool that serves requests of any size.
 const POOL_BYTES_MIN: u64 = 4 << 20;
-/// Buffers of a world without a cache, which keep nothing: enough for everything under way.
+/// Buffers of a world without a cache. They keep no content, so there are enough for all requests in flight.
 const BARE_BLOCKS: usize = 1 << 24;
 
-/// When a request is sent.
+/// Time at which each request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// At the time at which it was sent when it was recorded.
+    /// At its recorded time.
     Arrivals,
-    /// As soon as one of so many before it has ended.
+    /// As soon as one of the `n` requests in flight ends.
     Depth(u32),
 }
 
-/// What a trace is played on.
+/// The simulated storage for a replay.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The slow storage. Volumes lie side by side at its beginning.
+    /// The backing array. Volumes lie side by side from its beginning.
     pub array: ArraySpec,
-    /// All memory that caching may take, its index included; 0: 64 MiB for requests to pass through. Never less than 4 MiB of buffers.
+    /// Cache memory including its index. 0 means 64 MiB of buffers for requests in flight. There are at least 4 MiB of
+    /// buffers.
     pub memory_bytes: u64,
-    /// Clean pages that two mirrored devices have room for.
+    /// Capacity for clean pages of two mirrored flash devices; 0 means no flash.
     pub flash_bytes: u64,
-    /// When writes are acknowledged.
+    /// Write policy of every volume.
     pub policy: WritePolicy,
-    /// When requests are sent.
+    /// Pace of the requests.
     pub pace: Pace,
-    /// Where all draws come from.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// Why a trace cannot be played.
+/// Reasons why a trace cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimedError {
-    /// Nothing says when requests came.
+    /// The trace has no arrival times.
     #[error("the trace has no times; say how many requests are to be under way with --depth, like --depth 32")]
     NoTimes,
-    /// More disks than can be played.
+    /// The trace has too many devices.
     #[error("the trace is of more than {DEVICES_MAX} disks; convert a part of it")]
     Devices,
-    /// The storage is too small.
+    /// The array is too small.
     #[error("the trace reaches over {needed} bytes, and the array holds {there}; take more or larger disks")]
     TooSmall {
-        /// What the volumes take.
+        /// Bytes that the volumes need.
         needed: u64,
-        /// What the array has.
+        /// Bytes of the array.
         there: u64,
     },
 }
 
-/// What came of a trace.
+/// Result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Latencies, errors, time.
     pub figures: Figures,
-    /// What the engine counted, all volumes together; nothing on the bare array.
+    /// Engine counters summed over all volumes; `None` on the bare array.
     pub stats: Option<Counts>,
-    /// Part of the time that a disk of the array was busy, on average.
+    /// Mean fraction of the time that a disk of the array was busy.
     pub utilization: f64,
-    /// How long it took, after the last request, until everything was on the array.
+    /// Time after the last request until all data was on the array.
     pub drained: Nanos,
 }
 
-/// What the engine counted.
+/// Engine counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -98,11 +100,11 @@ pub struct Counts {
     pub partial_hits: u64,
     /// Reads served from neither.
     pub misses: u64,
-    /// Requests to the array.
+    /// Reads from the array.
     pub backing_reads: u64,
-    /// Requests to the array.
+    /// Writes to the array.
     pub backing_writes: u64,
-    /// Bytes put on flash for reads to come.
+    /// Bytes written to flash as clean pages.
     pub promoted_bytes: u64,
 }
 
@@ -121,15 +123,15 @@ impl Counts {
         }
     }
 
-    /// Reads served whole by the cache, a read.
+    /// Reads served entirely by the cache, as a fraction of all reads.
     pub fn read_hit_ratio(&self) -> f64 {
         (self.memory_hits + self.flash_hits) as f64 / self.reads.max(1) as f64
     }
 }
 
-/// A request as it is played: whole sectors of a volume.
+/// A request of the replay: whole sectors of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ask {
+struct SectorRequest {
     time: Nanos,
     op: Op,
     volume: u32,
@@ -137,19 +139,20 @@ struct Ask {
     len: usize,
 }
 
-/// A trace, ready to be played: 40 bytes a request. Discards are passed over.
+/// A prepared trace, 40 bytes per request. Discards are skipped.
 #[derive(Clone, Debug)]
 pub struct Script {
-    asks: Vec<Ask>,
+    prepared: Vec<SectorRequest>,
     volumes: Vec<u64>,
     timed: bool,
 }
 
 impl Script {
-    /// Finds out which volumes `requests` need.
+    /// Prepares `requests` and derives the volumes that they need.
     pub fn new(requests: &[Request]) -> Result<Script, TimedError> {
         let sector = SECTOR_BYTES as u64;
-        let (mut asks, mut volumes, mut numbers) = (Vec::with_capacity(requests.len()), Vec::new(), BTreeMap::new());
+        let (mut prepared, mut volumes, mut numbers) =
+            (Vec::with_capacity(requests.len()), Vec::new(), BTreeMap::new());
         let mut timed = false;
         for request in requests.iter().filter(|request| request.op != Op::Discard) {
             let volume = *numbers.entry(request.device).or_insert_with(|| {
@@ -163,18 +166,18 @@ impl Script {
             volumes[volume] = u64::max(volumes[volume], end);
             timed |= request.time_ns.is_some();
             let time = Nanos(request.time_ns.unwrap_or(0));
-            asks.push(Ask { time, op: request.op, volume: volume as u32, at, len: (end - at) as usize });
+            prepared.push(SectorRequest { time, op: request.op, volume: volume as u32, at, len: (end - at) as usize });
         }
         volumes.iter_mut().for_each(|bytes| *bytes = (*bytes).max(1).next_multiple_of(ALIGN_BYTES));
-        Ok(Script { asks, volumes, timed })
+        Ok(Script { prepared, volumes, timed })
     }
 
-    /// True when it says when requests came.
+    /// True when the trace has arrival times.
     pub fn is_timed(&self) -> bool {
         self.timed
     }
 
-    /// Plays it with the cache, or on the bare array.
+    /// Replays the trace with the cache or on the bare array.
     pub fn play(&self, bench: &Bench, cached: bool) -> Result<Outcome, TimedError> {
         if bench.pace == Pace::Arrivals && !self.timed {
             return Err(TimedError::NoTimes);
@@ -183,53 +186,53 @@ impl Script {
         if needed > there {
             return Err(TimedError::TooSmall { needed, there });
         }
-        Ok(Stage::new(self, bench, cached).play(self, bench.pace))
+        Ok(Playback::new(self, bench, cached).play(self, bench.pace))
     }
 }
 
-/// Everything at work.
-struct Stage {
-    rig: Rig,
+/// The engine, the array and the targets of a replay.
+struct Playback {
+    fixture: Fixture,
     array: SharedArray<SimSeam>,
     disks: usize,
     volumes: Vec<Volume<SimSeam>>,
     targets: Vec<Target>,
 }
 
-impl Stage {
-    fn new(script: &Script, bench: &Bench, cached: bool) -> Stage {
+impl Playback {
+    fn new(script: &Script, bench: &Bench, cached: bool) -> Playback {
         let memory = if bench.memory_bytes == 0 { TRANSIT_BYTES } else { bench.memory_bytes };
         let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
         let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
         let time_max = Nanos(u64::MAX / 2);
         let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(bench.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-        let rig = Rig::new(world, core);
+        let fixture = Fixture::new(world, core);
         if cached && bench.flash_bytes > 0 {
-            rig.open_flash(&FlashPlan::for_pages(bench.flash_bytes));
+            fixture.open_flash(&FlashPlan::for_pages(bench.flash_bytes));
         }
-        let array = SharedArray::new(rig.seam.clone(), bench.array).expect("it was checked when it was named");
+        let array = SharedArray::new(fixture.seam.clone(), bench.array).expect("the array was checked before");
         let (mut volumes, mut targets) = (Vec::new(), Vec::new());
         for (number, bytes) in script.volumes.iter().enumerate() {
             let name = format!("volume{number}");
-            let disk = rig.window(&array, &name, *bytes);
+            let disk = fixture.window(&array, &name, *bytes);
             if cached {
-                let volume = rig.attach_disk(&name, disk, |spec| spec.policy = bench.policy).expect("a new volume");
+                let volume = fixture.attach_disk(&name, disk, |spec| spec.policy = bench.policy).expect("a new volume");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
                 targets.push(Target::Disk(disk));
             }
         }
-        rig.until_checked(&volumes);
-        Stage { rig, array, disks: bench.array.disks, volumes, targets }
+        fixture.until_checked(&volumes);
+        Playback { fixture, array, disks: bench.array.disks, volumes, targets }
     }
 
     fn play(self, script: &Script, pace: Pace) -> Outcome {
-        let seam = self.rig.seam.clone();
+        let seam = self.fixture.seam.clone();
         let (begun, busy) = (seam.now(), self.array.busy());
         let figures = Rc::new(RefCell::new(Figures::starting(begun)));
-        self.rig.world.block_on(async {
+        self.fixture.world.block_on(async {
             match pace {
                 Pace::Arrivals => self.arrive(script, &figures).await,
                 Pace::Depth(depth) => self.queue(script, depth, &figures).await,
@@ -240,7 +243,7 @@ impl Stage {
         let stats: Vec<VolumeStats> = self.volumes.iter().map(Volume::stats).collect();
         let ended = seam.now();
         for volume in &self.volumes {
-            self.rig.world.block_on(volume.destage_all()).expect("a modelled array does not fail");
+            self.fixture.world.block_on(volume.destage_all()).expect("a modelled array does not fail");
         }
         let drained = seam.now().since(ended);
         let mut figures = Rc::try_unwrap(figures).expect("all requests have ended").into_inner();
@@ -248,44 +251,44 @@ impl Stage {
         Outcome { figures, stats: (!stats.is_empty()).then(|| Counts::of(&stats)), utilization, drained }
     }
 
-    /// Requests go out when they once did.
+    /// Sends requests at their recorded times.
     async fn arrive(&self, script: &Script, figures: &Rc<RefCell<Figures>>) {
-        let seam = &self.rig.seam;
+        let seam = &self.fixture.seam;
         let begun = seam.now();
-        let under_way = Rc::new(Cell::new(0));
-        for ask in &script.asks {
-            let due = begun + ask.time;
+        let in_flight = Rc::new(Cell::new(0));
+        for request in &script.prepared {
+            let due = begun + request.time;
             seam.sleep_until(due).await;
-            while under_way.get() >= UNDER_WAY_MAX {
+            while in_flight.get() >= IN_FLIGHT_MAX {
                 seam.sleep(Nanos::from_micros(100)).await;
             }
-            under_way.set(under_way.get() + 1);
-            let (seam, target, ask) = (seam.clone(), self.targets[ask.volume as usize].clone(), *ask);
-            let (figures, under_way) = (Rc::clone(figures), Rc::clone(&under_way));
-            self.rig.seam.spawn(async move {
-                // A request that had to wait for its turn is as late as its client saw it.
-                serve(&seam, &target, ask, due, &figures).await;
-                under_way.set(under_way.get() - 1);
+            in_flight.set(in_flight.get() + 1);
+            let (seam, target, request) = (seam.clone(), self.targets[request.volume as usize].clone(), *request);
+            let (figures, in_flight) = (Rc::clone(figures), Rc::clone(&in_flight));
+            self.fixture.seam.spawn(async move {
+                // The latency of a delayed request counts from its arrival time, as its client sees it.
+                serve(&seam, &target, request, due, &figures).await;
+                in_flight.set(in_flight.get() - 1);
             });
         }
-        while under_way.get() > 0 {
+        while in_flight.get() > 0 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
 
-    /// So many requests are under way, as long as there are any.
+    /// Keeps `depth` requests in flight until the trace ends.
     async fn queue(&self, script: &Script, depth: u32, figures: &Rc<RefCell<Figures>>) {
-        let seam = &self.rig.seam;
+        let seam = &self.fixture.seam;
         let (next, left) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(depth)));
-        let asks: Rc<[Ask]> = script.asks.as_slice().into();
+        let prepared: Rc<[SectorRequest]> = script.prepared.as_slice().into();
         for _ in 0..depth {
-            let (seam, targets, asks) = (seam.clone(), self.targets.clone(), Rc::clone(&asks));
+            let (seam, targets, prepared) = (seam.clone(), self.targets.clone(), Rc::clone(&prepared));
             let (figures, next, left) = (Rc::clone(figures), Rc::clone(&next), Rc::clone(&left));
-            self.rig.seam.spawn(async move {
-                while let Some(ask) = asks.get(next.replace(next.get() + 1)) {
+            self.fixture.seam.spawn(async move {
+                while let Some(request) = prepared.get(next.replace(next.get() + 1)) {
                     let began = seam.now();
-                    serve(&seam, &targets[ask.volume as usize], *ask, began, &figures).await;
-                    // A client on a socket lets others have the core between two of its requests.
+                    serve(&seam, &targets[request.volume as usize], *request, began, &figures).await;
+                    // A client on a socket yields the core between two of its requests.
                     seam.yield_now().await;
                 }
                 left.set(left.get() - 1);
@@ -297,16 +300,16 @@ impl Stage {
     }
 }
 
-async fn serve(seam: &SimSeam, target: &Target, ask: Ask, began: Nanos, figures: &Rc<RefCell<Figures>>) {
+async fn serve(seam: &SimSeam, target: &Target, request: SectorRequest, began: Nanos, figures: &Rc<RefCell<Figures>>) {
     seam.spend(REQUEST_COST);
-    let result = match ask.op {
-        Op::Read => target.read(seam, ask.at, ask.len).await,
-        Op::Write => target.write(seam, ask.at, ask.len, 1).await,
-        // It is no answer to a client's read or write: it costs time and is not counted.
+    let result = match request.op {
+        Op::Read => target.read(seam, request.at, request.len).await,
+        Op::Write => target.write(seam, request.at, request.len, 1).await,
+        // A flush costs time but is not counted: the figures cover reads and writes.
         Op::Flush => return drop(target.flush().await),
         Op::Discard => unreachable!("passed over when the script was written"),
     };
-    figures.borrow_mut().note(ask.op == Op::Write, began, seam.now(), &result);
+    figures.borrow_mut().record(request.op == Op::Write, began, seam.now(), &result);
 }
 
 #[cfg(test)]
@@ -329,7 +332,7 @@ mod tests {
         let one = |number: u64| Request {
             time_ns: gap.map(|gap| number * gap.0),
             op: if number % 4 == 3 { Op::Write } else { Op::Read },
-            // Eight MiB of each disk, each block again and again.
+            // 8 MiB of each disk, each block repeatedly.
             at: number * 7919 % 2048 * 4096 + 100,
             len: 4096,
             device: (number % 2) as u32 * 1000,
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn arrival_times_are_kept_and_the_cache_helps() {
+    fn arrival_times_are_kept_and_the_cache_reduces_latency() {
         let script = Script::new(&requests(8_000, Some(Nanos::from_millis(2)))).unwrap();
         let with = script.play(&bench(Pace::Arrivals), true).unwrap();
         let without = script.play(&bench(Pace::Arrivals), false).unwrap();
@@ -353,12 +356,12 @@ mod tests {
         assert!(counts.reads == counts.memory_hits + counts.partial_hits + counts.misses, "{counts:?}");
         assert!(with.figures.read_us[3_000] * 10 < without.figures.read_us[3_000]);
         assert!(without.stats.is_none());
-        // The same again gives the same.
+        // A second replay gives the same result.
         assert_eq!(script.play(&bench(Pace::Arrivals), true).unwrap().stats, Some(counts));
     }
 
     #[test]
-    fn so_many_at_once_end_as_soon_as_the_array_lets_them() {
+    fn higher_queue_depth_raises_the_array_rate() {
         let script = Script::new(&requests(2_000, None)).unwrap();
         assert_eq!(script.play(&bench(Pace::Arrivals), true).unwrap_err(), TimedError::NoTimes);
         let alone = script.play(&bench(Pace::Depth(1)), false).unwrap();
@@ -368,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn oversized_traces_are_refused() {
         let far = Request { time_ns: None, op: Op::Read, at: 1 << 50, len: 4096, device: 0 };
         let script = Script::new(&[far]).unwrap();
         assert!(matches!(script.play(&bench(Pace::Depth(1)), true), Err(TimedError::TooSmall { .. })));

@@ -1,4 +1,4 @@
-//! Hostile cases, each by its name: what broke other caches.
+//! Hostile cases that broke other caches, each under its name.
 
 mod cases {
     mod backing_dies;
@@ -21,10 +21,10 @@ mod cases {
     mod many_discards;
     mod one_block_often;
     mod resized;
-    mod resting;
     mod scans;
     mod slow_backing;
     mod soak;
+    mod spilled;
     mod state_matrix;
     mod stripes;
     mod torture_found;

@@ -1,8 +1,9 @@
-//! A backing that was changed while nobody served it: noticed before a stale byte is served, however the changes lie.
+//! A backing that was changed while it was not served: the change is detected before a stale byte is served, wherever
+//! the changes lie.
 
 use engine::{Backing, CoreSpec, Volume, VolumeSpec};
+use lab::fixture::{Fixture, lively_disk, read, write};
 use lab::random::Random;
-use lab::rig::{Rig, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{Cut, SimSeam, Survival, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -10,12 +11,12 @@ use seam::{DiskOpen, Nanos, Seam};
 const MIB: u64 = 1 << 20;
 const VOLUME: u64 = 64 * MIB;
 const BLOCKS: u64 = VOLUME / 4096;
-/// Blocks that are changed behind the cache's back: 1 %.
+/// Number of blocks changed while the volume is not served: 1 %.
 const CHANGED: u64 = BLOCKS / 100;
 const TRIALS: u64 = 100;
-/// What was written last, before the stop.
+/// Content of the last writes before the stop.
 const WRITTEN: u64 = 9_000_000;
-/// What the changed blocks hold.
+/// Content of the changed blocks.
 const CHANGE: u64 = 5_000_000;
 
 fn devices() -> FlashOptions {
@@ -26,43 +27,43 @@ fn spec(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 4096, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) }
 }
 
-fn rig(seed: u64) -> Rig {
-    Rig::new(spec(seed), CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
+fn fixture(seed: u64) -> Fixture {
+    Fixture::new(spec(seed), CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
 }
 
-fn serve(rig: &Rig, first: bool) -> Volume<SimSeam> {
+fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-    rig.world.block_on(async {
-        devices().open(&rig.seam, &rig.core, first, false).await.expect("the devices are whole");
-        let disk = rig.seam.open_disk(&open).await.expect("the disk is there");
-        let volume = rig.core.attach_recovered(VolumeSpec::new("disk", 1), Backing::plain(disk)).await;
-        volume.expect("what the log holds can be read")
+    fixture.world.block_on(async {
+        devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
+        let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
+        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", 1), Backing::plain(disk)).await;
+        volume.expect("the log is readable")
     })
 }
 
-fn until_checked(rig: &Rig, volume: &Volume<SimSeam>) {
-    rig.world.block_on(async {
+fn until_checked(fixture: &Fixture, volume: &Volume<SimSeam>) {
+    fixture.world.block_on(async {
         while !volume.stats().flash.checked {
-            rig.seam.sleep(Nanos::from_millis(5)).await;
+            fixture.seam.sleep(Nanos::from_millis(5)).await;
         }
     });
 }
 
-/// Where the last writes went: scattered, and each block once.
+/// Blocks of the last writes: scattered, each written once.
 fn written_last(number: u64) -> u64 {
     number * 97 % BLOCKS
 }
 
-/// A life after which nearly all of the volume is on flash, and a clean stop.
-fn a_life() -> (Cut, u64) {
-    let rig = rig(1);
-    let disk = rig.add_disk("disk", lively_disk(VOLUME));
+/// Runs a session that leaves nearly all of the volume on flash, and stops cleanly.
+fn cache_and_stop() -> (Cut, u64) {
+    let fixture = fixture(1);
+    let disk = fixture.add_disk("disk", lively_disk(VOLUME));
     disk.set_tags(0, &(0..VOLUME / 512).map(|sector| sector + 1).collect::<Vec<_>>());
-    devices().add_disks(&rig.world);
-    let volume = serve(&rig, true);
-    until_checked(&rig, &volume);
+    devices().add_disks(&fixture.world);
+    let volume = serve(&fixture, true);
+    until_checked(&fixture, &volume);
     let mut random = Random::new(1, 1);
-    rig.world.block_on(async {
+    fixture.world.block_on(async {
         for _ in 0..60_000 {
             let page = random.below(VOLUME / 65_536);
             let mut pieces = Vec::new();
@@ -73,15 +74,15 @@ fn a_life() -> (Cut, u64) {
         }
         volume.destage_all().await.expect("a disk without faults");
     });
-    rig.world.run_for(Nanos::from_secs(20)).expect("nothing is stuck");
-    let cached = rig.core.pages().expect("there is a store").stats().valid_blocks;
-    rig.world.block_on(async {
-        let store = rig.core.log().expect("there is a store");
+    fixture.world.run_for(Nanos::from_secs(20)).expect("no task is stuck");
+    let cached = fixture.core.pages().expect("there is a store").stats().valid_blocks;
+    fixture.world.block_on(async {
+        let store = fixture.core.log().expect("there is a store");
         drop(volume);
-        rig.core.detach("disk").await.expect("nothing fails");
+        fixture.core.detach("disk").await.expect("nothing fails");
         store.close().await.expect("nothing fails");
     });
-    (rig.world.snapshot(), cached)
+    (fixture.world.snapshot(), cached)
 }
 
 fn change(kind: &str, random: &mut Random) -> Vec<u64> {
@@ -96,27 +97,33 @@ fn change(kind: &str, random: &mut Random) -> Vec<u64> {
 }
 
 #[test]
-fn case_17_a_backing_changed_while_it_was_not_served_is_noticed_however_the_changes_lie() {
-    let (cut, cached) = a_life();
+fn case_17_offline_changes_of_the_backing_are_detected() {
+    let (cut, cached) = cache_and_stop();
     assert!(cached * 10 >= BLOCKS * 8, "only {cached} of {BLOCKS} blocks are on flash");
     for kind in ["uniform", "clustered", "last written"] {
         let mut noticed = 0;
         for trial in 0..TRIALS {
-            let rig = rig(100 + trial);
-            rig.world.adopt(cut.images(|_| Survival::Whole));
+            let fixture = fixture(100 + trial);
+            fixture.world.adopt(cut.images(|_| Survival::Whole));
             let mut random = Random::new(trial, 7);
             let changed = change(kind, &mut random);
-            let disk = rig.world.disk("disk").expect("it was there before");
+            let disk = fixture.world.disk("disk").expect("a disk of the first session");
             changed.iter().for_each(|block| disk.set_tags(block * 8, &[CHANGE; 8]));
-            let volume = serve(&rig, false);
-            // Online at once, and not a stale byte while the check runs.
+            let volume = serve(&fixture, false);
+            // The volume is online at once, and no stale byte is read while the check runs.
             for block in &changed[..4] {
-                assert_eq!(rig.world.block_on(read(&volume, block * 8, 8)).expect("it can be read"), [CHANGE; 8]);
+                assert_eq!(
+                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults"),
+                    [CHANGE; 8]
+                );
             }
-            until_checked(&rig, &volume);
+            until_checked(&fixture, &volume);
             noticed += u64::from(volume.stats().alerts.iter().any(|alert| alert.contains("the backing changed")));
             for block in &changed {
-                assert_eq!(rig.world.block_on(read(&volume, block * 8, 8)).expect("it can be read"), [CHANGE; 8]);
+                assert_eq!(
+                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults"),
+                    [CHANGE; 8]
+                );
             }
         }
         println!("{kind}: {noticed} of {TRIALS} noticed, {CHANGED} of {BLOCKS} blocks changed, {cached} cached");
@@ -125,13 +132,13 @@ fn case_17_a_backing_changed_while_it_was_not_served_is_noticed_however_the_chan
 }
 
 #[test]
-fn a_backing_that_nobody_changed_keeps_its_pages() {
-    let (cut, cached) = a_life();
-    let rig = rig(2);
-    rig.world.adopt(cut.images(|_| Survival::Whole));
-    let volume = serve(&rig, false);
-    until_checked(&rig, &volume);
-    let pages = rig.core.pages().expect("there is a store").stats();
+fn unchanged_backing_keeps_its_pages() {
+    let (cut, cached) = cache_and_stop();
+    let fixture = fixture(2);
+    fixture.world.adopt(cut.images(|_| Survival::Whole));
+    let volume = serve(&fixture, false);
+    until_checked(&fixture, &volume);
+    let pages = fixture.core.pages().expect("there is a store").stats();
     assert!(pages.valid_blocks * 100 >= cached * 99, "{} of {cached} blocks are left", pages.valid_blocks);
     assert_eq!(volume.stats().alerts, Vec::<String>::new());
 }

@@ -1,34 +1,34 @@
-//! Memory between volumes: divided by their curves it serves about as much as the best division that somebody could have set, hardly ever less than
-//! without one, and what a volume was promised or denied holds.
+//! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
+//! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
 
 use engine::{CoreSpec, MemoryShare, Volume, VolumeSpec, WriteFlags};
+use lab::fixture::{Fixture, SameTag, Target, lively_disk};
 use lab::random::Random;
-use lab::rig::{Rig, Same, Target, lively_disk};
 use seam::Nanos;
 use seam::sim::{Content, SimSeam, WorldSpec};
 
 const BLOCK: u64 = 4_096;
-/// Blocks of memory.
+/// Memory in blocks.
 const MEMORY: u64 = 4_096;
-/// Requests of both volumes that warm up, and as many that count.
+/// Requests of both volumes for the warm-up, and as many for the measurement.
 const REQUESTS: usize = 200_000;
-/// Requests of each trace.
+/// Requests taken from each trace.
 const TRACED: usize = 100_000;
 const DIVIDE_EVERY: Nanos = Nanos::from_millis(500);
 
-/// Reads: of which volume, and what.
+/// Reads: volume, first byte, length.
 type Reads = Vec<(usize, u64, u64)>;
 
-/// What a volume is read for.
+/// Read pattern of a volume.
 #[derive(Clone, Copy)]
 enum Load {
-    /// At random within so many blocks.
+    /// Uniformly random within this many blocks.
     Random(u64),
-    /// So many blocks one after the other, again and again.
+    /// A loop over this many blocks.
     Loop(u64),
 }
 
-/// So many rounds; in each, of each load so many blocks.
+/// Draws `count` reads in rounds; each round has the given number of reads of each load.
 fn rounds(seed: u64, count: usize, loads: [(u64, Load); 2]) -> Reads {
     let (mut random, mut at, mut reads) = (Random::new(seed, 0), [0, 0], Vec::new());
     while reads.len() < count {
@@ -55,32 +55,35 @@ const TRACES: [&str; 6] = [
     "tpcc-small.mqsim",
 ];
 
-struct Life {
-    rig: Rig,
+struct TwoVolumes {
+    fixture: Fixture,
     volumes: [Volume<SimSeam>; 2],
 }
 
-fn life(blocks: u64, divide_every: Nanos, edit: impl Fn(usize, &mut VolumeSpec), sizes: [u64; 2]) -> Life {
+fn two_volumes(blocks: u64, divide_every: Nanos, edit: impl Fn(usize, &mut VolumeSpec), sizes: [u64; 2]) -> TwoVolumes {
     let world = WorldSpec {
         blocks: blocks as usize,
         keep: Content::None,
         time_max: Nanos::from_secs(1 << 30),
         ..WorldSpec::new(1)
     };
-    let rig = Rig::new(world, CoreSpec { readahead_max_bytes: 0, divide_every, ..CoreSpec::default() });
+    let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, divide_every, ..CoreSpec::default() });
     let volumes = [0, 1].map(|number| {
         let name = ["one", "other"][number];
-        rig.add_disk(name, lively_disk(sizes[number]));
-        rig.attach(name, |spec| edit(number, spec)).expect("names differ")
+        fixture.add_disk(name, lively_disk(sizes[number]));
+        fixture.attach(name, |spec| edit(number, spec)).expect("names differ")
     });
-    Life { rig, volumes }
+    TwoVolumes { fixture, volumes }
 }
 
-impl Life {
+impl TwoVolumes {
     fn play(&self, reads: &[(usize, u64, u64)]) {
         for (volume, at, len) in reads {
             let target = Target::Volume(self.volumes[*volume].clone());
-            self.rig.world.block_on(target.read(&self.rig.seam, *at, *len as usize)).expect("a disk without faults");
+            self.fixture
+                .world
+                .block_on(target.read(&self.fixture.seam, *at, *len as usize))
+                .expect("a disk without faults");
         }
     }
 
@@ -97,19 +100,19 @@ fn share(min: u64, max: Option<u64>) -> MemoryShare {
     MemoryShare { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
 }
 
-/// Hits of both in the second half.
+/// Hits of both volumes in the second half of the reads.
 fn hits(blocks: u64, reads: &Reads, divide_every: Nanos, shares: [MemoryShare; 2]) -> u64 {
     let end = |volume| reads.iter().filter(|read| read.0 == volume).map(|read| read.1 + read.2).max().unwrap_or(0);
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
-    let life = life(blocks, divide_every, |number, spec| spec.memory = shares[number], sizes);
+    let pair = two_volumes(blocks, divide_every, |number, spec| spec.memory = shares[number], sizes);
     let (warm_up, counted) = reads.split_at(reads.len() / 2);
-    life.play(warm_up);
-    let before = life.hits();
-    life.play(counted);
-    life.hits() - before
+    pair.play(warm_up);
+    let before = pair.hits();
+    pair.play(counted);
+    pair.hits() - before
 }
 
-/// With the division, and without.
+/// Hits with the division and without.
 fn both(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
     let [with, without] = [DIVIDE_EVERY, Nanos::ZERO].map(|every| hits(blocks, reads, every, Default::default()));
     let ratio = |hits: u64| hits as f64 / (reads.len() / 2) as f64;
@@ -118,7 +121,7 @@ fn both(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
 }
 
 #[test]
-fn memory_divided_by_curves_serves_as_much_as_the_best_fixed_division_and_more_than_none() {
+fn division_by_curves_matches_the_best_fixed_one_and_beats_none() {
     let reads = rounds(1, 2 * REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
     let best = (1..8).map(|part| {
         let one = MEMORY * part / 8;
@@ -133,7 +136,7 @@ fn memory_divided_by_curves_serves_as_much_as_the_best_fixed_division_and_more_t
 }
 
 #[test]
-fn a_division_that_brings_nothing_costs_nothing() {
+fn division_without_benefit_costs_no_hits() {
     let swapped = |loads: [(u64, Load); 2]| {
         let mut reads = rounds(2, REQUESTS, loads);
         reads.extend(rounds(3, REQUESTS, [loads[1], loads[0]]));
@@ -155,9 +158,9 @@ fn a_division_that_brings_nothing_costs_nothing() {
 }
 
 #[test]
-fn traces_that_share_memory_are_served_better_for_its_division_and_hardly_ever_worse() {
+fn division_by_curves_raises_hits_of_trace_pairs() {
     let Some(folder) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
-        println!("not measured: HOTSET_TRACES does not say where the traces are");
+        println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
         return;
     };
     let requests = |name: &str| -> Vec<(u64, u64)> {
@@ -165,7 +168,7 @@ fn traces_that_share_memory_are_served_better_for_its_division_and_hardly_ever_w
         let file = std::fs::File::open(folder.join(name)).expect("one of the traces");
         let all = trace::open(name, Box::new(file), None).expect("a known format");
         let one = all.map(|request| request.expect("a sound trace")).filter(|request| request.len > 0);
-        // Several devices lie one behind the other; what reaches too far for a simulated disk is folded.
+        // Several devices are concatenated; offsets past the simulated disk's size wrap around.
         let at = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
         one.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()
     };
@@ -187,41 +190,41 @@ fn traces_that_share_memory_are_served_better_for_its_division_and_hardly_ever_w
 }
 
 #[test]
-fn a_minimum_and_a_maximum_of_memory_hold_whatever_the_curves_say() {
+fn memory_minimum_and_maximum_override_the_curves() {
     let shares = [share(0, Some(500)), share(1_000, None)];
-    let life = life(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
-    // The curves would give the second one little and the first one 3,000.
+    let pair = two_volumes(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
+    // The curves alone would give the second volume little and the first one 3,000 blocks.
     let reads = rounds(1, REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
     for some in reads.chunks(1_000) {
-        life.play(some);
-        assert!(life.held()[0] <= 500, "{:?}", life.held());
+        pair.play(some);
+        assert!(pair.held()[0] <= 500, "{:?}", pair.held());
     }
-    assert!(life.held()[1] >= 1_000, "{:?}", life.held());
-    life.volumes[0].set_memory_share(MemoryShare::default());
+    assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
+    pair.volumes[0].set_memory_share(MemoryShare::default());
     for some in reads.chunks(1_000) {
-        life.play(some);
-        assert!(life.held()[1] >= 1_000, "{:?}", life.held());
+        pair.play(some);
+        assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
     }
-    assert!(life.held()[0] > 2_000, "{:?}", life.held());
-    life.volumes[0].set_memory_share(share(0, Some(300)));
-    life.play(&reads[..20_000]);
-    assert!(life.held()[0] <= 300, "{:?}", life.held());
+    assert!(pair.held()[0] > 2_000, "{:?}", pair.held());
+    pair.volumes[0].set_memory_share(share(0, Some(300)));
+    pair.play(&reads[..20_000]);
+    assert!(pair.held()[0] <= 300, "{:?}", pair.held());
 }
 
 #[test]
-fn what_is_dirty_stays_whatever_the_division_wants_and_a_maximum_slows_writers_down() {
+fn dirty_data_survives_division_and_a_maximum_throttles_writers() {
     let shares = [share(0, Some(256)), share(4_000, None)];
-    let life = life(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
-    let volume = &life.volumes[0];
+    let pair = two_volumes(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
+    let volume = &pair.volumes[0];
     let mut random = Random::new(1, 0);
     for round in 0..20_000 {
         let at = random.below(60_000) * BLOCK;
-        let mut tag = Same(round);
+        let mut tag = SameTag(round);
         let written = volume.write(at, BLOCK as usize, WriteFlags::default(), &mut tag);
-        life.rig.world.block_on(written).expect("a disk without faults");
+        pair.fixture.world.block_on(written).expect("a disk without faults");
         let stats = volume.stats();
         assert!(stats.memory_bytes <= 256 * BLOCK, "{} blocks of 256", stats.memory_bytes / BLOCK);
     }
-    life.rig.world.block_on(volume.flush()).expect("a disk without faults");
+    pair.fixture.world.block_on(volume.flush()).expect("a disk without faults");
     assert_eq!(volume.stats().dirty_bytes, 0);
 }

@@ -1,17 +1,17 @@
-//! The curves that a volume draws while it is used, held against the exact ones of the same requests.
+//! Miss-ratio curves of a live volume, compared with the exact curves of the same requests.
 
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use engine::{CoreSpec, WritePolicy};
-use lab::curve::Exact;
+use lab::curve::LruCurve;
+use lab::fixture::{Fixture, Target};
 use lab::replay::{Pages, Recording};
-use lab::rig::{Rig, Target};
 use seam::Nanos;
 use seam::sim::{Content, SimDiskSpec, Timing, WorldSpec};
 use trace::{Op, Request};
 
-/// Accesses of blocks after which a trace is left, so that the test ends soon.
+/// Block accesses after which a trace is cut off, to bound the time of the test.
 const ACCESSES_MAX: usize = 1_000_000;
-/// Bytes from one device of a trace to the next, which lie on one volume.
+/// Distance between the devices of a trace on the volume.
 const DEVICE_BYTES: u64 = 1 << 40;
 
 const TRACES: [&str; 6] = [
@@ -36,20 +36,21 @@ fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
     some.map(|request| moved(request.expect("a sound trace"))).collect()
 }
 
-/// Asks a volume with 16 MiB of memory for all of it, one request after the other.
+/// Sends all requests in sequence to a volume with 16 MiB of memory, and returns its curves.
 fn live(requests: &[Request]) -> VolumeCurves {
     let world =
         WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
-    let rig = Rig::new(world, CoreSpec::default());
+    let fixture = Fixture::new(world, CoreSpec::default());
     let end = requests.iter().map(|request| request.at + request.len).max().unwrap_or(0);
-    rig.add_disk("disk", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(end.next_multiple_of(1 << 20)) });
-    let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).expect("the first volume");
+    fixture
+        .add_disk("disk", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(end.next_multiple_of(1 << 20)) });
+    let volume = fixture.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).expect("the first volume");
     let target = Target::Volume(volume.clone());
     for request in requests {
         let (at, len) = (request.at, request.len as usize);
         let done = match request.op {
-            Op::Read => rig.world.block_on(target.read(&rig.seam, at, len)),
-            Op::Write => rig.world.block_on(target.write(&rig.seam, at, len, 1)),
+            Op::Read => fixture.world.block_on(target.read(&fixture.seam, at, len)),
+            Op::Write => fixture.world.block_on(target.write(&fixture.seam, at, len, 1)),
             Op::Discard | Op::Flush => Ok(()),
         };
         done.expect("a disk without faults");
@@ -57,7 +58,7 @@ fn live(requests: &[Request]) -> VolumeCurves {
     volume.curves()
 }
 
-/// Between the points that are told, as whoever draws them has it.
+/// Interpolates linearly between the reported points.
 fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
     let at = curve.points.partition_point(|point| point.size_bytes < size_bytes);
     let before = at.checked_sub(1).map_or(CurvePoint { size_bytes: 0, miss_ratio: 1.0 }, |at| curve.points[at]);
@@ -67,7 +68,7 @@ fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
 }
 
 fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {
-    let exact = Exact::of(pages);
+    let exact = LruCurve::of(pages);
     let off = |percent: u64| {
         let slots = pages.share(percent).max(1);
         (miss_ratio(curve, slots as u64 * curve.unit_bytes) - exact.miss_ratio(slots)).abs()
@@ -76,9 +77,9 @@ fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {
 }
 
 #[test]
-fn a_volumes_live_curves_are_close_to_the_exact_ones_of_its_requests() {
+fn live_curves_are_close_to_the_exact_ones() {
     let Some(folder) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
-        println!("not measured: HOTSET_TRACES does not say where the traces are");
+        println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
         return;
     };
     for name in TRACES {

@@ -1,18 +1,19 @@
-//! Replacement and admission, measured on real block traces and held against what is promised and what was published.
+//! Replacement and admission policies on real block traces, compared with the promised and the published figures.
 //!
-//! The traces lie where `HOTSET_TRACES` says; without it nothing is measured. One table: `cargo test --release -p lab --test policies -- --nocapture`.
+//! `HOTSET_TRACES` names the folder of the traces; without it nothing is measured. Command for the table: `cargo test
+//! --release -p lab --test policies -- --nocapture`.
 
 #[path = "policies/traces.rs"]
 mod traces;
 
 use engine::policy::curve::Curve;
-use lab::curve::Exact;
-use lab::replay::own::mixed;
+use lab::curve::LruCurve;
+use lab::replay::engine_policy::mix_bits;
 use lab::replay::staged::Staged;
 use lab::replay::{Amount, Outcome, Pages, Plan, Recording, Replacement, simulate};
 use traces::{Row, Traces};
 
-/// Parts of the footprint that the cache is given, in percent.
+/// Cache sizes in percent of the footprint.
 const SIZES: [u64; 3] = [5, 10, 20];
 
 fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -21,7 +22,7 @@ fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn the_labs_policies_agree_with_what_others_measured() {
+fn lab_policies_match_the_published_miss_ratios() {
     let Some(traces) = Traces::open() else { return };
     let policies = [
         ("LRU", Replacement::Lru),
@@ -34,7 +35,7 @@ fn the_labs_policies_agree_with_what_others_measured() {
     ];
     for row in traces.published() {
         let pages = traces.pages(&row);
-        assert_eq!(pages.share(row.percent), row.slots, "{} has another footprint than was published", row.trace);
+        assert_eq!(pages.share(row.percent), row.slots, "{} has a different footprint than published", row.trace);
         for (column, policy) in policies {
             let (ours, published) = (policy.play(row.slots, pages).miss_ratio(), row.miss_ratio(column));
             let off = (ours - published).abs();
@@ -49,7 +50,7 @@ fn the_labs_policies_agree_with_what_others_measured() {
 }
 
 #[test]
-fn memory_replacement_beats_the_best_of_nine_chosen_with_hindsight() {
+fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let Some(traces) = Traces::open() else { return };
     let mut all = Vec::new();
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
@@ -67,7 +68,7 @@ fn memory_replacement_beats_the_best_of_nine_chosen_with_hindsight() {
     assert!(ours <= 0.4400, "the default misses {ours:.4}; the best of nine policies a row misses 0.4474");
 }
 
-/// One way to fill a flash cache, over all rows.
+/// Result of one admission policy of a flash cache over all rows.
 struct Way {
     name: &'static str,
     miss_ratio: f64,
@@ -87,7 +88,7 @@ fn way(name: &'static str, rows: &[(Row, Outcome)], play: impl Fn(&Row) -> Outco
 }
 
 #[test]
-fn flash_hits_more_often_than_lru_for_an_eighth_of_its_writes() {
+fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
     let Some(traces) = Traces::open() else { return };
     let rows: Vec<_> = traces.published().into_iter().filter(|row| row.large && SIZES.contains(&row.percent)).collect();
     let rows: Vec<_> = rows
@@ -143,12 +144,12 @@ fn flash_hits_more_often_than_lru_for_an_eighth_of_its_writes() {
 }
 
 #[test]
-fn the_sampled_curve_is_close_to_the_exact_one() {
+fn sampled_curve_is_close_to_the_exact_one() {
     let Some(traces) = Traces::open() else { return };
     for row in traces.published().into_iter().filter(|row| row.percent == 10) {
         let pages = traces.pages(&row);
-        let (exact, mut sampled) = (Exact::of(pages), Curve::default());
-        pages.accesses.iter().for_each(|page| sampled.used(mixed(*page)));
+        let (exact, mut sampled) = (LruCurve::of(pages), Curve::default());
+        pages.accesses.iter().for_each(|page| sampled.used(mix_bits(*page)));
         let off = |percent| {
             let slots = pages.share(percent);
             (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
@@ -157,12 +158,12 @@ fn the_sampled_curve_is_close_to_the_exact_one() {
         println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.large { 64 } else { 4 });
         assert!(error <= 0.03, "{}: the curve is off by {error:.4}", row.trace);
         let published = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
-        assert!(published <= 0.0002, "the exact curve differs from what was published by {published:.4}");
+        assert!(published <= 0.0002, "the exact curve differs from the published one by {published:.4}");
     }
 }
 
 #[test]
-fn simulate_measures_each_layer_as_the_policies_alone_are_measured() {
+fn simulated_layers_match_the_policies_alone() {
     let Some(traces) = Traces::open() else { return };
     let recording: Recording = traces.recording("cloudphysics-vm.vscsi");
     let plan = |memory, flash| Plan { memory, flash, stage_share: 10_000, policy: Replacement::Default };

@@ -1,8 +1,8 @@
-//! What the scenarios rest on: a run depends on its seed alone, and clients at a rate keep it.
+//! Properties that the scenarios rely on: a run depends only on its seed, and clients with a fixed rate keep it.
 
 use engine::WritePolicy;
-use lab::rig::FlashPlan;
-use lab::scenario::bed::{Bed, Layout, Plan};
+use lab::fixture::FlashPlan;
+use lab::scenario::bed::{Layout, Plan, TestBed};
 use lab::scenario::{Point, report};
 use lab::workload::{Job, Pace, Pattern};
 use seam::Nanos;
@@ -16,16 +16,16 @@ fn plan(seed: u64) -> Plan {
         seed,
         memory_bytes: 32 * MIB,
         arrays: vec![(array, 128 * MIB), (array, 128 * MIB)],
-        layout: Layout::Turns(64 << 20),
+        layout: Layout::Striped(64 << 20),
         flash: Some(FlashPlan { devices: 2, bytes: 512 * MIB, iops: 3_500 }),
         policy: WritePolicy::WriteBack,
         cached: true,
-        haste: 10,
+        speedup: 10,
     }
 }
 
 fn run(seed: u64) -> Vec<Point> {
-    let mut bed = Bed::new(&plan(seed));
+    let mut bed = TestBed::new(&plan(seed));
     let mut points = bed.play(&Pattern::random(256 * MIB, 8192, 67), 8, 3, false, seed);
     let jobs = [Job::eager("a", Pattern::random(64 * MIB, 4096, 50), 4).paced(Pace::Rate(300.0))];
     let clients = bed.send(&jobs, seed);
@@ -35,7 +35,7 @@ fn run(seed: u64) -> Vec<Point> {
 }
 
 #[test]
-fn runs_of_one_seed_are_equal_and_of_another_are_not() {
+fn equal_seeds_run_equally_and_others_differ() {
     let first = run(1);
     assert_eq!(first, run(1));
     assert_ne!(first, run(2));
@@ -43,10 +43,10 @@ fn runs_of_one_seed_are_equal_and_of_another_are_not() {
 }
 
 #[test]
-fn clients_at_a_rate_keep_it_while_the_storage_can_and_latencies_count_from_when_they_were_due() {
+fn rate_clients_keep_their_rate_and_latency_counts_from_due_time() {
     let jobs = |rate| [Job::eager("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(rate))];
     let play = |rate| {
-        let mut bed = Bed::new(&Plan { cached: false, flash: None, ..plan(3) });
+        let mut bed = TestBed::new(&Plan { cached: false, flash: None, ..plan(3) });
         let clients = bed.send(&jobs(rate), 3);
         let point = bed.minute(&clients, Nanos::from_secs(20));
         bed.dismiss(clients);
@@ -64,7 +64,7 @@ fn clients_at_a_rate_keep_it_while_the_storage_can_and_latencies_count_from_when
 }
 
 #[test]
-fn every_scenario_has_a_name_of_its_own_and_says_its_setting() {
+fn scenarios_have_unique_names_and_a_setting() {
     let names: std::collections::BTreeSet<_> = lab::scenario::ALL.iter().map(|scenario| scenario.name).collect();
     assert_eq!(names.len(), lab::scenario::ALL.len());
     assert!(lab::scenario::ALL.iter().all(|scenario| !scenario.setting.is_empty() && !scenario.source.is_empty()));

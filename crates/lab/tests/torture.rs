@@ -1,14 +1,14 @@
-//! The engine in a hostile simulated world: many seeds, no promise broken, and every seed repeatable.
+//! The engine in a hostile simulated world: many seeds violate no promise, and every seed is repeatable.
 
 use engine::spec::Sabotage;
 use lab::torture::{Campaign, Options, campaign, run};
 use seam::sim::{Fault, TraceMode};
 
-/// Seeds that every test run plays; `hotset torture` plays as many as it is given.
+/// Seeds of every test run; `hotset torture` takes a range.
 const SEEDS: u64 = 2_000;
 
 #[test]
-fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
+fn two_thousand_seeds_violate_no_promise() {
     let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None, sites: false };
     let summary = campaign(&what, |_| ());
     if let Some(violation) = summary.violation {
@@ -18,11 +18,12 @@ fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
     assert_eq!(report.seeds, SEEDS);
     assert!(report.lives > 2 * SEEDS && report.operations > 900 * SEEDS, "{report:?}");
     assert!(report.backing_requests > 100 * SEEDS, "{report:?}");
-    assert!(report.taken_back > 4 * SEEDS, "no memory outlived anybody: {report:?}");
-    assert!(report.share_waits > 10 * SEEDS && report.limit_waits > SEEDS, "nobody contended: {report:?}");
+    assert!(report.taken_back > 4 * SEEDS, "no memory survived a process: {report:?}");
+    assert!(report.share_waits > 10 * SEEDS && report.limit_waits > SEEDS, "no volume contended: {report:?}");
 }
 
-/// Seeds that once broke a promise, or seemed to. Most have drawn other runs since; what they showed is in `cases/torture_found.rs`.
+/// Seeds of past findings. Most of them draw other runs by now; each finding has its own test in
+/// `cases/torture_found.rs`.
 #[rustfmt::skip]
 const FOUND: [u64; 34] = [
     0, 30, 111, 172, 256, 1_047, 1_514, 2_648, 3_681, 4_401, 18_845, 30_824, 52_107, 710_692, 2_023_375, 3_019_900,
@@ -32,14 +33,14 @@ const FOUND: [u64; 34] = [
 ];
 
 #[test]
-fn seeds_that_once_found_something_find_nothing_now() {
+fn seeds_of_past_findings_pass() {
     for seed in FOUND {
         lab::torture::run_seed(seed, Sabotage::None).unwrap_or_else(|broken| panic!("{broken}"));
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+fn equal_seeds_give_equal_traces() {
     for seed in 0..20 {
         let options = Options::draw(seed);
         let play = || run(&options, Sabotage::None, TraceMode::Log).unwrap_or_else(|broken| panic!("{broken}"));
@@ -51,27 +52,27 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
 }
 
 #[test]
-fn a_backing_that_corrupts_or_lies_in_silence_does_not_get_past_the_harness() {
+fn silent_corruption_and_false_flushes_are_caught() {
     for fault in [Fault::Lost, Fault::Torn, Fault::BitFlip, Fault::Misdirected, Fault::FlushLies] {
         let caught = (0..30).find_map(|seed| {
             let options = Options { canary: Some(fault), ..Options::draw(seed) };
             run(&options, Sabotage::None, TraceMode::Hash).err()
         });
-        let violation = caught.unwrap_or_else(|| panic!("{fault:?} was never noticed"));
+        let violation = caught.unwrap_or_else(|| panic!("{fault:?} was never detected"));
         assert!(violation.what.contains("sector"), "{fault:?}: {violation}");
     }
 }
 
 #[test]
-fn a_violation_shrinks_to_less_and_still_fails() {
+fn violation_shrinks_and_still_fails() {
     let broken = |seed| {
         let options = Options { canary: Some(Fault::Lost), ..Options::draw(seed) };
         run(&options, Sabotage::None, TraceMode::Hash).err()
     };
-    let violation = (0..30).find_map(broken).expect("a backing that loses writes is noticed");
+    let violation = (0..30).find_map(broken).expect("a backing that loses writes is detected");
     let before = violation.options.operations;
     let small = lab::torture::shrink(violation);
     assert!(small.options.operations < before / 2, "{small}");
-    let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("what was found is found again");
+    let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("the shrunk run fails again");
     assert_eq!(again.what, small.what);
 }

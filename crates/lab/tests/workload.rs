@@ -1,11 +1,11 @@
-//! What the cache gains in front of a modelled array, in virtual time.
+//! Gain of the cache in front of a modelled array, in virtual time.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, WritePolicy};
+use lab::fixture::{Fixture, Target, read, write};
 use lab::random::Random;
-use lab::rig::{Rig, Target, read, write};
 use lab::workload::{Figures, Load, Pattern, play};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, WorldSpec};
@@ -21,9 +21,9 @@ fn hot_region(region_bytes: u64) -> Load {
     Load { pattern, depth: 16, time: Nanos::from_secs(60), seed: 7 }
 }
 
-fn world(memory_bytes: u64) -> Rig {
+fn world(memory_bytes: u64) -> Fixture {
     let blocks = (memory_bytes / 4096) as usize;
-    Rig::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) }, CoreSpec::default())
+    Fixture::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) }, CoreSpec::default())
 }
 
 fn raid5() -> ArraySpec {
@@ -31,43 +31,44 @@ fn raid5() -> ArraySpec {
 }
 
 fn uncached(load: &Load) -> Figures {
-    let rig = world(64 * MIB);
-    let disk = rig.on_array(raid5(), &[100 * GIB]).remove(0);
-    rig.world.block_on(play(&rig.seam, &Target::Disk(disk), load))
+    let fixture = world(64 * MIB);
+    let disk = fixture.on_array(raid5(), &[100 * GIB]).remove(0);
+    fixture.world.block_on(play(&fixture.seam, &Target::Disk(disk), load))
 }
 
 #[test]
-fn a_hot_region_in_memory_runs_ten_times_faster_than_raid5_alone_and_drains_afterwards() {
+fn hot_region_runs_ten_times_faster_than_raid5_and_drains() {
     let load = hot_region(256 * MIB);
     let bare = uncached(&load);
-    let rig = world(GIB);
-    let disk = rig.on_array(raid5(), &[100 * GIB]).remove(0);
-    let volume = rig.attach_disk("lun", disk, |spec| spec.policy = WritePolicy::WriteBack).unwrap();
-    // Hits are so many that a few seconds of them are plenty; the cold start is inside.
+    let fixture = world(GIB);
+    let disk = fixture.on_array(raid5(), &[100 * GIB]).remove(0);
+    let volume = fixture.attach_disk("lun", disk, |spec| spec.policy = WritePolicy::WriteBack).unwrap();
+    // Hits are so frequent that a few seconds suffice, including the cold start.
     let short = Load { time: Nanos::from_secs(4), ..load };
-    let cached = rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &short));
+    let cached = fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &short));
     assert_eq!((bare.errors, cached.errors), (0, 0));
     println!("uncached {:.0} IOPS, cached {:.0} IOPS", bare.iops(), cached.iops());
     assert!(cached.iops() >= 10.0 * bare.iops(), "{:.0} IOPS cached, {:.0} uncached", cached.iops(), bare.iops());
-    assert!(volume.stats().dirty_bytes > 0, "nothing was dirty: the array was in the way all the time");
-    let begun = rig.world.now();
+    assert!(volume.stats().dirty_bytes > 0, "nothing was dirty: every write waited for the array");
+    let begun = fixture.world.now();
     while volume.stats().dirty_bytes + volume.stats().written_bytes > 0 {
-        rig.world.run_for(Nanos::from_secs(1)).unwrap();
-        let waited = rig.world.now().since(begun);
+        fixture.world.run_for(Nanos::from_secs(1)).unwrap();
+        let waited = fixture.world.now().since(begun);
         assert!(waited < Nanos::from_secs(600), "{} bytes still dirty after {waited}", volume.stats().dirty_bytes);
     }
 }
 
-/// Requests a second by 16 clients that think for 4 ms, after half a minute of them: 85 % writes of 12 KiB, 15 % reads of 14 KiB.
-fn lasting(policy: WritePolicy) -> u64 {
-    let rig = world(256 * MIB);
+/// Requests per second of 16 clients that think for 4 ms, after half a minute of load: 85 % writes of 12 KiB, 15 %
+/// reads of 14 KiB.
+fn sustained_iops(policy: WritePolicy) -> u64 {
+    let fixture = world(256 * MIB);
     let slow = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::NlSas);
-    let disk = rig.on_array(slow, &[64 * GIB]).remove(0);
-    let volume = rig.attach_disk("lun", disk, |spec| spec.policy = policy).unwrap();
+    let disk = fixture.on_array(slow, &[64 * GIB]).remove(0);
+    let volume = fixture.attach_disk("lun", disk, |spec| spec.policy = policy).unwrap();
     let done = Rc::new(Cell::new(0));
     for client in 0..16 {
-        let (volume, done, seam) = (volume.clone(), Rc::clone(&done), rig.seam.clone());
-        rig.seam.spawn(async move {
+        let (volume, done, seam) = (volume.clone(), Rc::clone(&done), fixture.seam.clone());
+        fixture.seam.spawn(async move {
             let mut random = Random::new(5, client);
             loop {
                 seam.sleep(Nanos::from_millis(4)).await;
@@ -80,15 +81,15 @@ fn lasting(policy: WritePolicy) -> u64 {
             }
         });
     }
-    rig.world.run_for(Nanos::from_secs(30)).unwrap();
+    fixture.world.run_for(Nanos::from_secs(30)).unwrap();
     let before = done.get();
-    rig.world.run_for(Nanos::from_secs(15)).unwrap();
+    fixture.world.run_for(Nanos::from_secs(15)).unwrap();
     (done.get() - before) / 15
 }
 
 #[test]
-fn a_hot_region_in_memory_stays_ten_times_faster_while_destage_is_at_work() {
-    let (bare, cached) = (lasting(WritePolicy::None), lasting(WritePolicy::WriteBack));
+fn hot_region_stays_ten_times_faster_during_destage() {
+    let (bare, cached) = (sustained_iops(WritePolicy::None), sustained_iops(WritePolicy::WriteBack));
     println!("uncached {bare} IOPS, cached {cached} IOPS");
     assert!(bare > 0 && cached >= 10 * bare, "{cached} IOPS cached, {bare} uncached");
 }

@@ -1,18 +1,19 @@
-//! An LRU's curve from one pass: a use hits in every cache that is larger than the number of other pages used since the page's last
-//! use (Mattson and others, IBM Systems Journal 1970), counted in a Fenwick tree over time.
+//! Miss-ratio curve of an LRU cache from one pass over a trace. A use hits in every cache larger than the number of
+//! distinct pages used since the page's last use (Mattson and others, IBM Systems Journal 1970). A Fenwick tree over
+//! time counts those pages.
 
 use crate::replay::Pages;
 
-/// Uses by the number of other pages since the last use.
-pub struct Exact {
-    /// Hits of a cache of so many pages.
+/// Reuse distances of a trace, accumulated to hits by cache size.
+pub struct LruCurve {
+    /// Index: cache size in pages; value: hits of a cache of that size.
     hits: Vec<u64>,
     accesses: u64,
 }
 
-impl Exact {
+impl LruCurve {
     /// Counts a trace.
-    pub fn of(pages: &Pages) -> Exact {
+    pub fn of(pages: &Pages) -> LruCurve {
         let Pages { accesses, distinct } = pages;
         let mut hits = vec![0; *distinct as usize + 1];
         let mut last = vec![0; *distinct as usize];
@@ -32,17 +33,17 @@ impl Exact {
         for slots in 1..hits.len() {
             hits[slots] += hits[slots - 1];
         }
-        Exact { hits, accesses: accesses.len() as u64 }
+        LruCurve { hits, accesses: accesses.len() as u64 }
     }
 
-    /// Misses an access of an LRU of `slots` pages.
+    /// Misses per access of an LRU cache of `slots` pages.
     pub fn miss_ratio(&self, slots: usize) -> f64 {
         let hits = self.hits[slots.min(self.hits.len() - 1)];
         if self.accesses == 0 { 0.0 } else { (self.accesses - hits) as f64 / self.accesses as f64 }
     }
 }
 
-/// Adds to a place; to take one away is to add the greatest number, which wraps.
+/// Adds `amount` at `place`; adding the greatest number subtracts one by wrapping.
 fn add(tree: &mut [u32], mut place: usize, amount: u32) {
     while let Some(node) = tree.get_mut(place) {
         *node = node.wrapping_add(amount);
@@ -66,11 +67,11 @@ mod tests {
     use crate::replay::Replacement;
 
     #[test]
-    fn it_is_what_playing_every_size_finds() {
+    fn exact_curve_equals_simulation_of_every_size() {
         let mut random = Random::new(7, 0);
         let accesses: Vec<u32> = (0..3_000).map(|_| random.below(60).min(random.below(60)) as u32).collect();
         let pages = Pages { accesses, distinct: 60 };
-        let exact = Exact::of(&pages);
+        let exact = LruCurve::of(&pages);
         for slots in 1..=60 {
             assert_eq!(exact.miss_ratio(slots), Replacement::Lru.play(slots, &pages).miss_ratio(), "{slots} slots");
         }

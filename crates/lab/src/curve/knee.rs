@@ -1,7 +1,7 @@
-//! Where more stops paying (Satopää and others, "Finding a Kneedle in a Haystack", 2011).
+//! Knee of a curve (Satopää and others, "Finding a Kneedle in a Haystack", 2011).
 
-/// The index of the point that lies farthest above the straight line from the first point to the last: up to there a step brings
-/// more than the average step, past it less. `None` where no point does.
+/// Index of the point farthest above the straight line from the first point to the last. Up to the knee a step gains
+/// more than the average step, past it less. `None` if no point lies above the line.
 pub fn knee(points: &[(f64, f64)]) -> Option<usize> {
     let (first, last) = (*points.first()?, *points.last()?);
     let (width, height) = (last.0 - first.0, last.1 - first.1);
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_knee_is_where_a_curve_turns() {
+    fn knee_is_the_point_farthest_above_the_chord() {
         let turn = [(0.0, 0.0), (1.0, 40.0), (2.0, 80.0), (3.0, 82.0), (4.0, 83.0)];
         assert_eq!(knee(&turn), Some(2));
         assert_eq!(knee(&[(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]), None, "a straight line has none");

@@ -1,7 +1,7 @@
-//! Miss-ratio curves of traces: exact for an LRU, by playing for anything else.
+//! Miss-ratio curves of traces: exact for LRU, by simulation for other policies.
 
 mod exact;
 mod knee;
 
-pub use exact::Exact;
+pub use exact::LruCurve;
 pub use knee::knee;

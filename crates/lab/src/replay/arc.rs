@@ -1,4 +1,4 @@
-//! ARC (Megiddo and Modha, FAST 2003, figure 4): recency and frequency share the room as their ghosts earn it.
+//! ARC (Megiddo and Modha, FAST 2003, figure 4): ghost hits shift the boundary between recency and frequency.
 
 use engine::policy::list::{Links, List};
 
@@ -24,12 +24,12 @@ pub struct Arc {
     recent_ghost: List,
     frequent: List,
     frequent_ghost: List,
-    /// The room that recency is meant to have: the paper's p.
+    /// Target size of the recency list: the paper's p.
     recent_target: f64,
 }
 
 impl Arc {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         Arc {
             slots,
@@ -59,7 +59,7 @@ impl Arc {
         self.recent.len() + self.frequent.len() == self.slots
     }
 
-    /// The paper's REPLACE: one resident page becomes a ghost.
+    /// The paper's REPLACE: turns one resident page into a ghost.
     fn replace(&mut self, from_frequent_ghost: bool) {
         let len = self.recent.len() as f64;
         let over = len > self.recent_target || (len == self.recent_target && from_frequent_ghost);
@@ -72,12 +72,12 @@ impl Arc {
         }
     }
 
-    /// A page that nothing is known of comes into a full cache.
+    /// Makes room in a full cache for a page without a ghost.
     fn make_room_for_new(&mut self) {
         let recent = self.recent.len() + self.recent_ghost.len();
         if recent >= self.slots {
             let Some(gone) = self.links.take_tail(&mut self.recent_ghost) else {
-                // Everything resident was seen once: the oldest goes, and nothing remembers it.
+                // All resident pages were seen once: the oldest leaves without a ghost.
                 let gone = self.links.take_tail(&mut self.recent).expect("a full cache is not empty");
                 self.place[gone as usize] = Place::Nowhere;
                 return;

@@ -1,28 +1,28 @@
-//! Belady's optimum: who leaves is used again last. Needs the future, so it is a limit and no policy.
+//! Belady's optimum: evicts the page whose next use is farthest. It needs the future, so it is a bound and no policy.
 
 use std::collections::BinaryHeap;
 
 use super::Cache;
 
-/// In place of a next use: none comes.
+/// Next use of a page that is never used again.
 const NEVER: u32 = u32::MAX;
 
-/// The limit of demand paging: a page that is asked for always comes in.
+/// The bound for demand paging: every missed page is admitted.
 pub struct Belady {
     slots: usize,
-    /// By access: when its page is used next.
+    /// By access: time of the page's next use.
     next: Vec<u32>,
     time: usize,
-    /// By page: when it is used next, seen from its last use.
+    /// By page: time of its next use, as of its last use.
     next_use: Vec<u32>,
     resident: Vec<bool>,
     held: usize,
-    /// `(next use, page)`, the farthest first; entries whose time is not the page's are stale.
+    /// `(next use, page)`, farthest first. An entry is stale when its time differs from the page's.
     heap: BinaryHeap<(u32, u32)>,
 }
 
 impl Belady {
-    /// `slots` pages; `accesses` are what will be played.
+    /// A cache of `slots` pages; `accesses` is the whole trace.
     pub fn new(slots: usize, accesses: &[u32], distinct: u32) -> Self {
         let mut next = vec![NEVER; accesses.len()];
         let mut following = vec![NEVER; distinct as usize];

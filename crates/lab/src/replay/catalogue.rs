@@ -1,14 +1,14 @@
-//! The list of policies by name.
+//! The replacement policies by name.
 
 use engine::policy::Clock2Q;
 use engine::policy::promotion::{Admission, LateReturn, Price, ThirdTouch};
 
 use super::arc::Arc;
 use super::belady::Belady;
+use super::engine_policy::EnginePolicy;
 use super::gated::Gated;
 use super::lirs::Lirs;
 use super::lru::Lru;
-use super::own::Own;
 use super::s3_fifo::S3Fifo;
 use super::sieve::Sieve;
 use super::staged::Staged;
@@ -16,12 +16,12 @@ use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
 use super::{Cache, Outcome, Pages, play};
 
-/// Who comes in and who leaves.
+/// A replacement and admission policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
-    /// The engine's own.
+    /// The engine's own policy.
     Default,
-    /// The same; a promotion to flash has this price.
+    /// The engine's own policy with this price of a promotion to flash.
     DefaultAt(Price),
     /// Least recently used.
     Lru,
@@ -37,14 +37,14 @@ pub enum Replacement {
     Sieve,
     /// W-TinyLFU.
     WTinyLfu,
-    /// LRU, and on flash only what was touched three times: FAST Cache's rule.
+    /// LRU, with FAST Cache's admission rule on flash: a page enters at its third touch.
     ThirdTouch,
-    /// The limit, from knowing the future.
+    /// Belady's optimum, the bound with knowledge of the future.
     Belady,
 }
 
 impl Replacement {
-    /// All of them with their names.
+    /// All policies with their names.
     pub const ALL: [(&str, Replacement); 10] = [
         ("default", Replacement::Default),
         ("lru", Replacement::Lru),
@@ -58,7 +58,8 @@ impl Replacement {
         ("belady", Replacement::Belady),
     ];
 
-    /// Those whose misses and writes are held against each other, with their names: the default, the cheapest price first, and others.
+    /// Policies whose misses and writes are compared, with their names: the default at each price, cheapest first, then
+    /// others.
     pub fn frontier() -> Vec<(String, Replacement)> {
         let own = Price::ALL.map(|price| (format!("default, price {}", price.value()), Replacement::DefaultAt(price)));
         let others = [Replacement::Lru, Replacement::S3Fifo, Replacement::ThirdTouch];
@@ -71,12 +72,12 @@ impl Replacement {
         Replacement::ALL.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy)
     }
 
-    /// A cache of `slots` pages, one at least, for these accesses.
+    /// A cache of `slots` pages, at least one, for these accesses.
     pub fn cache(self, slots: usize, pages: &Pages) -> Box<dyn Cache> {
         let (slots, distinct) = (slots.max(1), pages.distinct);
         match self {
             Replacement::Default | Replacement::DefaultAt(_) => {
-                Box::new(Own::new(Clock2Q::new(slots), slots, distinct))
+                Box::new(EnginePolicy::new(Clock2Q::new(slots), slots, distinct))
             }
             Replacement::Lru => Box::new(Lru::new(slots, distinct)),
             Replacement::Arc => Box::new(Arc::new(slots, distinct)),
@@ -90,8 +91,8 @@ impl Replacement {
         }
     }
 
-    /// A flash cache of `slots` pages. The default keeps `stage` of them in memory; without a stage, memory before it has room for
-    /// `memory` pages. The others have no stage: all that they hold is on flash.
+    /// A flash cache of `slots` pages. The default policy keeps `stage` of them in memory; without a stage, the memory
+    /// cache in front has room for `memory` pages. The other policies have no stage: all their pages are on flash.
     pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
         match self {
             Replacement::Default => Replacement::DefaultAt(Price::default()).flash(slots, stage, memory, pages),
@@ -106,7 +107,7 @@ impl Replacement {
         }
     }
 
-    /// Plays all accesses against a cache of `slots` pages.
+    /// Runs all accesses through a cache of `slots` pages.
     pub fn play(self, slots: usize, pages: &Pages) -> Outcome {
         play(&mut *self.cache(slots, pages), &pages.accesses)
     }

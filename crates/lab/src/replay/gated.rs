@@ -1,10 +1,10 @@
-//! An LRU that pages get into when a rule of the engine says that they have earned it: FAST Cache's third touch, for comparison.
+//! An LRU behind an admission rule of the engine: FAST Cache's third touch, for comparison.
 
 use engine::policy::promotion::{Admission, Verdict};
 
 use super::Cache;
+use super::engine_policy::mix_bits;
 use super::lru::Lru;
-use super::own::mixed;
 
 /// An LRU behind an admission rule.
 pub struct Gated<A> {
@@ -14,7 +14,7 @@ pub struct Gated<A> {
 }
 
 impl<A: Admission> Gated<A> {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(admission: A, slots: usize, distinct: u32) -> Self {
         Gated { admission, lru: Lru::new(slots, distinct), admitted: 0 }
     }
@@ -25,7 +25,7 @@ impl<A: Admission> Cache for Gated<A> {
         if self.lru.holds(page) {
             return self.lru.access(page);
         }
-        if self.admission.used(mixed(page)) == Verdict::Earned {
+        if self.admission.used(mix_bits(page)) == Verdict::Earned {
             self.admitted += 1;
             self.lru.access(page);
         }

@@ -1,72 +1,73 @@
-//! Memory before flash, or one of the two: what a trace's requests find there.
+//! Simulation of a memory cache, a flash cache, or both in sequence, over the requests of a trace.
 
 use super::recording::{BLOCK_BYTES, BLOCKS_A_PAGE, PAGE_BYTES};
 use super::{Cache, Outcome, Pages, Recording, Replacement};
 
-/// How much room a layer has.
+/// Size of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many bytes; what is left of a unit counts for nothing.
+    /// Bytes, rounded down to whole units.
     Bytes(u64),
-    /// So many thousandths of a percent of the trace's footprint, counted in the layer's unit.
+    /// Thousandths of a percent of the trace's footprint, counted in the layer's unit.
     Share(u64),
 }
 
 impl Amount {
-    /// Units of `unit_bytes` for a footprint of `distinct` units.
+    /// Size in units of `unit_bytes`, for a footprint of `distinct` units.
     pub fn units(self, distinct: u32, unit_bytes: u64) -> usize {
         let units = match self {
             Amount::Bytes(bytes) => u128::from(bytes / unit_bytes),
             Amount::Share(share) => u128::from(distinct) * u128::from(share) / 100_000,
         };
-        // More than the footprint is never used.
+        // A cache never uses more than the footprint.
         units.min(u128::from(distinct) * 2) as usize
     }
 
-    /// True for nothing at all.
+    /// True when the size is 0.
     pub fn is_zero(self) -> bool {
         matches!(self, Amount::Bytes(0) | Amount::Share(0))
     }
 }
 
-/// What to simulate.
+/// The layers of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Memory, in blocks of 4 KiB.
+    /// Size of the memory cache, in blocks of 4 KiB.
     pub memory: Amount,
-    /// Flash, in pages of 64 KiB.
+    /// Size of the flash cache, in pages of 64 KiB.
     pub flash: Amount,
-    /// Without memory: the part of the flash's size that is memory for staging, in thousandths of a percent.
+    /// Without a memory cache: part of the flash size that is staging memory, in thousandths of a percent.
     pub stage_share: u64,
-    /// Who comes in and who leaves, in both layers.
+    /// Policy of both layers.
     pub policy: Replacement,
 }
 
-/// What came of one layer.
+/// Result of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
-    /// Its size, rounded down to its unit.
+    /// Size in bytes, rounded down to whole units.
     pub size_bytes: u64,
-    /// What it was asked for, and what it had.
+    /// Accesses, hits and admissions.
     pub outcome: Outcome,
 }
 
-/// What came of a trace.
+/// Result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Reads and writes.
+    /// Number of reads and writes.
     pub requests: u64,
-    /// Requests that found all that they touch.
+    /// Requests whose blocks were all cached.
     pub hits: u64,
-    /// Requests that found some of it.
+    /// Requests with some of their blocks cached.
     pub partial_hits: u64,
-    /// Reads that did not find everything.
+    /// Reads with a missing block.
     pub backing_reads: u64,
-    /// Writes: without time nothing is merged or overwritten before it is destaged, so each goes to the backing once.
+    /// Writes to the backing, one per write request: without time, no write is merged or overwritten before its
+    /// destage.
     pub backing_writes: u64,
     /// The memory cache.
     pub memory: Layer,
-    /// The flash cache, its stage included.
+    /// The flash cache including its stage.
     pub flash: Layer,
 }
 
@@ -92,8 +93,8 @@ impl Counted {
     }
 }
 
-/// Plays a trace against the layers of a plan. Belady's optimum needs to know what a layer will be asked for, so it can be had of
-/// one layer alone.
+/// Runs a trace through the layers of a plan. Belady's optimum must know a layer's accesses in advance, so it requires
+/// a plan with one layer.
 pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
     let Recording { requests, blocks, pages, .. } = recording;
     let units = plan.memory.units(blocks.distinct, BLOCK_BYTES);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_found_in_part_is_a_partial_hit_and_goes_to_the_backing() {
+    fn partly_cached_request_is_a_partial_hit_and_reads_the_backing() {
         let trace = recording(&[(Op::Read, 0, 8), (Op::Read, 4, 8), (Op::Write, 0, 12), (Op::Read, 64, 4)]);
         let report = simulate(&trace, &plan(Amount::Share(100_000), Amount::Bytes(0)));
         assert_eq!((report.requests, report.hits, report.partial_hits), (4, 1, 1));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn flash_is_asked_for_what_memory_lacks_a_page_at_a_time() {
+    fn memory_misses_access_flash_page_by_page() {
         let trace = recording(&[(Op::Read, 0, 128), (Op::Read, 0, 128)]);
         let report = simulate(&trace, &plan(Amount::Bytes(4 << 10), Amount::Share(100_000)));
         assert_eq!(report.flash.outcome, Outcome { accesses: 4, hits: 2, admitted: 2 });
@@ -175,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_footprint_in_the_layers_unit() {
+    fn share_counts_the_footprint_in_the_layer_unit() {
         assert_eq!(Amount::Share(10_000).units(19_373, 65_536), 1_937);
         assert_eq!(Amount::Bytes(10_000).units(19_373, 4_096), 2);
         assert_eq!(Amount::Bytes(u64::MAX).units(10, 4_096), 20);
     }
 
     #[test]
-    fn the_stage_is_memory_inside_the_flashs_size() {
+    fn stage_counts_inside_the_flash_size() {
         let loads: Vec<_> = (0..40).flat_map(|_| (0..100).map(|page| (Op::Read, page * 64, 64))).collect();
         let mut plan = plan(Amount::Bytes(0), Amount::Share(50_000));
         plan.policy = Replacement::Default;

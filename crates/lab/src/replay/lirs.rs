@@ -1,4 +1,4 @@
-//! LIRS (Jiang and Zhang, SIGMETRICS 2002): who stays is chosen by the time between a page's last two uses.
+//! LIRS (Jiang and Zhang, SIGMETRICS 2002): ranks pages by the time between their last two uses.
 
 use engine::policy::list::{Links, List};
 
@@ -7,24 +7,25 @@ use super::Cache;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Nowhere,
-    /// Low inter-reference recency: resident, and stays.
+    /// Low inter-reference recency: resident and protected.
     Low,
-    /// High: resident in the queue.
+    /// High inter-reference recency: resident, in the queue.
     High,
-    /// High, gone, and remembered in the stack.
+    /// High inter-reference recency: evicted, remembered in the stack.
     Gone,
 }
 
-/// LIRS with 1 % of the room for pages of high recency; as many gone pages are remembered as are resident.
+/// LIRS with 1 % of the slots for pages of high recency. It remembers at most as many evicted pages as are resident.
 pub struct Lirs {
     slots: usize,
     low_max: usize,
     state: Vec<State>,
-    /// By recency, the youngest first; its bottom is always a low page.
+    /// Pages by recency, youngest first; the bottom is always a low page.
     stack: List,
     stack_links: Links,
-    /// Resident high pages, the next victim last; and the gone ones, the oldest last. No page is on both.
+    /// Resident high pages, next victim last.
     queue: List,
+    /// Remembered evicted pages, oldest last. No page is on both lists.
     gone: List,
     links: Links,
     low: usize,
@@ -53,7 +54,8 @@ impl Lirs {
         self.stack_links.push_head(&mut self.stack, page);
     }
 
-    /// Nothing but a low page stays at the bottom: those below it could never become low again.
+    /// Removes pages from the bottom of the stack until a low page is there: pages below it could never become low
+    /// again.
     fn prune(&mut self) {
         while let Some(page) = self.stack.tail() {
             match self.state[page as usize] {
@@ -70,7 +72,7 @@ impl Lirs {
         self.state[page as usize] = State::Nowhere;
     }
 
-    /// `page`, in the stack, has become low: while there are too many the one at the bottom becomes high.
+    /// Makes `page`, which is in the stack, a low page. If there are too many, the low page at the bottom becomes high.
     fn became_low(&mut self, page: u32) {
         self.state[page as usize] = State::Low;
         self.low += 1;
@@ -94,7 +96,7 @@ impl Lirs {
         self.state[page as usize] = State::Gone;
         self.links.push_head(&mut self.gone, page);
         if self.gone.len() > self.slots {
-            let oldest = self.gone.tail().expect("it is over its bound, so not empty");
+            let oldest = self.gone.tail().expect("a list over its bound is not empty");
             self.forget(oldest);
         }
     }

@@ -1,4 +1,4 @@
-//! Least recently used: the yardstick.
+//! Least recently used: the baseline.
 
 use engine::policy::list::{Links, List};
 
@@ -17,7 +17,7 @@ impl Lru {
         Lru { slots, links: Links::over(distinct), list: List::EMPTY }
     }
 
-    /// True when the page is there.
+    /// True when the page is cached.
     pub fn holds(&self, page: u32) -> bool {
         self.links.is_linked(page)
     }

@@ -1,17 +1,17 @@
-//! Caches of page numbers alone: a trace against a policy, as fast as the machine goes, without disks.
+//! Replacement policies over page numbers, without disks: runs a trace at the speed of the machine.
 //!
-//! One small file a policy, for comparison; what the engine itself uses runs here through its own traits (`own.rs`,
-//! `staged.rs`), so that what is measured is what runs. Pages are numbered densely first (`pages.rs`), so every table is a flat
-//! array, every queue a list through one, and an access allocates nothing.
+//! Each policy has its own file. The engine's policies run here through their own traits (`engine_policy.rs`,
+//! `staged.rs`), so the measurement covers the production code. Pages are numbered densely first (`pages.rs`). Every
+//! table is therefore a flat array and every queue a list through one, and an access allocates nothing.
 
 pub mod arc;
 pub mod belady;
 pub mod catalogue;
+pub mod engine_policy;
 pub mod gated;
 pub mod layers;
 pub mod lirs;
 pub mod lru;
-pub mod own;
 pub mod pages;
 pub mod recording;
 pub mod s3_fifo;
@@ -30,34 +30,34 @@ pub use recording::Recording;
 
 /// A cache of densely numbered pages of one size.
 pub trait Cache {
-    /// Uses a page; true when it was there. Afterwards it is there, unless the policy admits with care.
+    /// Uses a page; returns true on a hit. Afterwards the page is cached, unless an admission rule refused it.
     fn access(&mut self, page: u32) -> bool;
 
-    /// Pages that were written into it so far, where that is not simply the misses.
+    /// Pages written into the cache so far, if that differs from the misses.
     fn admitted(&self) -> Option<u64> {
         None
     }
 }
 
-/// What came of a trace.
+/// Counters of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Pages asked for.
+    /// Page accesses.
     pub accesses: u64,
-    /// Pages that were there.
+    /// Accesses to cached pages.
     pub hits: u64,
     /// Pages written into the cache.
     pub admitted: u64,
 }
 
 impl Outcome {
-    /// Misses an access; 0 when nothing was asked for.
+    /// Misses per access; 0 without accesses.
     pub fn miss_ratio(&self) -> f64 {
         if self.accesses == 0 { 0.0 } else { (self.accesses - self.hits) as f64 / self.accesses as f64 }
     }
 }
 
-/// Plays a trace.
+/// Runs all accesses through a cache.
 pub fn play(cache: &mut dyn Cache, accesses: &[u32]) -> Outcome {
     let mut hits = 0;
     for page in accesses {

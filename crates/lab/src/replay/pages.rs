@@ -1,30 +1,30 @@
-//! Page numbers of a trace, renumbered densely in the order in which they first come.
+//! Dense page numbers, in the order of first use.
 
 use rustc_hash::FxHashMap;
 
-/// Numbers that were given to pages so far.
+/// The page numbers assigned so far.
 pub struct Numbering {
     page_bytes: u64,
     known: FxHashMap<(u32, u64), u32>,
 }
 
 impl Numbering {
-    /// For pages of `page_bytes`.
+    /// A numbering for pages of `page_bytes`.
     pub fn new(page_bytes: u64) -> Self {
         assert!(page_bytes > 0, "a page has bytes");
         Numbering { page_bytes, known: FxHashMap::default() }
     }
 
-    /// The numbers of the pages that `len` bytes from byte `at` of a device touch. A request of nothing touches its page.
+    /// Numbers of the pages that `len` bytes from byte `at` of a device touch. An empty request touches its page.
     ///
     /// # Panics
-    /// Past 4 billion different pages.
+    /// If the trace has more than 4 billion distinct pages.
     pub fn touch(&mut self, device: u32, at: u64, len: u64) -> impl Iterator<Item = u32> {
         let last = at.saturating_add(len.max(1) - 1) / self.page_bytes;
         (at / self.page_bytes..=last).map(move |page| self.number(device, page))
     }
 
-    /// Different pages so far.
+    /// Distinct pages so far.
     pub fn distinct(&self) -> u32 {
         self.known.len() as u32
     }
@@ -35,17 +35,17 @@ impl Numbering {
     }
 }
 
-/// All accesses of a trace, a page each.
+/// All page accesses of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
-    /// Pages in the order of their use, numbered from 0 without gaps.
+    /// Pages in the order of use, numbered from 0 without gaps.
     pub accesses: Vec<u32>,
-    /// Different pages.
+    /// Number of distinct pages.
     pub distinct: u32,
 }
 
 impl Pages {
-    /// Collects requests `(device, first byte, bytes)` as pages of `page_bytes`: each page of each request is one access.
+    /// Converts requests `(device, first byte, bytes)` to page accesses: each page of each request is one access.
     pub fn collect(requests: impl IntoIterator<Item = (u32, u64, u64)>, page_bytes: u64) -> Pages {
         let mut numbering = Numbering::new(page_bytes);
         let mut accesses = Vec::new();
@@ -55,7 +55,7 @@ impl Pages {
         Pages { accesses, distinct: numbering.distinct() }
     }
 
-    /// `percent` of the footprint in pages, rounded down, one at least.
+    /// `percent` of the footprint in pages, rounded down, at least one.
     pub fn share(&self, percent: u64) -> usize {
         (u64::from(self.distinct) * percent / 100).max(1) as usize
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_touches_each_of_its_pages_once() {
+    fn request_touches_each_of_its_pages_once() {
         let requests = [(0, 8192, 4096), (0, 4095, 2), (1, 8192, 1), (0, 8192, 0)];
         let pages = Pages::collect(requests, 4096);
         assert_eq!(pages.accesses, [0, 1, 2, 3, 0], "byte 4095 and 4096 lie in two pages, device 1 is another one");

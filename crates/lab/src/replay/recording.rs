@@ -1,4 +1,4 @@
-//! A whole trace in memory, as blocks of 4 KiB and pages of 64 KiB: 4 bytes an access of each, 12 a request.
+//! A whole trace in memory, as blocks of 4 KiB and pages of 64 KiB: 4 bytes per access of each, 12 per request.
 
 use trace::{Op, Request};
 
@@ -11,19 +11,19 @@ pub const PAGE_BYTES: u64 = 64 << 10;
 /// Blocks in a page.
 pub const BLOCKS_A_PAGE: u64 = PAGE_BYTES / BLOCK_BYTES;
 
-/// What a request touches.
+/// The blocks of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
-    /// A write; else a read.
+pub struct RequestBlocks {
+    /// True for a write, false for a read.
     pub write: bool,
-    /// Place of its first block in its page.
+    /// Index of its first block within that block's page.
     pub first: u8,
-    /// Blocks, one at least.
+    /// Number of blocks, at least one.
     pub blocks: u32,
 }
 
-impl Touch {
-    /// Blocks in each of its pages, in order.
+impl RequestBlocks {
+    /// Number of blocks in each of its pages, in order.
     pub fn parts(self) -> impl Iterator<Item = u32> {
         let (mut room, mut left) = (BLOCKS_A_PAGE as u32 - u32::from(self.first), self.blocks);
         std::iter::from_fn(move || {
@@ -37,19 +37,19 @@ impl Touch {
 /// The reads and writes of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// Each request.
-    pub requests: Vec<Touch>,
-    /// Their blocks, one request's after the other's.
+    /// The requests in order.
+    pub requests: Vec<RequestBlocks>,
+    /// Their blocks, request by request.
     pub blocks: Pages,
-    /// Their pages.
+    /// Their pages, request by request.
     pub pages: Pages,
-    /// Time from the first to the last of them in nanoseconds; 0 where the trace does not say.
+    /// Nanoseconds from the first request to the last; 0 when the trace has no times.
     pub span_ns: u64,
 }
 
 impl Recording {
-    /// Takes requests in until they end or one is an error, which is given back with what came before. Flushes and discards are
-    /// passed over: they ask for no content.
+    /// Collects requests until they end or one is an error, which is returned with the requests before it. Flushes and
+    /// discards are skipped because they access no content.
     pub fn of<E>(requests: impl IntoIterator<Item = Result<Request, E>>) -> (Recording, Option<E>) {
         let mut recording = Recording::default();
         let (mut blocks, mut pages) = (Numbering::new(BLOCK_BYTES), Numbering::new(PAGE_BYTES));
@@ -73,7 +73,7 @@ impl Recording {
             recording.pages.accesses.extend(pages.touch(device, at, len));
             let first = (at / BLOCK_BYTES % BLOCKS_A_PAGE) as u8;
             let touched = (recording.blocks.accesses.len() - before) as u32;
-            recording.requests.push(Touch { write, first, blocks: touched });
+            recording.requests.push(RequestBlocks { write, first, blocks: touched });
         }
         (recording.blocks.distinct, recording.pages.distinct) = (blocks.distinct(), pages.distinct());
         (recording, error)
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_known_by_its_blocks_and_pages() {
+    fn recording_splits_requests_into_blocks_and_pages() {
         let request = |op, at, len| Ok::<_, ()>(Request { time_ns: None, op, at, len, device: 0 });
         let requests = [
             request(Op::Read, 60 << 10, 72 << 10),
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(recording.blocks.accesses.len(), 19);
         assert_eq!(recording.pages.accesses, [0, 1, 2, 2]);
         assert_eq!(recording.requests[0].parts().collect::<Vec<_>>(), [1, 16, 1]);
-        assert_eq!(recording.requests[1], Touch { write: true, first: 0, blocks: 1 });
+        assert_eq!(recording.requests[1], RequestBlocks { write: true, first: 0, blocks: 1 });
         assert_eq!(
             (recording.blocks.distinct, recording.pages.distinct),
             (18, 3),

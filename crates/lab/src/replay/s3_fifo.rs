@@ -6,7 +6,7 @@ use super::Cache;
 
 const SMALL_PERCENT: usize = 10;
 const GHOST_PERCENT: usize = 90;
-/// Hits in the small FIFO that lead to the main one.
+/// Hits in the small FIFO that promote a page to the main FIFO.
 const HITS_FOR_MAIN: u8 = 2;
 const HITS_MAX: u8 = 3;
 
@@ -18,7 +18,7 @@ enum Place {
     Main,
 }
 
-/// S3-FIFO with the settings of its authors' simulator.
+/// S3-FIFO with the parameters of its authors' simulator.
 pub struct S3Fifo {
     slots: usize,
     links: Links,
@@ -30,7 +30,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         S3Fifo {
             slots,
@@ -89,7 +89,7 @@ impl S3Fifo {
             return;
         }
         if self.ghost.len() == most {
-            let oldest = self.links.take_tail(&mut self.ghost).expect("it is full, so not empty");
+            let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
             self.place[oldest as usize] = Place::Nowhere;
         }
         self.links.push_head(&mut self.ghost, page);

@@ -1,10 +1,10 @@
-//! SIEVE (Zhang and others, NSDI 2024): a FIFO from which a hand takes what was not used since it last came by.
+//! SIEVE (Zhang and others, NSDI 2024): a FIFO with a hand that evicts pages not used since its last pass.
 
 use engine::policy::list::{Links, List};
 
 use super::Cache;
 
-/// SIEVE.
+/// SIEVE cache.
 pub struct Sieve {
     slots: usize,
     links: Links,
@@ -14,14 +14,14 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         let visited = vec![false; distinct as usize];
         Sieve { slots, links: Links::over(distinct), list: List::EMPTY, visited, hand: None }
     }
 
     fn evict(&mut self) {
-        // One round clears every mark, so the second ends.
+        // One pass clears every mark, so the second pass ends.
         while let Some(page) = self.hand.or(self.list.tail()) {
             self.hand = self.links.younger(page);
             if !std::mem::take(&mut self.visited[page as usize]) {

@@ -1,4 +1,4 @@
-//! The flash cache's pages: a stage in memory, and flash whose pages an admission rule of the engine lets in and a clock lets go.
+//! The flash cache: a stage in memory, and flash pages under an admission rule of the engine and CLOCK eviction.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use engine::policy::list::{Links, List};
 use engine::policy::promotion::{Admission, Verdict};
 
 use super::Cache;
-use super::own::mixed;
+use super::engine_policy::mix_bits;
 
-/// As the flash store counts uses: two bits.
+/// Maximum of the use counter: two bits, as in the flash store.
 const USES_MAX: u8 = 3;
-/// A use counts only when this part of a cache's worth of accesses has passed since the last one that did.
+/// Divisor of the window: a use counts only after `slots / WINDOW_PART` accesses since the last counted one.
 const WINDOW_PART: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ struct Resident {
     last: u32,
 }
 
-/// A stage in memory and flash behind it.
+/// Flash with a stage in memory in front.
 pub struct Staged<A> {
     admission: A,
     stage_slots: usize,
@@ -35,7 +35,7 @@ pub struct Staged<A> {
 }
 
 impl<A: Admission> Staged<A> {
-    /// `stage` of the `slots` pages (of `distinct`) are memory's.
+    /// A cache of `slots` pages, `stage` of them in memory; the trace has `distinct` pages.
     pub fn new(admission: A, stage: usize, slots: usize, distinct: u32) -> Self {
         assert!(stage <= slots, "the stage is counted inside the size");
         Staged {
@@ -91,7 +91,7 @@ impl<A: Admission> Cache for Staged<A> {
             return true;
         }
         let staged = self.links.is_linked(page);
-        if self.admission.used(mixed(page)) == Verdict::Earned {
+        if self.admission.used(mix_bits(page)) == Verdict::Earned {
             if staged {
                 self.links.unlink(&mut self.stage, page);
             }

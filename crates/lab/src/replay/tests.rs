@@ -1,11 +1,11 @@
-//! Each policy against its own description, written as plainly as it can be: queues are vectors, and everything is searched for.
+//! Each policy against a plain model of its description: queues are vectors, and every lookup is a linear search.
 
 use super::*;
 use crate::random::Random;
 
 const DISTINCT: u64 = 400;
 
-/// Hot pages, loops and scans in turn.
+/// A trace that mixes hot pages, loops and scans at random.
 fn accesses(seed: u64) -> Pages {
     let mut random = Random::new(seed, 0);
     let mut accesses = Vec::new();
@@ -22,13 +22,13 @@ fn accesses(seed: u64) -> Pages {
     Pages { accesses, distinct: DISTINCT as u32 }
 }
 
-/// Takes `page` out; true when it was there.
+/// Removes `page`; true if it was present.
 fn take(queue: &mut Vec<u32>, page: u32) -> bool {
     let at = queue.iter().position(|other| *other == page);
     at.map(|at| queue.remove(at)).is_some()
 }
 
-/// Every access of several traces and sizes has the same outcome in both.
+/// Asserts that a policy and its model have the same outcome at every access of several traces and sizes.
 fn agree<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Pages) -> M) {
     for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 50), (5, 100), (6, 399)] {
         let pages = accesses(seed);
@@ -41,7 +41,7 @@ fn agree<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Page
 }
 
 #[test]
-fn lru_is_a_list_by_last_use() {
+fn lru_matches_its_model() {
     agree(Replacement::Lru, |slots, _| {
         let mut list = Vec::new();
         move |page| {
@@ -56,7 +56,7 @@ fn lru_is_a_list_by_last_use() {
 }
 
 #[test]
-fn two_q_is_a_fifo_a_ghost_and_an_lru() {
+fn two_q_matches_its_model() {
     agree(Replacement::TwoQ, |slots, _| {
         let (mut new, mut ghost, mut main) = (Vec::new(), Vec::new(), Vec::new());
         move |page| {
@@ -89,7 +89,7 @@ fn two_q_is_a_fifo_a_ghost_and_an_lru() {
 }
 
 #[test]
-fn s3_fifo_is_two_fifos_and_a_ghost() {
+fn s3_fifo_matches_its_model() {
     agree(Replacement::S3Fifo, |slots, _| {
         let (mut small, mut main) = (Vec::<(u32, u32)>::new(), Vec::<(u32, u32)>::new());
         let mut ghost = Vec::new();
@@ -107,7 +107,7 @@ fn s3_fifo_is_two_fifos_and_a_ghost() {
                         main.push((oldest, uses.min(3) - 1));
                     }
                 } else {
-                    // Those that were used move on until one goes, even if that makes main too long for a moment.
+                    // Used pages move to main until an unused one leaves, even if main exceeds its size for a moment.
                     while !small.is_empty() {
                         let (oldest, uses) = small.remove(0);
                         if uses < 2 {
@@ -132,7 +132,7 @@ fn s3_fifo_is_two_fifos_and_a_ghost() {
 }
 
 #[test]
-fn sieve_is_a_fifo_with_a_hand() {
+fn sieve_matches_its_model() {
     agree(Replacement::Sieve, |slots, _| {
         let (mut fifo, mut hand) = (Vec::<(u32, bool)>::new(), 0);
         move |page| {
@@ -147,7 +147,7 @@ fn sieve_is_a_fifo_with_a_hand() {
                     hand %= fifo.len();
                 } else {
                     fifo.remove(hand);
-                    // Past the youngest the hand begins at the oldest again, not at who comes now.
+                    // Past the youngest entry the hand restarts at the oldest, not at the new entry.
                     if hand == fifo.len() {
                         hand = 0;
                     }
@@ -160,9 +160,9 @@ fn sieve_is_a_fifo_with_a_hand() {
 }
 
 #[test]
-fn arc_balances_two_lists_by_their_ghosts() {
+fn arc_matches_its_model() {
     agree(Replacement::Arc, |slots, _| {
-        // T1, B1, T2, B2 of the paper, the oldest first.
+        // T1, B1, T2, B2 of the paper, oldest first.
         let mut lists: [Vec<u32>; 4] = Default::default();
         let mut target = 0.0f64;
         move |page| {
@@ -201,7 +201,7 @@ fn arc_balances_two_lists_by_their_ghosts() {
 }
 
 #[test]
-fn belady_lets_go_what_is_used_last() {
+fn belady_matches_its_model() {
     agree(Replacement::Belady, |slots, pages| {
         let (future, mut time, mut held) = (pages.accesses.clone(), 0, Vec::new());
         move |page| {
@@ -211,7 +211,7 @@ fn belady_lets_go_what_is_used_last() {
             }
             if held.len() == slots {
                 let next = |page: &u32| future[time..].iter().position(|other| other == page).unwrap_or(usize::MAX);
-                // Of those that never come again it matters to nobody which one goes.
+                // Any of the pages that are never used again may leave.
                 let last = (0..held.len()).max_by_key(|at| next(&held[*at])).unwrap();
                 held.swap_remove(last);
             }
@@ -222,7 +222,7 @@ fn belady_lets_go_what_is_used_last() {
 }
 
 #[test]
-fn nobody_beats_belady_and_what_fits_is_missed_once() {
+fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
     for (name, policy) in Replacement::ALL {
         for seed in 0..4 {
             let pages = accesses(seed);
@@ -239,7 +239,7 @@ fn nobody_beats_belady_and_what_fits_is_missed_once() {
 }
 
 #[test]
-fn a_loop_a_little_larger_than_the_cache_defeats_lru_alone() {
+fn loop_larger_than_cache_defeats_lru_but_not_lirs_or_tinylfu() {
     let accesses: Vec<u32> = (0..50).flat_map(|_| 0..120).collect();
     let pages = Pages { accesses, distinct: 120 };
     assert_eq!(Replacement::Lru.play(100, &pages).hits, 0);
@@ -249,7 +249,7 @@ fn a_loop_a_little_larger_than_the_cache_defeats_lru_alone() {
 }
 
 #[test]
-fn policies_are_known_by_name() {
+fn policies_are_found_by_name() {
     assert_eq!(Replacement::named("2q"), Some(Replacement::TwoQ));
     assert_eq!(Replacement::named("default"), Some(Replacement::Default));
     assert_eq!(Replacement::named("random"), None);

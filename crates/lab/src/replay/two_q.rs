@@ -1,10 +1,11 @@
-//! 2Q (Johnson and Shasha, VLDB 1994, the full version): a FIFO for what is new, its ghost, an LRU for what came back.
+//! 2Q (Johnson and Shasha, VLDB 1994, the full version): a FIFO for new pages, its ghost, and an LRU for pages that
+//! return.
 
 use engine::policy::list::{Links, List};
 
 use super::Cache;
 
-/// The paper's recommendation: a quarter of the cache for what is new (`Kin`), a ghost of half the cache (`Kout`).
+/// The paper's recommendation: a quarter of the cache for new pages (`Kin`), a ghost of half the cache (`Kout`).
 const NEW_PERCENT: usize = 25;
 const GHOST_PERCENT: usize = 50;
 
@@ -16,7 +17,7 @@ enum Place {
     Main,
 }
 
-/// The full 2Q.
+/// The full version of 2Q.
 pub struct TwoQ {
     slots: usize,
     links: Links,
@@ -27,7 +28,7 @@ pub struct TwoQ {
 }
 
 impl TwoQ {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         TwoQ {
             slots,
@@ -44,7 +45,7 @@ impl TwoQ {
             return;
         }
         if self.new.len() > self.slots * NEW_PERCENT / 100 {
-            let page = self.links.take_tail(&mut self.new).expect("it is over its share, so not empty");
+            let page = self.links.take_tail(&mut self.new).expect("a list over its share is not empty");
             self.place[page as usize] = Place::Nowhere;
             self.remember(page);
         } else if let Some(page) = self.links.take_tail(&mut self.main) {
@@ -58,7 +59,7 @@ impl TwoQ {
             return;
         }
         if self.ghost.len() == most {
-            let oldest = self.links.take_tail(&mut self.ghost).expect("it is full, so not empty");
+            let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
             self.place[oldest as usize] = Place::Nowhere;
         }
         self.links.push_head(&mut self.ghost, page);

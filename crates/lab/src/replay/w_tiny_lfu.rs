@@ -1,16 +1,17 @@
-//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): who leaves the window must have been used more often than whom it displaces.
+//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): a page that leaves the window enters the main area only if it
+//! was used more often than the victim there.
 //!
-//! The paper's sketch of frequencies is replaced by what it approximates: a counter a page, halved now and then.
+//! A counter per page, halved periodically, replaces the paper's frequency sketch, which approximates such counters.
 
 use engine::policy::list::{Links, List};
 
 use super::Cache;
 
 const WINDOW_PERCENT: usize = 1;
-/// Part of the main room for pages that were used again there.
+/// Part of the main area for pages used again there.
 const PROTECTED_PERCENT: usize = 80;
 const USES_MAX: u8 = 15;
-/// Uses a slot after which all counters are halved.
+/// Uses per slot after which all counters are halved.
 const SAMPLE: usize = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         WTinyLfu {
             slots,
@@ -74,17 +75,17 @@ impl WTinyLfu {
     fn protect(&mut self, page: u32) {
         self.put(page, Place::Protected);
         if self.protected.len() > (self.slots - self.window_slots) * PROTECTED_PERCENT / 100 {
-            let oldest = self.links.take_tail(&mut self.protected).expect("it is over its share, so not empty");
+            let oldest = self.links.take_tail(&mut self.protected).expect("a list over its share is not empty");
             self.put(oldest, Place::Probation);
         }
     }
 
-    /// What falls out of the window meets the main room's next victim.
+    /// Compares the page that leaves the window with the next victim of the main area; the page with more uses stays.
     fn settle(&mut self) {
         if self.window.len() <= self.window_slots {
             return;
         }
-        let newcomer = self.links.take_tail(&mut self.window).expect("it is over its share, so not empty");
+        let newcomer = self.links.take_tail(&mut self.window).expect("a list over its share is not empty");
         if self.probation.len() + self.protected.len() < self.slots - self.window_slots {
             return self.put(newcomer, Place::Probation);
         }

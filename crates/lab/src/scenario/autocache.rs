@@ -1,40 +1,47 @@
-//! A hypervisor's host-side cache on one SSD: AutoCache's published hour.
+//! AutoCache's published hour: a hypervisor's host-side cache on one SSD.
 //!
-//! Without a cache the array is to give 1,500 requests a second of the load: 1,335 reads at one disk access and 165 writes at four are 1,995
-//! accesses, 399 of each disk. A calibrated 15k disk makes 180 over its whole stroke with one request at a time and 324 with ten to choose from;
-//! over a third of its stroke, with writes that the controller's memory joins and sorts, 399. What that leaves open, the requests
-//! outstanding, was chosen so that the uncached rate comes out; the rate with a cache does not depend on it while the SSD is the limit.
+//! Without a cache the array has to deliver 1,500 requests per second of the load. The 1,335 reads take one disk access
+//! each and the 165 writes four: 1,995 accesses, 399 per disk. A calibrated 15k disk reaches 180 over its whole stroke
+//! with one request at a time, and 324 with ten to choose from. Over a third of its stroke, with writes merged and
+//! sorted in the controller's memory, it reaches 399. The publication does not give the number of outstanding requests;
+//! it is chosen so that the uncached rate matches. The rate with a cache does not depend on it while the SSD is the
+//! limit.
 //!
-//! The published end, 4,500 a second, is what the SSD gives to reads alone: 4,000 / 0.89. A cache that writes to its SSD what clients write, once
-//! and for nothing besides, comes to 4,000; one that takes u of its requests for each write to 4,000 / (0.89 + 0.11 u).
+//! The published end, 4,500 per second, is what the SSD delivers for reads alone: 4,000 / 0.89. A cache that writes
+//! client writes to its SSD once, and nothing else, reaches 4,000. A cache that takes u SSD requests per write reaches
+//! 4,000 / (0.89 + 0.11 u).
 
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Bed, Layout, Plan};
+use super::bed::{Layout, Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
-use crate::rig::FlashPlan;
+use crate::fixture::FlashPlan;
 use crate::workload::{Job, Pattern, Skew};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// A third of the bytes and of the time.
-const HASTE: u64 = 3;
+/// Factor by which bytes and time are reduced.
+const SPEEDUP: u64 = 3;
 const MINUTES: u64 = 60;
-/// The LUN in four parts, each with its hot fiftieth: 8 GiB of 400 are hot.
+/// Parts of the LUN, each with a hot fiftieth: 8 GiB of 400 are hot.
 const PARTS: u64 = 4;
 const HOT_PERCENT: u32 = 2;
 const OUTSTANDING: u32 = 16;
 const SOURCE: &str = "Proximal Data AutoCache with one SSD, published 2012";
 const UNCACHED: f64 = 1_500.0;
 
-/// The hour.
+/// The published hour.
 pub const HOUR: Scenario = Scenario {
     name: "autocache",
     title: "one SSD of 120 GB before a RAID 5 of five disks, an hour from cold",
     source: SOURCE,
-    setting: "a third of the bytes and of the time, a minute is 20 s; figures of the whole: 4+1 SAS 15k in RAID 5 behind a controller with 512 MiB, a LUN of 400 GiB over the first third of the disks; one SSD of 120 GB and 4,000 requests a second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the rest between",
+    setting: "a third of the bytes and of the time, a minute is 20 s; figures of the whole: 4+1 SAS 15k in RAID 5 \
+              behind a controller with 512 MiB, a LUN of 400 GiB over the first third of the disks; one SSD of 120 GB \
+              and 4,000 requests a second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as \
+              IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the \
+              rest between",
     run: hour,
     show: Some(Show {
         part: "",
@@ -63,7 +70,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
         flash: Some(FlashPlan { devices: 1, bytes: (120_000_000_000 / cut).next_multiple_of(MIB), iops: 4_000 }),
         policy: engine::WritePolicy::WriteThrough,
         cached: true,
-        haste: cut,
+        speedup: cut,
     }
 }
 
@@ -72,18 +79,18 @@ fn bare(seed: u64, cut: u64) -> Plan {
 }
 
 fn hour(seed: u64) -> Outcome {
-    let mut bed = Bed::new(&bare(seed, HASTE));
-    // The controller's memory is full before anything is measured.
+    let mut bed = TestBed::new(&bare(seed, SPEEDUP));
+    // Fills the controller's memory before the measurement.
     play(&mut bed, 5, seed + 1);
     let without = play(&mut bed, 15, seed);
-    let mut bed = Bed::new(&plan(seed, HASTE));
+    let mut bed = TestBed::new(&plan(seed, SPEEDUP));
     let with = play(&mut bed, MINUTES, seed);
     let mut outcome = Outcome { checks: checks(&with, &without), ..Outcome::default() };
     outcome.run("with", with).run("without", without);
     outcome
 }
 
-/// `with` is the hour, a point a minute.
+/// Checks of the hour; `with` has one point per minute.
 fn checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let base = mean(without, |point| point.iops);
     let at = |minute: usize| with[minute - 1];
@@ -119,9 +126,9 @@ fn jobs(cut: u64) -> Vec<Job> {
     (0..PARTS).map(at).collect()
 }
 
-fn play(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
-    let clients = bed.send(&jobs(HASTE), seed);
-    let points = (0..minutes).map(|_| bed.minute(&clients, Nanos::from_secs(60 / HASTE))).collect();
+fn play(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
+    let clients = bed.send(&jobs(SPEEDUP), seed);
+    let points = (0..minutes).map(|_| bed.minute(&clients, Nanos::from_secs(60 / SPEEDUP))).collect();
     bed.dismiss(clients);
     points
 }

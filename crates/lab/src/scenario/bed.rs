@@ -10,34 +10,34 @@ use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
 
 use super::series::Point;
-use crate::rig::{FlashPlan, Rig, Target};
+use crate::fixture::{Fixture, FlashPlan, Target};
 use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
-/// A page on flash.
+/// Size of a page on flash.
 const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
-/// A write that is acknowledged in less than this did not wait for the storage.
+/// Write latency below which a write counts as not having waited for the storage.
 pub const QUICK: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
 
-/// How one row of addresses lies on the volumes.
+/// Mapping of one linear address space to the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// In turns of so many bytes.
-    Turns(u64),
-    /// One volume after the other.
+    /// Striped over the volumes, with stripes of this many bytes.
+    Striped(u64),
+    /// Concatenated.
     EndToEnd,
 }
 
-/// Volumes as one row of addresses.
+/// Several volumes as one linear address space.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Where each ends when they lie end to end.
+    /// End of each volume when they are concatenated.
     ends: Arc<[u64]>,
     layout: Layout,
 }
 
 impl Row {
-    /// Volumes of these sizes.
+    /// An address space over volumes of these sizes.
     pub fn new(layout: Layout, sizes: impl Iterator<Item = u64>) -> Row {
         let ends = sizes.scan(0, |end, bytes| {
             *end += bytes;
@@ -46,15 +46,16 @@ impl Row {
         Row { ends: ends.collect(), layout }
     }
 
-    /// Bytes of all together.
+    /// Total bytes.
     pub fn size_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Where an access goes: volume, and byte on it. One that would go over the end of a turn ends with it.
+    /// Maps an access to a volume and a byte offset on it. An access past the end of a stripe is moved back to end with
+    /// the stripe.
     pub fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
         match self.layout {
-            Layout::Turns(bytes) => {
+            Layout::Striped(bytes) => {
                 let (turn, volumes) = (at / bytes, self.ends.len() as u64);
                 let inside = (at % bytes).min(bytes - u64::from(len));
                 ((turn % volumes) as usize, turn / volumes * bytes + inside)
@@ -67,54 +68,55 @@ impl Row {
     }
 }
 
-/// What is built.
+/// Specification of a test bed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where all draws come from.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Memory cache.
+    /// Size of the memory cache.
     pub memory_bytes: u64,
-    /// Arrays, each with one volume of so many bytes at its beginning.
+    /// Arrays, each with one volume of the given bytes at its beginning.
     pub arrays: Vec<(ArraySpec, u64)>,
-    /// Where clients' addresses lie.
+    /// Mapping of client addresses to volumes.
     pub layout: Layout,
     /// Flash devices.
     pub flash: Option<FlashPlan>,
-    /// When writes are acknowledged.
+    /// Write policy of every volume.
     pub policy: WritePolicy,
-    /// False: clients are on the bare arrays.
+    /// False: clients use the bare arrays.
     pub cached: bool,
-    /// A minute is so many times shorter: with as many times fewer bytes everywhere, the shape is kept.
-    pub haste: u64,
+    /// Factor by which a minute is shortened. With bytes reduced by the same factor everywhere, the shape of the curves
+    /// is kept.
+    pub speedup: u64,
 }
 
 impl Plan {
-    /// Its volumes as clients see them.
+    /// The volumes as one address space, as clients see them.
     pub fn row(&self) -> Row {
         Row::new(self.layout, self.arrays.iter().map(|(_, bytes)| *bytes))
     }
 }
 
-/// Everything at work.
-pub struct Bed {
+/// A running test bed.
+pub struct TestBed {
     /// The world and the engine.
-    pub rig: Rig,
-    /// A volume an array.
+    pub fixture: Fixture,
+    /// One volume per array.
     pub volumes: Vec<Volume<SimSeam>>,
-    /// What clients use.
+    /// Storage that the clients access.
     door: Storage,
     arrays: Vec<SharedArray<SimSeam>>,
     devices: usize,
     dirty_max: u64,
     slots_max: u64,
-    seen: Seen,
+    counters: Counters,
     minute: f64,
-    haste: u64,
+    speedup: u64,
 }
 
-/// What was counted when somebody last looked.
+/// Counters at the last sample.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct Counters {
     busy: u64,
     reads: u64,
     hits: u64,
@@ -122,7 +124,7 @@ struct Seen {
     backing_written: u64,
 }
 
-/// What clients count.
+/// Counters of the clients.
 #[derive(Default)]
 struct Meter {
     requests: Cell<u64>,
@@ -131,34 +133,34 @@ struct Meter {
     writes: Cell<u64>,
     quick_writes: Cell<u64>,
     errors: Cell<u64>,
-    /// Requests of each job.
+    /// Requests per job.
     jobs: Vec<Cell<u64>>,
 }
 
-/// Clients at work, and what they count.
+/// Running clients and their counters.
 pub struct Clients {
     crowd: Crowd,
     meter: Rc<Meter>,
 }
 
-impl Bed {
-    /// Builds what is planned; nothing keeps content.
-    pub fn new(plan: &Plan) -> Bed {
+impl TestBed {
+    /// Builds the planned test bed. The disks keep no content.
+    pub fn new(plan: &Plan) -> TestBed {
         let blocks = (plan.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
         let time_max = Nanos::from_secs(1 << 20);
         let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(plan.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-        let rig = Rig::new(world, core);
+        let fixture = Fixture::new(world, core);
         if let Some(flash) = &plan.flash {
-            rig.open_flash(flash);
+            fixture.open_flash(flash);
         }
         let (mut arrays, mut volumes, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (spec, bytes)) in plan.arrays.iter().enumerate() {
-            let array = SharedArray::new(rig.seam.clone(), *spec).expect("a scenario's array can be built");
+            let array = SharedArray::new(fixture.seam.clone(), *spec).expect("a scenario's array can be built");
             let name = format!("lun{number}");
-            let disk = rig.window(&array, &name, *bytes);
+            let disk = fixture.window(&array, &name, *bytes);
             if plan.cached {
-                let volume = rig.attach_disk(&name, disk, |spec| spec.policy = plan.policy).expect("a new volume");
+                let volume = fixture.attach_disk(&name, disk, |spec| spec.policy = plan.policy).expect("a new volume");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
@@ -167,20 +169,32 @@ impl Bed {
             arrays.push(array);
         }
         let devices = plan.arrays.iter().map(|(spec, _)| spec.disks).sum();
-        let slots_max = rig.core.pages().map_or(0, |pages| pages.slots_max());
+        let slots_max = fixture.core.pages().map_or(0, |pages| pages.slots_max());
         let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
-        let seen = Seen::default();
+        let counters = Counters::default();
         let door = Storage { targets: targets.into(), row: plan.row() };
-        rig.until_checked(&volumes);
-        Bed { rig, volumes, door, arrays, devices, dirty_max, slots_max, seen, minute: 0.0, haste: plan.haste }
+        fixture.until_checked(&volumes);
+        TestBed {
+            fixture,
+            volumes,
+            door,
+            arrays,
+            devices,
+            dirty_max,
+            slots_max,
+            counters,
+            minute: 0.0,
+            speedup: plan.speedup,
+        }
     }
 
-    /// Keeps `depth` requests of a pattern in flight for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
+    /// Keeps `depth` requests of a pattern in flight for `minutes` and returns a point per minute. With `steady` it
+    /// ends once three consecutive minutes differ by less than 1 %.
     pub fn play(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
-        let clients = self.send(&one(pattern, depth), seed);
+        let clients = self.send(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         for _ in 0..minutes {
-            points.push(self.minute(&clients, Nanos::from_secs(60 / self.haste)));
+            points.push(self.minute(&clients, Nanos::from_secs(60 / self.speedup)));
             let last: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
             let (least, most) =
                 last.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
@@ -192,10 +206,10 @@ impl Bed {
         points
     }
 
-    /// Plays a pattern until all but a two hundredth of the reads come from the cache, or for so many minutes: what is published ran for
-    /// long before it was looked at. Points every ten seconds.
+    /// Runs a pattern until 99.5 % of the reads are hits, for at most `minutes`; returns a point every ten seconds. The
+    /// published systems were warm when they were measured.
     pub fn warm(&mut self, pattern: &Pattern, depth: u32, minutes: u64, seed: u64) -> Vec<Point> {
-        let clients = self.send(&one(pattern, depth), seed);
+        let clients = self.send(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         while points.last().is_none_or(|point| point.read_hit_ratio < 0.995) && points.len() as u64 / 6 < minutes {
             points.push(self.minute(&clients, Nanos::from_secs(10)));
@@ -204,43 +218,43 @@ impl Bed {
         points
     }
 
-    /// The same for a few seconds in place of minutes: the rate that a step has come to.
+    /// Runs a pattern for some seconds and returns one point: the rate at the present state of the cache.
     pub fn sample(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
-        let clients = self.send(&one(pattern, depth), seed);
+        let clients = self.send(&single_job(pattern, depth), seed);
         let point = self.minute(&clients, Nanos::from_secs(seconds));
         self.dismiss(clients);
         point
     }
 
-    /// Sends jobs to work.
+    /// Starts clients for the jobs.
     pub fn send(&mut self, jobs: &[Job], seed: u64) -> Clients {
         let meter = Rc::new(Meter { jobs: vec![Cell::default(); jobs.len()], ..Meter::default() });
         let counted = Rc::clone(&meter);
-        let crowd = Crowd::start(&self.rig.seam, &self.door, jobs, seed, move |ended| counted.note(ended));
+        let crowd = Crowd::start(&self.fixture.seam, &self.door, jobs, seed, move |ended| counted.record(ended));
         let clients = Clients { crowd, meter };
-        self.look(&clients, Nanos::from_secs(1));
+        self.take_point(&clients, Nanos::from_secs(1));
         clients
     }
 
-    /// Lets time pass, and says what it brought.
+    /// Lets `time` pass and returns its point.
     pub fn minute(&mut self, clients: &Clients, time: Nanos) -> Point {
-        let end = self.rig.seam.now() + time;
-        self.rig.world.block_on(self.rig.seam.sleep_until(end));
-        self.minute += time.as_secs_f64() * self.haste as f64 / 60.0;
-        self.look(clients, time)
+        let end = self.fixture.seam.now() + time;
+        self.fixture.world.block_on(self.fixture.seam.sleep_until(end));
+        self.minute += time.as_secs_f64() * self.speedup as f64 / 60.0;
+        self.take_point(clients, time)
     }
 
-    /// Minutes are counted anew.
+    /// Resets the minute count of the points.
     pub fn restart_clock(&mut self) {
         self.minute = 0.0;
     }
 
-    /// Waits until the clients have ended.
+    /// Stops the clients and waits until they have ended.
     pub fn dismiss(&self, clients: Clients) {
-        self.rig.world.block_on(clients.crowd.dismiss(&self.rig.seam));
+        self.fixture.world.block_on(clients.crowd.dismiss(&self.fixture.seam));
     }
 
-    /// Bytes of clean pages that flash has room for.
+    /// Capacity of flash for clean pages, in bytes.
     pub fn clean_bytes(&self) -> u64 {
         self.slots_max * PAGE_BYTES
     }
@@ -249,56 +263,56 @@ impl Bed {
         self.volumes.iter().map(Volume::stats).collect()
     }
 
-    fn look(&mut self, clients: &Clients, time: Nanos) -> Point {
+    fn take_point(&mut self, clients: &Clients, time: Nanos) -> Point {
         let stats = self.stats();
         let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
-        let seen = Seen {
+        let counters = Counters {
             busy: self.arrays.iter().map(|array| array.busy().0).sum(),
             reads: sum(|stats| stats.reads),
             hits: sum(|stats| stats.memory_hits + stats.flash_hits),
             backing_read: sum(|stats| stats.backing_read_bytes),
             backing_written: sum(|stats| stats.backing_write_bytes),
         };
-        let before = std::mem::replace(&mut self.seen, seen);
+        let before = std::mem::replace(&mut self.counters, counters);
         let meter = &clients.meter;
         let (requests, waited) = (meter.requests.take(), meter.waited.take());
         let reads = meter.reads.take().summary();
         let (writes, quick) = (meter.writes.take(), meter.quick_writes.take());
         let seconds = time.as_secs_f64();
         let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-        let pages = self.rig.core.pages().map_or(0, |pages| pages.stats().pages);
+        let pages = self.fixture.core.pages().map_or(0, |pages| pages.stats().pages);
         Point {
             minute: self.minute,
             iops: requests as f64 / seconds,
             latency_ms: ratio(waited, requests) / 1e6,
             read_p99_ms: reads.p99_us / 1e3,
             read_p999_ms: reads.p999_us / 1e3,
-            read_hit_ratio: ratio(seen.hits - before.hits, seen.reads - before.reads),
+            read_hit_ratio: ratio(counters.hits - before.hits, counters.reads - before.reads),
             write_hit_ratio: ratio(quick, writes),
             flash_fill_ratio: ratio(pages, self.slots_max),
             dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max),
-            backing_read_mb_s: (seen.backing_read - before.backing_read) as f64 / MB / seconds,
-            backing_write_mb_s: (seen.backing_written - before.backing_written) as f64 / MB / seconds,
-            backing_utilization: ratio(seen.busy - before.busy, time.0 * self.devices as u64),
+            backing_read_mb_s: (counters.backing_read - before.backing_read) as f64 / MB / seconds,
+            backing_write_mb_s: (counters.backing_written - before.backing_written) as f64 / MB / seconds,
+            backing_utilization: ratio(counters.busy - before.busy, time.0 * self.devices as u64),
             errors: meter.errors.get(),
         }
     }
 }
 
-/// One job that keeps `depth` requests in flight.
-fn one(pattern: &Pattern, depth: u32) -> [Job; 1] {
+/// A single job that keeps `depth` requests in flight.
+fn single_job(pattern: &Pattern, depth: u32) -> [Job; 1] {
     [Job::eager("all", pattern.clone(), depth)]
 }
 
 impl Clients {
-    /// Requests of each job since this was last asked.
+    /// Requests per job since the last call.
     pub fn take_jobs(&self) -> Vec<u64> {
         self.meter.jobs.iter().map(Cell::take).collect()
     }
 }
 
 impl Meter {
-    fn note(&self, ended: Ended) {
+    fn record(&self, ended: Ended) {
         let add = |counter: &Cell<u64>, count: u64| counter.set(counter.get() + count);
         if !ended.ok {
             return add(&self.errors, 1);
@@ -315,7 +329,7 @@ impl Meter {
     }
 }
 
-/// Volumes, or bare arrays, as one row of addresses.
+/// Volumes or bare arrays as one linear address space.
 #[derive(Clone)]
 struct Storage {
     targets: Rc<[Target]>,

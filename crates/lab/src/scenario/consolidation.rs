@@ -1,34 +1,38 @@
-//! Consolidated servers: tiles of virtual machines on fewer and fewer disks, with flash or without.
+//! Consolidated servers: tiles of virtual machines on a decreasing number of disks, with flash and without.
 //!
-//! The rate of a tile follows from the publication by a sum that stands at its file, [`tile`]. That eleven disks carry no tile where twenty carry
-//! two does not follow from any rate: eleven are more than half of twenty. It would take a LUN that is left with less than half its disks;
-//! how they were shared out is not known, and here they are shared alike.
+//! The rate of a tile is derived from the publication in [`tile`]. No rate explains why eleven disks carry no tile
+//! while twenty carry two, because eleven are more than half of twenty. A LUN with less than half its disks would
+//! explain it. The published distribution of the disks is unknown; here it is even.
 
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Bed, Layout, Plan};
+use super::bed::{Layout, Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
-use crate::rig::FlashPlan;
+use crate::fixture::FlashPlan;
 use crate::workload::tile::{self, STREAMS, TILE_BYTES};
 use crate::workload::{Job, Pace};
 
 const SOURCE: &str = "consolidation tiles on FAST Cache, published 2011";
-/// Bytes, of tiles, memory, flash and disks alike, are a thirtieth.
+/// Factor by which the bytes of tiles, memory, flash and disks are reduced.
 const SCALE: u64 = 30;
 const MIB: u64 = 1 << 20;
-/// A tile is carried when each of its streams does this part of what it would do if requests took no time.
+/// A tile is carried when each of its streams reaches this fraction of its rate without any latency.
 const CARRIED: f64 = 0.7;
-/// Streams of each LUN: mail; OLTP and web; deployment, so that its pages can be told apart.
+/// Streams per LUN: mail; OLTP and web; deployment. Deployment has a LUN of its own so that its pages can be counted.
 const LUNS: [&[usize]; 3] = [&[0], &[1, 2], &[3]];
 
-/// The tiles.
+/// The published tiles.
 pub const TILES: Scenario = Scenario {
     name: "consolidation",
     title: "one to four tiles of servers on 20 or 11 disks, flash of 92 GB or 366 GB",
     source: SOURCE,
-    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (mail; OLTP and web; deployment) or 4 + 4 + 3 disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with 3,500 requests a second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests took no time",
+    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (mail; OLTP and web; deployment) or 4 + 4 + 3 \
+              disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with \
+              3,500 requests a second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm \
+              (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests \
+              took no time",
     run: tiles,
     show: Some(Show {
         part: "two tiles on 20 disks with flash of 92 GB, against the same with memory alone",
@@ -49,18 +53,18 @@ pub const TILES: Scenario = Scenario {
 
 const TWENTY: [usize; 3] = [8, 8, 4];
 const ELEVEN: [usize; 3] = [4, 4, 3];
-/// Bytes of the flash, and how many times an SSD's rate it has.
+/// Bytes of the flash, and its rate as a multiple of one SSD's.
 const SMALL: (u64, u64) = (92_000_000_000, 1);
 const LARGE: (u64, u64) = (366_000_000_000, 4);
-/// Of the time that is cut as bytes are, without flash and with.
+/// Warm-up minutes without flash and with it, in reduced time.
 const WARM_MINUTES: [u64; 2] = [2, 5];
 const SHOWN_TILES: usize = 2;
 
-/// What a configuration came to.
+/// Result of one configuration.
 struct Run {
     last: Point,
     points: Vec<Point>,
-    /// The least of what a stream did, of what it would do without any wait.
+    /// Lowest fraction, over all streams, of a stream's rate without any latency.
     least: f64,
     deploy_promotions: u64,
 }
@@ -69,7 +73,7 @@ fn flash((bytes, times): (u64, u64), cut: u64) -> FlashPlan {
     FlashPlan { devices: 2, bytes: (bytes / cut).next_multiple_of(MIB), iops: 3_500 * times }
 }
 
-/// What is published of so many tiles' rate with flash against that without.
+/// Check of the published gain of flash for `tiles` tiles.
 fn gain(tiles: usize, ratio: f64) -> Check {
     let (name, least) = match tiles {
         1 => ("times the rate without flash, 1 tile", 1.26),
@@ -78,7 +82,7 @@ fn gain(tiles: usize, ratio: f64) -> Check {
     Check::at_least(name, ratio, least, SOURCE)
 }
 
-/// Streams of all tiles, LUN by LUN, and each LUN's size.
+/// Streams of all tiles in LUN order, and the size of each LUN.
 fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
     let tile_bytes = TILE_BYTES / cut;
     let (mut jobs, mut sizes, mut at) = (Vec::new(), Vec::new(), 0);
@@ -110,14 +114,14 @@ fn plan(seed: u64, cut: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashP
         flash,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
-        haste: 1,
+        speedup: 1,
     };
     (plan, jobs)
 }
 
 fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Run {
     let (plan, jobs) = plan(seed, SCALE, disks, tiles, flash);
-    let mut bed = Bed::new(&plan);
+    let mut bed = TestBed::new(&plan);
     let clients = bed.send(&jobs, seed);
     let warm = WARM_MINUTES[usize::from(flash.is_some())];
     let mut points: Vec<Point> = (0..warm).map(|_| bed.minute(&clients, Nanos::from_secs(60))).collect();

@@ -1,10 +1,12 @@
-//! Deferred writes: a memory cache that answers writes and flushes for ten seconds, in front of four striped disks.
+//! Deferred writes: a memory cache that acknowledges writes and flushes before they are durable, for up to ten seconds,
+//! in front of four striped disks.
 //!
-//! Four 15k disks in RAID 0 write 4 KiB at random at 4 x 180 = 720 a second, one request at a time at a quarter of that.
+//! Four 15k disks in RAID 0 write 4 KiB at random at 4 x 180 = 720 per second, and at a quarter of that with one
+//! request at a time.
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Bed, Layout, Plan};
+use super::bed::{Layout, Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
 use crate::workload::{Job, Pattern};
@@ -17,7 +19,9 @@ pub const WRITES: Scenario = Scenario {
     name: "deferred-writes",
     title: "4 KiB random writes into 16 GB of memory, deferred for 10 s",
     source: SOURCE,
-    setting: "four SAS 15k in RAID 0, 64 KiB stripes, a file of 4 GiB at their beginning, 1 and 32 outstanding, 2 s each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind a controller with 512 MiB",
+    setting: "four SAS 15k in RAID 0, 64 KiB stripes, a file of 4 GiB at their beginning, 1 and 32 outstanding, 2 s \
+              each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind \
+              a controller with 512 MiB",
     run: writes,
     show: Some(Show {
         part: "against the raw disks alone, not those behind a controller",
@@ -38,7 +42,7 @@ pub const WRITES: Scenario = Scenario {
 const FILE: u64 = 4 * GIB;
 const OUTSTANDING: [u32; 2] = [1, 32];
 
-/// The file at the beginning of disks of which as much is cut.
+/// The file at the beginning of the disks; bytes are reduced by the factor `cut`.
 fn plan(seed: u64, cut: u64) -> Plan {
     let disk_bytes = (cut > 1).then(|| DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16));
     let raid = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid0, 4, DiskType::Sas15k) };
@@ -50,7 +54,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
         cached: true,
-        haste: 1,
+        speedup: 1,
     }
 }
 
@@ -68,18 +72,18 @@ fn writes(seed: u64) -> Outcome {
     let (raid, file) = plan.arrays[0];
     let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
     let behind = Plan { arrays: vec![(controller, file)], ..bare.clone() };
-    let mut behind = Bed::new(&behind);
-    // Its memory is filled first: what is compared is what it keeps up.
+    let mut behind = TestBed::new(&behind);
+    // The controller's memory is filled first: the comparison is with its sustained rate.
     behind.sample(&pattern, 32, 240, seed + 1);
-    let mut bed = Bed::new(&plan);
+    let mut bed = TestBed::new(&plan);
     let [one, many] = OUTSTANDING.map(|depth| {
         let seed = seed * 100 + u64::from(depth);
-        let raw = Bed::new(&bare).sample(&pattern, depth, 30, seed);
+        let raw = TestBed::new(&bare).sample(&pattern, depth, 30, seed);
         (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
     });
-    let begun = bed.rig.world.now();
-    bed.rig.world.block_on(bed.volumes[0].destage_all()).expect("the disks take everything");
-    let drained = bed.rig.world.now().since(begun);
+    let begun = bed.fixture.world.now();
+    bed.fixture.world.block_on(bed.volumes[0].destage_all()).expect("the disks take everything");
+    let drained = bed.fixture.world.now().since(begun);
     let ratio = |(with, raw, _): &(Point, Point, Point)| with.iops / raw.iops;
     let checks = vec![
         times_raw(ratio(&one)),
@@ -94,7 +98,8 @@ fn writes(seed: u64) -> Outcome {
     let line = |depth: u32, (with, raw, behind): &(Point, Point, Point)| {
         let (with, raw, behind) = (with.iops, raw.iops, behind.iops);
         format!(
-            "{depth} outstanding: raw {raw:.0}/s, behind a controller {behind:.0}/s, with deferral {with:.0}/s ({:.0} times raw)",
+            "{depth} outstanding: raw {raw:.0}/s, behind a controller {behind:.0}/s, with deferral {with:.0}/s ({:.0} \
+             times raw)",
             with / raw
         )
     };

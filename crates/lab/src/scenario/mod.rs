@@ -1,7 +1,7 @@
-//! Scenarios: published tests of the systems that came before, reproduced in virtual time with Hotset in their place.
+//! Published tests of earlier systems, reproduced in virtual time with Hotset in their place.
 //!
-//! One file a publication. Each states its geometry and the sum that makes the uncached figure plausible; the checks are the published
-//! figures, and none of them is known to the engine. Everything is drawn from the seed.
+//! Each publication has its own file, which states the geometry and the calculation that makes the uncached figure
+//! plausible. The checks are the published figures; the engine knows none of them. All draws come from the seed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,26 +25,27 @@ pub use show::{Act, Setup, Show};
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What is tested, in a line.
+    /// One line on what is tested.
     pub title: &'static str,
-    /// Who published it.
+    /// The publication.
     pub source: &'static str,
-    /// What is built and how it differs from the publication: disks, stripe, sizes, scale.
+    /// The test bed and its differences from the publication: disks, stripe, sizes, scale.
     pub setting: &'static str,
-    /// Runs it.
+    /// Runs the scenario from a seed.
     pub run: fn(u64) -> Outcome,
-    /// How it is shown live, where one volume after the other can be looked at; else it is run in virtual time alone.
+    /// The live demonstration, if its volumes can be shown one after the other; otherwise the scenario runs in virtual
+    /// time alone.
     pub show: Option<Show>,
 }
 
 impl Scenario {
-    /// How it is shown live; for those that are ([`Scenario::show`]).
+    /// The live demonstration of a scenario that has one.
     pub fn shown(&self) -> &Show {
-        self.show.as_ref().expect("asked of what is shown live")
+        self.show.as_ref().expect("the scenario has a live demonstration")
     }
 }
 
-/// All of them, in the order in which they are listed.
+/// All scenarios, in the order of listings.
 pub const ALL: &[Scenario] = &[
     autocache::HOUR,
     vnx::DRAM,
@@ -58,12 +59,13 @@ pub const ALL: &[Scenario] = &[
     sioc::CONTENTION,
 ];
 
-/// The scenario of that name.
+/// Returns the scenario called `name`.
 pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
 }
 
-/// Runs scenarios on so many threads, each in a world of its own, and says when one is done; the result is in their order.
+/// Runs scenarios on `threads` threads, each in its own world, and calls `done` after each. The results keep the order
+/// of `chosen`.
 pub fn run_all(
     chosen: &[&'static Scenario],
     seed: u64,
@@ -80,11 +82,12 @@ pub fn run_all(
                     let Some(scenario) = chosen.get(index) else { break };
                     let outcome = (scenario.run)(seed);
                     done(scenario, &outcome);
-                    *outcomes[index].lock().expect("nobody panics with it") = Some(outcome);
+                    *outcomes[index].lock().expect("no thread panics with the lock held") = Some(outcome);
                 }
             });
         }
     });
-    let outcomes = outcomes.into_iter().map(|outcome| outcome.into_inner().expect("nobody panics with it"));
+    let outcomes =
+        outcomes.into_iter().map(|outcome| outcome.into_inner().expect("no thread panics with the lock held"));
     chosen.iter().copied().zip(outcomes.map(|outcome| outcome.expect("each was run"))).collect()
 }

@@ -1,4 +1,4 @@
-//! What is written of scenarios: text, CSV, and one page of HTML with charts.
+//! Reports of scenarios: text, CSV, and one HTML page with charts.
 
 use std::fmt::Write;
 
@@ -12,8 +12,8 @@ type Column = (&'static str, &'static str, fn(&Point) -> f64);
 pub const COLUMNS: [Column; 11] = [
     ("iops", "Requests a second", |point| point.iops),
     ("latency_ms", "Mean latency, ms", |point| point.latency_ms),
-    ("read_p99_ms", "99 of 100 reads within, ms", |point| point.read_p99_ms),
-    ("read_p999_ms", "999 of 1,000 reads within, ms", |point| point.read_p999_ms),
+    ("read_p99_ms", "Read latency p99, ms", |point| point.read_p99_ms),
+    ("read_p999_ms", "Read latency p99.9, ms", |point| point.read_p999_ms),
     ("read_hit_ratio", "Reads from the cache", |point| point.read_hit_ratio),
     ("write_hit_ratio", "Writes acknowledged within 1 ms", |point| point.write_hit_ratio),
     ("flash_fill_ratio", "Flash filled", |point| point.flash_fill_ratio),
@@ -23,7 +23,7 @@ pub const COLUMNS: [Column; 11] = [
     ("backing_utilization", "Disks busy", |point| point.backing_utilization),
 ];
 
-/// For a terminal: checks and notes.
+/// Formats checks and notes for a terminal.
 pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     let verdict = if outcome.passed() { "passed" } else { "FAILED" };
     let mut text = format!("{}: {} ({verdict})\n", scenario.name, scenario.title);
@@ -44,7 +44,7 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     text
 }
 
-/// The bounds of a check in words.
+/// Formats the bounds of a check.
 pub fn bounds(check: &Check) -> String {
     match (check.low, check.high) {
         (Some(low), Some(high)) => format!("{} to {}", figure(low), figure(high)),
@@ -54,7 +54,7 @@ pub fn bounds(check: &Check) -> String {
     }
 }
 
-/// A figure with as many digits as tell something.
+/// Formats a figure with three significant decimals at most.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -63,7 +63,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// All series of an outcome, a line a point.
+/// Formats all series of an outcome as CSV, one line per point.
 pub fn csv(outcome: &Outcome) -> String {
     let names: Vec<_> = COLUMNS.iter().map(|(name, _, _)| *name).collect();
     let mut text = format!("run,minute,{}\n", names.join(","));
@@ -85,7 +85,7 @@ const LEFT: f64 = 52.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 10.0;
 
-/// One page with a section a scenario.
+/// Renders one page with a section per scenario.
 pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
     let mut page = String::from(HEAD);
     overview(&mut page, runs);
@@ -93,7 +93,8 @@ pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
         let verdict = verdict(outcome);
         _ = write!(
             page,
-            "<section id=\"{}\"><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; {}</p><table>",
+            "<section id=\"{}\"><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; \
+             {}</p><table>",
             scenario.name,
             scenario.name,
             escaped(scenario.title),
@@ -127,7 +128,7 @@ fn verdict(outcome: &Outcome) -> &'static str {
     if outcome.passed() { "passed" } else { "missed" }
 }
 
-/// A line a scenario: what was missed can be seen at once, and found.
+/// Writes one row per scenario, so that a missed check is visible at the top and linked.
 fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
     page.push_str("<table><tr><th>scenario</th><th>result</th><th>checks</th><th></th></tr>");
     for (scenario, outcome) in runs {
@@ -135,7 +136,8 @@ fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
         let (name, all, title) = (scenario.name, outcome.checks.len(), escaped(scenario.title));
         _ = write!(
             page,
-            "<tr><td><a href=\"#{name}\">{name}</a></td><td class={verdict}>{verdict}</td><td>{passed} of {all}</td><td>{title}</td></tr>"
+            "<tr><td><a href=\"#{name}\">{name}</a></td><td class={verdict}>{verdict}</td><td>{passed} of \
+             {all}</td><td>{title}</td></tr>"
         );
     }
     page.push_str("</table>");
@@ -162,7 +164,7 @@ fn charts(page: &mut String, series: &[Series]) {
     page.push_str("</div>");
 }
 
-/// The next round figure for the end of an axis.
+/// Rounds up to the next round figure for the end of an axis.
 fn nice(most: f64) -> f64 {
     let power = 10_f64.powf(most.log10().floor());
     let steps = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
@@ -183,7 +185,7 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
         _ = write!(page, "<line class=grid x1={LEFT} x2={} y1={:.1} y2={:.1} />", WIDTH - 8.0, y(level), y(level));
         _ = write!(page, "<text x={} y={:.1} text-anchor=end>{}</text>", LEFT - 5.0, y(level) + 3.5, axis(level, top));
         let minute = end * f64::from(part) / 4.0;
-        // The last one ends with the picture.
+        // The last label ends at the edge of the picture.
         let anchor = if part == 4 { "end" } else { "middle" };
         _ = write!(
             page,

@@ -1,47 +1,47 @@
-//! What a scenario shows: points in time, checks against what was published, and what became of them.
+//! Results of a scenario: points in time, checks against published figures, and the outcome.
 
-/// What one stretch of time brought.
+/// Measurements of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Its end, in minutes from the start.
+    /// End of the interval, in minutes from the start.
     pub minute: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Mean, of all requests.
+    /// Mean latency of all requests.
     pub latency_ms: f64,
-    /// Latency that 99 of 100 reads keep to.
+    /// 99th percentile of read latency.
     pub read_p99_ms: f64,
-    /// Latency that 999 of 1,000 reads keep to.
+    /// 99.9th percentile of read latency.
     pub read_p999_ms: f64,
-    /// Reads served whole from memory and flash.
+    /// Reads served entirely from memory and flash.
     pub read_hit_ratio: f64,
     /// Writes acknowledged within a millisecond.
     pub write_hit_ratio: f64,
-    /// Pages on flash, of what it has room for.
+    /// Pages on flash, as a fraction of its capacity.
     pub flash_fill_ratio: f64,
-    /// Dirty data, of memory and one flash device.
+    /// Dirty data, as a fraction of memory and one flash device.
     pub dirty_ratio: f64,
-    /// Read from the arrays, in 10^6 bytes a second.
+    /// Read from the arrays, in 10^6 bytes per second.
     pub backing_read_mb_s: f64,
-    /// Written to the arrays.
+    /// Written to the arrays, in 10^6 bytes per second.
     pub backing_write_mb_s: f64,
-    /// Time that disks were busy, of all.
+    /// Fraction of the time that disks were busy.
     pub backing_utilization: f64,
-    /// Requests that failed, so far.
+    /// Failed requests so far.
     pub errors: u64,
 }
 
-/// The points of a run.
+/// The points of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// What was run: `with`, `without`, or a variant.
+    /// Name of the run: `with`, `without`, or a variant.
     pub name: String,
-    /// In order of time.
+    /// Points in order of time.
     pub points: Vec<Point>,
 }
 
 impl Series {
-    /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None`: no points.
+    /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None` without points.
     pub fn slowest_reads(&self) -> Option<[f64; 2]> {
         let median = |of: fn(&Point) -> f64| {
             let mut values: Vec<f64> = self.points.iter().map(of).collect();
@@ -52,56 +52,56 @@ impl Series {
     }
 }
 
-/// A figure that has to lie between two bounds.
+/// A figure and its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What is measured.
+    /// Name of the figure.
     pub name: String,
-    /// What it came to.
+    /// Measured value.
     pub value: f64,
-    /// It must not be less.
+    /// Lower bound, inclusive.
     pub low: Option<f64>,
-    /// It must not be more.
+    /// Upper bound, inclusive.
     pub high: Option<f64>,
-    /// Who published the bound, or by which sum it follows.
+    /// Publication of the bound, or the calculation behind it.
     pub source: &'static str,
 }
 
 impl Check {
-    /// At least `low`.
+    /// A check that `value` is at least `low`.
     pub fn at_least(name: impl Into<String>, value: f64, low: f64, source: &'static str) -> Check {
         Check { name: name.into(), value, low: Some(low), high: None, source }
     }
 
-    /// At most `high`.
+    /// A check that `value` is at most `high`.
     pub fn at_most(name: impl Into<String>, value: f64, high: f64, source: &'static str) -> Check {
         Check { name: name.into(), value, low: None, high: Some(high), source }
     }
 
-    /// Between the two.
+    /// A check that `value` lies between the bounds.
     pub fn between(name: impl Into<String>, value: f64, low: f64, high: f64, source: &'static str) -> Check {
         Check { name: name.into(), value, low: Some(low), high: Some(high), source }
     }
 
-    /// True when it lies inside.
+    /// True when the value lies within the bounds.
     pub fn passed(&self) -> bool {
         self.low.is_none_or(|low| self.value >= low) && self.high.is_none_or(|high| self.value <= high)
     }
 }
 
-/// What came of a scenario.
+/// Result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Every figure that was held against a bound.
+    /// All checks.
     pub checks: Vec<Check>,
     /// The runs; the first is the one with the cache.
     pub series: Vec<Series>,
-    /// What is reported without a bound.
+    /// Figures without a bound.
     pub notes: Vec<String>,
 }
 
 impl Outcome {
-    /// True when every check passed; a scenario without checks shows nothing.
+    /// True when every check passed. A scenario without checks does not pass.
     pub fn passed(&self) -> bool {
         !self.checks.is_empty() && self.checks.iter().all(Check::passed)
     }
@@ -113,7 +113,7 @@ impl Outcome {
     }
 }
 
-/// Mean of a column over some points.
+/// Mean of a column over the points.
 pub fn mean(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
     points.iter().map(of).sum::<f64>() / points.len().max(1) as f64
 }
@@ -123,10 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_fails_outside_its_bounds_and_an_outcome_without_checks_shows_nothing() {
+    fn check_fails_outside_bounds_and_no_checks_do_not_pass() {
         assert!(Check::between("x", 1.0, 1.0, 2.0, "").passed());
         assert!(!Check::between("x", 2.1, 1.0, 2.0, "").passed());
-        assert!(!Check::at_least("x", f64::NAN, 1.0, "").passed(), "what is no number has passed nothing");
+        assert!(!Check::at_least("x", f64::NAN, 1.0, "").passed(), "NaN passes no check");
         assert!(!Outcome::default().passed());
     }
 }

@@ -1,5 +1,5 @@
-//! What `hotset demo --scenario` plays of a scenario in real time: the set-up of its run with bytes and time cut further, and the figures
-//! that are held against what was published.
+//! Live demonstration of a scenario by `hotset demo --scenario`, in real time. The set-up is the scenario's with bytes
+//! and time reduced further; the figures are checked against the published ones.
 
 use seam::BLOCK_BYTES;
 
@@ -7,35 +7,36 @@ use super::bed::Plan;
 use super::{Check, Point};
 use crate::workload::Job;
 
-/// How a scenario is shown live.
+/// The live demonstration of a scenario.
 pub struct Show {
-    /// What stands for the whole, or is left out; empty: nothing.
+    /// The part of the scenario that is shown, or how it differs; empty when nothing is left out.
     pub part: &'static str,
-    /// The publication tells how long things took, and so time is cut as often as bytes are.
+    /// True when the publication gives durations; time is then reduced by the same factor as bytes.
     pub timed: bool,
-    /// Bytes are cut so many times at least, however much time there is: for the memory and the disk of a machine that looks on.
+    /// Smallest factor by which bytes are reduced, so that the demonstration fits in a small machine's memory and disk.
     pub cut_min: u64,
-    /// The set-up, with bytes cut so many times.
+    /// Builds the set-up with bytes reduced by the given factor.
     pub setup: fn(u64) -> Setup,
-    /// What came of it, against what was published.
+    /// Checks of the result against the published figures.
     pub checks: Checks,
 }
 
-/// Holds the minutes of each act, with the cache and without, against what was published. All acts were played to their end.
+/// Checks the minutes of each act, with the cache and without. All acts have been played to their end.
 pub type Checks = fn(&[Vec<Point>], &[Vec<Point>]) -> Vec<Check>;
 
-/// What is built twice, and who is at work.
+/// The two test beds of a demonstration and their load.
 pub struct Setup {
-    /// What was published.
+    /// The published set-up.
     pub with: Plan,
-    /// What it is held against: bare arrays, or memory without flash.
+    /// The comparison: bare arrays, or memory without flash.
     pub without: Plan,
-    /// One after the other.
+    /// Acts, played one after the other.
     pub acts: Vec<Act>,
 }
 
 impl Setup {
-    /// Plans whose bytes were cut so many times. So are the buffers of their disks, or they would hold much of what is cut.
+    /// A set-up with plans whose bytes were reduced by `cut`. The buffers of their disks are reduced too; otherwise
+    /// they would hold much of the reduced data.
     pub fn new(with: Plan, without: Plan, acts: Vec<Act>, cut: u64) -> Setup {
         let cut_buffers = |mut plan: Plan| {
             for (array, _) in &mut plan.arrays {
@@ -47,24 +48,24 @@ impl Setup {
         Setup { with: cut_buffers(with), without: cut_buffers(without), acts }
     }
 
-    /// Minutes of the publication that it takes.
+    /// Total minutes in the publication's time.
     pub fn minutes(&self) -> u64 {
         self.acts.iter().map(|act| act.minutes).sum()
     }
 }
 
-/// Jobs that are at work for a while.
+/// Jobs that run for a time.
 pub struct Act {
-    /// What it is called.
+    /// Name of the act.
     pub name: String,
-    /// How long, in minutes of the publication.
+    /// Duration in minutes of the publication.
     pub minutes: u64,
-    /// All that is at work.
+    /// The jobs that run.
     pub jobs: Vec<Job>,
 }
 
 impl Act {
-    /// A name, a time, and who is at work.
+    /// An act of this name, duration and jobs.
     pub fn new(name: impl Into<String>, minutes: u64, jobs: Vec<Job>) -> Act {
         Act { name: name.into(), minutes, jobs }
     }
@@ -76,7 +77,7 @@ mod tests {
     use crate::workload::Spec;
 
     #[test]
-    fn every_setup_is_the_published_one_cut_alike() {
+    fn every_setup_scales_all_sizes_alike() {
         for (scenario, show) in ALL.iter().filter_map(|scenario| Some((scenario, scenario.show.as_ref()?))) {
             let [once, more] = [1, 2].map(|times| (show.setup)(show.cut_min * times));
             assert_eq!(once.minutes(), more.minutes(), "{}: minutes are those of the publication", scenario.name);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_act_fits_on_both_sides_volumes() {
+    fn every_act_fits_the_volumes_of_both_sides() {
         for (scenario, show) in ALL.iter().filter_map(|scenario| Some((scenario, scenario.show.as_ref()?))) {
             for cut in [show.cut_min, show.cut_min * 5] {
                 let setup = (show.setup)(cut);

@@ -1,7 +1,8 @@
-//! Shares, limits and reservations: what Storage I/O Control promises of volumes that share five spindles, held against Hotset.
+//! Shares, limits and reservations: the behaviour that Storage I/O Control promises for volumes on five shared
+//! spindles, tested on Hotset.
 //!
-//! Five 15k disks in RAID 5 read some 1,700 small blocks a second at random when their queues are long, one request at a time 180.
-//! Three volumes of 32 requests each are well past the threshold of 30 ms.
+//! Five 15k disks in RAID 5 serve about 1,700 small random reads per second with long queues, and 180 with one request
+//! at a time. Three volumes with 32 requests each exceed the threshold of 30 ms by far.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use seam::{Nanos, Seam};
 
 use super::Scenario;
 use super::series::{Check, Outcome};
-use crate::rig::{Rig, Target};
+use crate::fixture::{Fixture, Target};
 use crate::workload::{Access, Crowd, Door, Job, Pace, Pattern, Skew};
 
 const GIB: u64 = 1 << 30;
@@ -23,33 +24,35 @@ const DATASTORE: &str = "spindles";
 const SOURCE: &str =
     "VMware, Storage I/O Control: shares, limits and reservations, published evaluations; bounds of the project's own";
 
-/// Volumes that contend.
+/// Contending volumes.
 pub const CONTENTION: Scenario = Scenario {
     name: "sioc",
     title: "volumes that contend for five spindles, with shares, limits and reservations",
     source: SOURCE,
-    setting: "five SAS 15k in RAID 5, 64 KiB stripes, volumes of 8 GiB that fill them, a threshold of 30 ms (5 ms for who mostly hits); reads that miss, but for what is said to hit",
+    setting: "five SAS 15k in RAID 5, 64 KiB stripes, volumes of 8 GiB that fill them, a threshold of 30 ms (5 ms for \
+              volumes that mostly hit); reads that miss unless a check says that they hit",
     run,
     show: None,
 };
 
-/// A client's request that has ended.
+/// A completed client request.
 #[derive(Clone, Copy)]
 struct Ended {
     at: Nanos,
     waited: Nanos,
 }
 
-/// A volume and what becomes of its requests.
+/// A volume and its completed requests.
 struct Vm {
     volume: Volume<SimSeam>,
     ended: Rc<RefCell<Vec<Ended>>>,
 }
 
+/// The request path of one volume.
 #[derive(Clone)]
-struct Entrance(Target);
+struct VolumeDoor(Target);
 
-impl Door<SimSeam> for Entrance {
+impl Door<SimSeam> for VolumeDoor {
     async fn ask(&self, seam: &SimSeam, access: Access) -> bool {
         let Access { at, len, .. } = access;
         let result = match access.write {
@@ -60,15 +63,15 @@ impl Door<SimSeam> for Entrance {
     }
 }
 
-/// What is built.
-struct Bed {
-    rig: Rig,
+/// A test bed of contending volumes.
+struct ContentionBed {
+    fixture: Fixture,
     vms: Vec<Vm>,
     seed: u64,
 }
 
-impl Bed {
-    fn new(seed: u64, memory_bytes: u64, threshold: Option<Threshold>, qos: &[Qos], size_bytes: u64) -> Bed {
+impl ContentionBed {
+    fn new(seed: u64, memory_bytes: u64, threshold: Option<Threshold>, qos: &[Qos], size_bytes: u64) -> ContentionBed {
         let world = WorldSpec {
             blocks: (memory_bytes / seam::BLOCK_BYTES as u64) as usize,
             time_max: Nanos::from_secs(1 << 20),
@@ -76,32 +79,32 @@ impl Bed {
             ..WorldSpec::new(seed)
         };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-        let rig = Rig::new(world, core);
+        let fixture = Fixture::new(world, core);
         if let Some(threshold) = threshold {
-            rig.core.set_datastore(&DatastoreSpec { threshold, ..DatastoreSpec::new(DATASTORE) });
+            fixture.core.set_datastore(&DatastoreSpec { threshold, ..DatastoreSpec::new(DATASTORE) });
         }
         let spec = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
-        let disks = rig.on_array(spec, &vec![size_bytes; qos.len()]);
+        let disks = fixture.on_array(spec, &vec![size_bytes; qos.len()]);
         let vms = qos.iter().zip(disks).enumerate().map(|(number, (qos, disk))| {
             let name = format!("vm{number}");
             let edit = |spec: &mut engine::VolumeSpec| (spec.qos, spec.datastore) = (*qos, DATASTORE.to_owned());
-            let volume = rig.attach_disk(&name, disk, edit).expect("a new volume");
+            let volume = fixture.attach_disk(&name, disk, edit).expect("a new volume");
             Vm { volume, ended: Rc::default() }
         });
         let vms = vms.collect();
-        Bed { rig, vms, seed }
+        ContentionBed { fixture, vms, seed }
     }
 
-    /// Has a volume's client at work.
+    /// Starts a client that keeps `depth` requests of a pattern in flight on a volume.
     fn send(&self, vm: usize, pattern: Pattern, depth: u32) -> Crowd {
         self.send_job(vm, Job::eager("vm", pattern, depth))
     }
 
     fn send_job(&self, vm: usize, job: Job) -> Crowd {
-        let door = Entrance(Target::Volume(self.vms[vm].volume.clone()));
-        let (ended, seam) = (Rc::clone(&self.vms[vm].ended), self.rig.seam.clone());
+        let door = VolumeDoor(Target::Volume(self.vms[vm].volume.clone()));
+        let (ended, seam) = (Rc::clone(&self.vms[vm].ended), self.fixture.seam.clone());
         let seed = self.seed * 100 + vm as u64;
-        Crowd::start(&self.rig.seam, &door, &[job], seed, move |one| {
+        Crowd::start(&self.fixture.seam, &door, &[job], seed, move |one| {
             if one.ok {
                 ended.borrow_mut().push(Ended { at: seam.now(), waited: one.waited });
             }
@@ -109,13 +112,13 @@ impl Bed {
     }
 
     fn pass(&self, seconds: u64) -> Nanos {
-        let end = self.rig.seam.now() + Nanos::from_secs(seconds);
-        self.rig.world.block_on(self.rig.seam.sleep_until(end));
+        let end = self.fixture.seam.now() + Nanos::from_secs(seconds);
+        self.fixture.world.block_on(self.fixture.seam.sleep_until(end));
         end
     }
 
     fn dismiss(&self, crowd: Crowd) {
-        self.rig.world.block_on(crowd.dismiss(&self.rig.seam));
+        self.fixture.world.block_on(crowd.dismiss(&self.fixture.seam));
     }
 
     /// Requests of a volume that ended in `[from, from + time)`.
@@ -125,7 +128,7 @@ impl Bed {
         (before(from + time) - before(from)) as u64
     }
 
-    /// Latency that 99 of 100 requests of a volume kept to in `[from, from + time)`, in milliseconds.
+    /// 99th percentile of a volume's latency in `[from, from + time)`, in milliseconds.
     fn p99(&self, vm: usize, from: Nanos, time: Nanos) -> f64 {
         let ended = self.vms[vm].ended.borrow();
         let within = ended.iter().filter(|one| one.at >= from && one.at < from + time);
@@ -134,7 +137,7 @@ impl Bed {
         waited.get(waited.len().saturating_sub(1) * 99 / 100).map_or(f64::NAN, |at| at.0 as f64 / 1e6)
     }
 
-    /// Most requests of a volume that ended in any second.
+    /// Highest number of requests of a volume that ended within any second.
     fn most_in_a_second(&self, vm: usize) -> u64 {
         let ended = self.vms[vm].ended.borrow();
         let mut first = 0;
@@ -147,14 +150,14 @@ impl Bed {
         counts.max().unwrap_or(0)
     }
 
-    /// Reads of some volumes that were hits, of all.
+    /// Memory hits and reads of some volumes.
     fn hits(&self, vms: std::ops::Range<usize>) -> (u64, u64) {
         let stats = vms.map(|vm| self.vms[vm].volume.stats());
         stats.fold((0, 0), |sum, stats| (sum.0 + stats.memory_hits, sum.1 + stats.reads))
     }
 }
 
-/// What most are told to set for disks.
+/// The threshold commonly recommended for disks.
 fn threshold() -> Option<Threshold> {
     Some(Threshold::Latency(Nanos::from_millis(30)))
 }
@@ -183,9 +186,9 @@ fn run(seed: u64) -> Outcome {
 }
 
 fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outcome: &mut Outcome) {
-    let bed = Bed::new(seed, 64 * MIB, threshold, &weights.map(shares), 8 * GIB);
+    let bed = ContentionBed::new(seed, 64 * MIB, threshold, &weights.map(shares), 8 * GIB);
     let _crowds: Vec<_> = (0..3).map(|vm| bed.send(vm, misses(4096), 32)).collect();
-    // A threshold that is found needs a look at what more would bring.
+    // Finding the threshold automatically takes longer.
     let begun = bed.pass(if threshold == Some(Threshold::Auto) { 60 } else { 5 });
     bed.pass(60);
     let mut worst = 0.0_f64;
@@ -200,10 +203,10 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
         }
     }
     let how = if threshold == Some(Threshold::Auto) { ", threshold found" } else { "" };
-    let name = format!("shares {weights:?}{how}: furthest from its part in any 10 s");
+    let name = format!("shares {weights:?}{how}: largest deviation from a volume's part in any 10 s");
     outcome.checks.push(Check::at_most(name, worst, 0.05, SOURCE));
     let rate: u64 = (0..3).map(|vm| bed.count(vm, begun, Nanos::from_secs(60))).sum();
-    let stats = &bed.rig.core.datastores()[0];
+    let stats = &bed.fixture.core.datastores()[0];
     let latency = (0..3).map(|vm| bed.p99(vm, begun, Nanos::from_secs(60)));
     let latency: Vec<_> = latency.map(|p99| format!("{p99:.0}")).collect();
     outcome.notes.push(format!(
@@ -216,7 +219,7 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
 }
 
 fn idle(seed: u64, outcome: &mut Outcome) {
-    let bed = Bed::new(seed, 64 * MIB, threshold(), &[2_000, 1_000, 500].map(shares), 8 * GIB);
+    let bed = ContentionBed::new(seed, 64 * MIB, threshold(), &[2_000, 1_000, 500].map(shares), 8 * GIB);
     let first = bed.send(0, misses(4096), 32);
     let _others = [bed.send(1, misses(4096), 32), bed.send(2, misses(4096), 32)];
     let settled = bed.pass(10);
@@ -228,17 +231,25 @@ fn idle(seed: u64, outcome: &mut Outcome) {
     bed.pass(9);
     let after = [1, 2].map(|vm| bed.count(vm, left, Nanos::from_secs(5))).iter().sum::<u64>() as f64 / 5.0;
     outcome.checks.push(Check::at_least(
-        "one idles: what the others do from a second later on, of what all did",
+        "one volume idles: rate of the others from a second later on, relative to the rate of all before",
         after / before,
         0.9,
         "64 outstanding on five spindles against 96; the window is the same",
     ));
-    let back = bed.rig.seam.now();
+    let back = bed.fixture.seam.now();
     let _first = bed.send(0, misses(4096), 32);
     bed.pass(5);
     let returned = bed.p99(0, back, Nanos::from_secs(2));
-    outcome.checks.push(Check::at_most("it returns: its p99 in 2 s, times what it was", returned / p99, 1.5, SOURCE));
-    outcome.notes.push(format!("one idles: {before:.0} reads a second before, {after:.0} after; p99 {p99:.0} ms, {returned:.0} ms when it is back"));
+    outcome.checks.push(Check::at_most(
+        "it returns: p99 of its first 2 s relative to before",
+        returned / p99,
+        1.5,
+        SOURCE,
+    ));
+    outcome.notes.push(format!(
+        "one volume idles: {before:.0} reads a second before, {after:.0} after; p99 {p99:.0} \
+                                ms, {returned:.0} ms after its return"
+    ));
 }
 
 fn limits(seed: u64, outcome: &mut Outcome) {
@@ -254,9 +265,9 @@ fn limits(seed: u64, outcome: &mut Outcome) {
     ];
     for (name, limits, bytes, most) in cases {
         for depth in [1, 64] {
-            let bed = Bed::new(seed, 64 * MIB, None, &[Qos::default()], 8 * GIB);
+            let bed = ContentionBed::new(seed, 64 * MIB, None, &[Qos::default()], 8 * GIB);
             let hits = Pattern::random(16 * MIB, bytes, 100);
-            // All of it in memory first.
+            // Reads all of it into memory first.
             let _fill = bed.send(0, hits.clone().with_skew(Skew::Sequential), 4);
             bed.pass(20);
             bed.dismiss(_fill);
@@ -277,7 +288,7 @@ fn limits(seed: u64, outcome: &mut Outcome) {
                 "the limit, 2 % and the burst",
             ));
             outcome.checks.push(Check::at_least(
-                format!("{name}: of what is allowed"),
+                format!("{name}: fraction of the limit"),
                 had / 30.0 / allowed,
                 0.97,
                 SOURCE,
@@ -288,7 +299,7 @@ fn limits(seed: u64, outcome: &mut Outcome) {
 
 fn reservation(seed: u64, outcome: &mut Outcome) {
     let reserved = Qos { shares: 100, reservation_iops: 300, ..Qos::default() };
-    let bed = Bed::new(seed, 64 * MIB, threshold(), &[reserved, shares(2_000), shares(2_000)], 8 * GIB);
+    let bed = ContentionBed::new(seed, 64 * MIB, threshold(), &[reserved, shares(2_000), shares(2_000)], 8 * GIB);
     let writes = Pattern { align_bytes: 1 << 20, ..Pattern::random(8 * GIB, 1 << 20, 0) };
     let _floods = [bed.send(1, misses(4096), 128), bed.send(2, writes, 128)];
     bed.pass(10);
@@ -297,7 +308,7 @@ fn reservation(seed: u64, outcome: &mut Outcome) {
     bed.pass(60);
     let windows = (0..55).map(|second| bed.count(0, begun + Nanos::from_secs(second), Nanos::from_secs(5)));
     let least = windows.min().unwrap_or(0) as f64 / 5.0;
-    outcome.checks.push(Check::at_least("300 a second reserved: the least in any 5 s", least, 285.0, SOURCE));
+    outcome.checks.push(Check::at_least("300 a second reserved: lowest rate in any 5 s", least, 285.0, SOURCE));
     let others = [1, 2].map(|vm| bed.count(vm, begun, Nanos::from_secs(60)) as f64 / 60.0);
     outcome.notes.push(format!(
         "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB a second",
@@ -307,7 +318,7 @@ fn reservation(seed: u64, outcome: &mut Outcome) {
 
 fn large_blocks(seed: u64, outcome: &mut Outcome) {
     let p99 = |bytes: u32, threshold: Option<Threshold>| {
-        let bed = Bed::new(seed, 64 * MIB, threshold, &[shares(1_000), shares(1_000)], 8 * GIB);
+        let bed = ContentionBed::new(seed, 64 * MIB, threshold, &[shares(1_000), shares(1_000)], 8 * GIB);
         let _crowds = [bed.send(0, misses(4096), 32), bed.send(1, misses(bytes), 32)];
         let begun = bed.pass(10);
         bed.pass(60);
@@ -315,19 +326,23 @@ fn large_blocks(seed: u64, outcome: &mut Outcome) {
     };
     let (small, large, without) = (p99(4096, threshold()), p99(256 << 10, threshold()), p99(256 << 10, None));
     outcome.checks.push(Check::at_most(
-        "a neighbour of 256 KiB: p99 of 4 KiB reads, times that beside a neighbour of 4 KiB",
+        "neighbour with 256 KiB reads: p99 of 4 KiB reads relative to a neighbour with 4 KiB reads",
         large / small,
         2.0,
         SOURCE,
     ));
-    outcome.notes.push(format!("a neighbour of 256 KiB: p99 {small:.0} ms beside 4 KiB, {large:.0} ms beside 256 KiB, {without:.0} ms without shares"));
+    outcome.notes.push(format!(
+        "neighbour with 256 KiB reads: p99 {small:.0} ms beside 4 KiB, {large:.0} ms beside \
+                                256 KiB, {without:.0} ms without shares"
+    ));
 }
 
-/// Three steady volumes, each with a minimum of memory for its hot set, beside one that streams 100 GiB or writes for five minutes.
+/// Three steady volumes, each with a memory reservation for its hot set, and a fourth that streams 100 GiB or writes
+/// for five minutes.
 fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
     let what = if writes { "writes at full speed for five minutes" } else { "streams 100 GiB" };
     let play = |threshold: Option<Threshold>| {
-        let bed = Bed::new(seed, 256 * MIB, threshold, &[Qos::default(); 4], 100 * GIB);
+        let bed = ContentionBed::new(seed, 256 * MIB, threshold, &[Qos::default(); 4], 100 * GIB);
         if threshold.is_some() {
             let share = MemoryShare { min_bytes: 60 * MIB, max_bytes: None };
             bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_share(share));
@@ -338,7 +353,7 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
         bed.pass(300);
         let measure = |seconds: u64| {
             let (hits, reads) = bed.hits(0..3);
-            let begun = bed.rig.seam.now();
+            let begun = bed.fixture.seam.now();
             bed.pass(seconds);
             let (hits_after, reads_after) = bed.hits(0..3);
             let p99 = (0..3).map(|vm| bed.p99(vm, begun, Nanos::from_secs(seconds))).fold(0.0, f64::max);
@@ -352,22 +367,24 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
         let _noise = bed.send(3, pattern, 16);
         (calm, measure(300))
     };
-    // Whoever keeps his data in memory wants his few misses soon: less may be under way.
+    // A volume with its hot set in memory needs low latency for its few misses, so the threshold allows fewer requests
+    // in flight.
     let ((calm, p99), (hits, noisy)) = play(Some(Threshold::Latency(Nanos::from_millis(5))));
     let (_, (without_hits, without)) = play(None);
     outcome.checks.push(Check::at_most(
-        format!("one {what}: hit ratio that three others lose"),
+        format!("one {what}: loss of hit ratio of the three others"),
         calm - hits,
         0.02,
         SOURCE,
     ));
     outcome.checks.push(Check::at_most(
-        format!("one {what}: p99 of three others, times before"),
+        format!("one {what}: p99 of the three others relative to before"),
         noisy / p99,
         1.5,
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one {what}: hits {calm:.4} before, {hits:.4} beside it ({without_hits:.4} without shares); p99 {p99:.1} ms, {noisy:.1} ms ({without:.1} ms without shares)"
+        "one {what}: hits {calm:.4} before, {hits:.4} beside it ({without_hits:.4} without shares); p99 {p99:.1} ms, \
+         {noisy:.1} ms ({without:.1} ms without shares)"
     ));
 }

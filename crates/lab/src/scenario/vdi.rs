@@ -1,48 +1,55 @@
-//! Two hundred linked-clone desktops on five disks, with memory and flash before them.
+//! Two hundred linked-clone desktops on five disks, with memory and flash in front.
 //!
-//! The disk rule: five 15k disks of 180 accesses a second each give 900; of the desktops' requests 15 % read and 85 % write, four accesses each
-//! in RAID 5: 900 / (0.15 + 0.85 x 4) = 253 requests a second, where 200 desktops ask for 1,784.
+//! Disk arithmetic: five 15k disks of 180 accesses per second each give 900. Of the desktops' requests 15 % read and 85
+//! % write, with four accesses per write in RAID 5: 900 / (0.15 + 0.85 x 4) = 253 requests per second. 200 desktops
+//! issue 1,784.
 //!
-//! What the cache cannot do is take the writes away: 152 a second go to places that are not written again for hours, at four accesses
-//! each 608 of the 900 that the disks have. The others are to be absorbed until the disks get them in runs.
+//! The cache cannot avoid all writes. 152 per second go to places that are not rewritten for hours, and at four
+//! accesses each they take 608 of the disks' 900. The cache must absorb the others and destage them in runs.
 
 use engine::WriteFlags;
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Bed, Layout, Plan};
+use super::bed::{Layout, Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
-use crate::rig::FlashPlan;
+use crate::fixture::FlashPlan;
 use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
 use crate::workload::{Job, Pattern};
 
-/// A tenth of the bytes and of the time.
-const HASTE: u64 = 10;
+/// Factor by which bytes and time are reduced.
+const SPEEDUP: u64 = 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const COUNT: u64 = 200;
-/// A log-on every five seconds, by each of three launchers.
+/// Each of three launchers starts a log-on every five seconds.
 const GAP_NS: u64 = 5_000_000_000 / 3;
 const MINUTES: u64 = 90;
-/// Before that they start.
+/// Minutes of the boot storm before the measurement.
 const BOOT_MINUTES: u64 = 10;
-/// All have logged on.
+/// Minute by which all desktops have logged on.
 const LOGGED_ON: usize = 6;
-/// Of so many minutes the last is a burst.
+/// The last of this many minutes is a burst.
 const BURST_EACH: usize = 15;
-/// 3,848 of 1,784.
+/// Rate of a burst relative to the steady rate: 3,848 / 1,784.
 const BURST: f64 = 2.157;
-/// A calibrated disk makes 180 accesses a second one by one, and 324 with ten to choose from.
+/// Requests per second by the disk arithmetic. A calibrated disk serves 180 accesses per second one by one, and 324
+/// with ten to choose from.
 const DISK_RULE: f64 = 253.0;
 const SOURCE: &str = "200 linked-clone desktops on an array with FAST Cache, published 2010";
 
-/// The desktops.
+/// The published desktops.
 pub const DESKTOPS: Scenario = Scenario {
     name: "vdi-200",
-    title: "200 desktops on five disks in RAID 5, 12 GB memory, flash of 2 x 100 GB; then all of them recreated on the same blocks",
+    title: "200 desktops on five disks in RAID 5, 12 GB memory, flash of 2 x 100 GB; then all of them recreated on \
+            the same blocks",
     source: SOURCE,
-    setting: "a tenth of the bytes and of the time, a minute is 6 s; figures of the whole: 4+1 SAS 15k in RAID 5, an image of 8 GiB that all read and 512 MiB for each desktop spread over all of the disks, 90 % of the requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB a second and desktop, all started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
+    setting: "a tenth of the bytes and of the time, a minute is 6 s; figures of the whole: 4+1 SAS 15k in RAID 5, an \
+              image of 8 GiB that all read and 512 MiB for each desktop spread over all of the disks, 90 % of the \
+              requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB a second and desktop, all \
+              started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the \
+              last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
     run: desktops,
     show: Some(Show {
         part: "up to the desktops' end, not their recreation",
@@ -59,7 +66,7 @@ fn disk_bytes(cut: u64) -> u64 {
 
 fn all(cut: u64) -> Desktops {
     let image_bytes = 8 * GIB / cut / MIB * MIB;
-    // All over the disks.
+    // Spreads the desktops over all of the disks.
     let apart_bytes = (4 * disk_bytes(cut) - image_bytes) / COUNT / MIB * MIB;
     Desktops { count: COUNT, image_bytes, own_bytes: 512 * MIB / cut / MIB * MIB, apart_bytes }
 }
@@ -76,7 +83,7 @@ fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
         flash: cached.then_some(flash),
         policy: engine::WritePolicy::WriteBack,
         cached,
-        haste: cut,
+        speedup: cut,
     }
 }
 
@@ -88,7 +95,7 @@ fn at_work(times: f64, cut: u64) -> Vec<Job> {
     all(cut).steady(times, Nanos::ZERO)
 }
 
-/// The desktops start, then work with a burst in the last of each so many minutes.
+/// The acts: the desktops boot, then work with a burst in the last of each `BURST_EACH` minutes.
 fn acts(cut: u64) -> Vec<Act> {
     let each = BURST_EACH as u64;
     let mut acts = vec![Act::new("all start", BOOT_MINUTES, all(cut).boot_storm())];
@@ -100,24 +107,24 @@ fn acts(cut: u64) -> Vec<Act> {
     acts
 }
 
-/// The desktops start, then log on and work; a point a minute of that.
-fn work(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
+/// Boots the desktops, then logs them on and works; returns a point per minute after the boot.
+fn work(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
-    let booting = bed.send(&all(HASTE).boot_storm(), seed + 500);
-    bed.minute(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / HASTE));
+    let booting = bed.send(&all(SPEEDUP).boot_storm(), seed + 500);
+    bed.minute(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / SPEEDUP));
     bed.dismiss(booting);
     bed.restart_clock();
-    let time = Nanos::from_secs(60 / HASTE);
-    let mut clients = bed.send(&log_on(HASTE), seed);
+    let time = Nanos::from_secs(60 / SPEEDUP);
+    let mut clients = bed.send(&log_on(SPEEDUP), seed);
     for minute in 1..=minutes {
         let burst = (minute as usize).is_multiple_of(BURST_EACH);
         if burst {
-            let next = bed.send(&at_work(BURST, HASTE), seed + minute);
+            let next = bed.send(&at_work(BURST, SPEEDUP), seed + minute);
             bed.dismiss(std::mem::replace(&mut clients, next));
         }
         points.push(bed.minute(&clients, time));
         if burst {
-            let next = bed.send(&at_work(1.0, HASTE), seed + minute + 1);
+            let next = bed.send(&at_work(1.0, SPEEDUP), seed + minute + 1);
             bed.dismiss(std::mem::replace(&mut clients, next));
         }
     }
@@ -159,18 +166,18 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
 }
 
 fn desktops(seed: u64) -> Outcome {
-    let mut bare = Bed::new(&plan(seed, false, HASTE));
+    let mut bare = TestBed::new(&plan(seed, false, SPEEDUP));
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
-    let mix = Pattern::reads_and_writes(all(HASTE).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
+    let mix = Pattern::reads_and_writes(all(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
     let rule = bare.sample(&mix, 16, 60, seed).iops;
     let without = work(&mut bare, 10, seed);
-    let mut bed = Bed::new(&plan(seed, true, HASTE));
+    let mut bed = TestBed::new(&plan(seed, true, SPEEDUP));
     let with = work(&mut bed, MINUTES, seed);
     let volume = bed.volumes[0].clone();
-    let own = all(HASTE);
+    let own = all(SPEEDUP);
     for desktop in 0..own.count {
         let discarded = volume.discard(own.start(desktop), own.own_bytes, WriteFlags::default());
-        bed.rig.world.block_on(discarded).expect("the array takes discards");
+        bed.fixture.world.block_on(discarded).expect("the array takes discards");
     }
     let again = work(&mut bed, MINUTES, seed + 1_000);
     let mut checks = vec![Check::between(
@@ -187,7 +194,8 @@ fn desktops(seed: u64) -> Outcome {
         let (hits, writes) = (mean(last, |point| point.read_hit_ratio), mean(last, |point| point.write_hit_ratio));
         let (dirty, busy) = (mean(last, |point| point.dirty_ratio), mean(last, |point| point.backing_utilization));
         format!(
-            "{name}, last half hour: {:.1} % of reads from the cache, {:.1} % of writes within a millisecond, dirty {:.1} % of memory and a flash device, disks {:.0} % busy",
+            "{name}, last half hour: {:.1} % of reads from the cache, {:.1} % of writes within a millisecond, dirty \
+             {:.1} % of memory and a flash device, disks {:.0} % busy",
             hits * 100.0,
             writes * 100.0,
             dirty * 100.0,

@@ -1,12 +1,13 @@
-//! A mid-range array of 2011 with 15 SAS disks, its cache memory.
+//! A mid-range array of 2011 with 15 SAS disks: its cache memory.
 //!
-//! The published load is IOMeter's Database pattern (8 KiB, 67 % reads, all random) with 12, 24, 48, 96 and 192 requests outstanding, 15
-//! minutes each. Three RAID 5 groups 4+1 carry a read at the cost of one disk access, a write at that of four: 15 disks of 150 a
-//! second give 2,250 / (0.67 + 0.33 x 4) = 1,130 requests a second; practice is 1.5 to 2 times that, for the disks choose the order.
+//! The published load is IOMeter's Database pattern (8 KiB, 67 % reads, all random) with 12, 24, 48, 96 and 192
+//! requests outstanding, 15 minutes each. On three RAID 5 groups 4+1 a read costs one disk access and a write four. 15
+//! disks of 150 per second give 2,250 / (0.67 + 0.33 x 4) = 1,130 requests per second. Practice reaches 1.5 to 2 times
+//! that, because the disks choose the order.
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Bed, Layout, Plan};
+use super::bed::{Layout, Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
 use crate::workload::{Job, Pattern};
@@ -15,17 +16,20 @@ pub(super) const GB: u64 = 1_000_000_000;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const OUTSTANDING: [u32; 5] = [12, 24, 48, 96, 192];
 pub(super) const STEP_MINUTES: u64 = 15;
-/// A file lies on several LUNs in turns of so much.
-pub(super) const TURN: u64 = 64 * MIB;
+/// Stripe of a file over several LUNs.
+pub(super) const STRIPE_BYTES: u64 = 64 * MIB;
 pub(super) const SOURCE: &str = "FAST Cache on a VNX, IOMeter Database pattern, published 2011-2012";
 pub(super) const QUEUEING: &str = "derived from the publication by queueing arithmetic (outstanding = rate x latency)";
 
-/// A file in the cache memory.
+/// A file that fits in the cache memory.
 pub const DRAM: Scenario = Scenario {
     name: "vnx-dram",
     title: "a file of 2 GB in 4 GB of memory",
     source: SOURCE,
-    setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and 2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); 4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then 2 s a step",
+    setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and \
+              2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); \
+              4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then \
+              2 s a step",
     run: dram,
     show: Some(Show {
         part: "",
@@ -59,29 +63,29 @@ const GROUPS: u64 = 3;
 const IN_MEMORY: u64 = 2 * GB;
 const SPILLS: u64 = 15 * GB;
 
-/// So many RAID 5 groups with a LUN each, and the part of everything else that goes with them.
-pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64, turn: u64) -> Plan {
-    let lun = (file_bytes / groups).next_multiple_of(turn);
-    // The LUN lies on the first twelfth of its disks, as in a pool that is used a little.
+/// `groups` RAID 5 groups with a LUN each, and the corresponding part of memory.
+pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64, stripe_bytes: u64) -> Plan {
+    let lun = (file_bytes / groups).next_multiple_of(stripe_bytes);
+    // The LUN lies on the first twelfth of its disks, as in a lightly used pool.
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas10k).fitted(12 * lun);
     Plan {
         seed,
         memory_bytes: 4 * GB * groups / 3,
         arrays: vec![(array, lun); groups as usize],
-        layout: Layout::Turns(turn),
+        layout: Layout::Striped(stripe_bytes),
         flash: None,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
-        haste: 1,
+        speedup: 1,
     }
 }
 
-/// IOMeter aligns requests at multiples of their size.
+/// IOMeter's Database pattern; IOMeter aligns requests to multiples of their size.
 pub(super) fn database(file_bytes: u64) -> Pattern {
     Pattern { align_bytes: 8192, ..Pattern::random(file_bytes, 8192, 67) }
 }
 
-/// The published steps, each with a `parts`th of the requests outstanding.
+/// The published steps, each with `1 / parts` of the requests outstanding.
 pub(super) fn acts(file_bytes: u64, parts: u64) -> Vec<Act> {
     let act = |depth: u32| {
         let jobs = vec![Job::eager("all", database(file_bytes), depth / parts as u32)];
@@ -92,13 +96,13 @@ pub(super) fn acts(file_bytes: u64, parts: u64) -> Vec<Act> {
 
 fn setup(file_bytes: u64, cut: u64) -> Setup {
     let file = file_bytes / cut;
-    // A small file is to lie on all LUNs, too.
-    let with = Plan { memory_bytes: 4 * GB / cut, haste: cut, ..plan(1, GROUPS, file, MIB) };
+    // Smaller stripes, so that a small file also lies on all LUNs.
+    let with = Plan { memory_bytes: 4 * GB / cut, speedup: cut, ..plan(1, GROUPS, file, MIB) };
     let without = Plan { cached: false, ..with.clone() };
     Setup::new(with, without, acts(file, 1), cut)
 }
 
-/// What a step has come to.
+/// Mean rate and latency of a step's last five minutes.
 fn last_minutes(step: &[Point]) -> Point {
     let last = &step[step.len().saturating_sub(5)..];
     let (iops, latency_ms) = (mean(last, |point| point.iops), mean(last, |point| point.latency_ms));
@@ -107,7 +111,7 @@ fn last_minutes(step: &[Point]) -> Point {
 
 fn dram(seed: u64) -> Outcome {
     let file = IN_MEMORY;
-    let mut bed = Bed::new(&plan(seed, GROUPS, file, TURN));
+    let mut bed = TestBed::new(&plan(seed, GROUPS, file, STRIPE_BYTES));
     let mut points = bed.warm(&database(file), OUTSTANDING[0], STEP_MINUTES, seed);
     for depth in OUTSTANDING {
         points.push(bed.sample(&database(file), depth, 2, seed));
@@ -129,12 +133,12 @@ fn dram_checks(last: Point) -> Vec<Check> {
 
 fn spill(seed: u64) -> Outcome {
     let file = SPILLS;
-    // Each step draws other requests: the same ones again would find in memory what the step before left there.
+    // Each step draws different requests; the same requests would hit data that the previous step left in memory.
     let steps = || (1..).zip(OUTSTANDING).map(|(step, depth)| (depth, seed * 100 + step));
-    let plan = plan(seed, GROUPS, file, TURN);
-    let mut bare = Bed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
+    let plan = plan(seed, GROUPS, file, STRIPE_BYTES);
+    let mut bare = TestBed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
     let without: Vec<Point> = steps().map(|(depth, seed)| bare.sample(&database(file), depth, 60, seed)).collect();
-    let mut bed = Bed::new(&plan);
+    let mut bed = TestBed::new(&plan);
     bed.play(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
     let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file), depth, 60, seed)).collect();
     let checks = spill_checks(&with, &without);
@@ -147,7 +151,7 @@ fn spill(seed: u64) -> Outcome {
     outcome
 }
 
-/// A point a step.
+/// Checks of the steps, a point per step.
 fn spill_checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (index, depth) in [(1, 24), (2, 48)] {

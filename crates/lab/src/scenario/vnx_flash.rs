@@ -1,38 +1,43 @@
-//! The array of `vnx.rs` with two flash devices of 100 GB, and a file that fits on them, does not, or just does.
+//! The array of `vnx.rs` with two flash devices of 100 GB, and a file that fits on them, does not fit, or just fits.
 //!
-//! It is a ninth of the publication: one of three RAID 5 groups with a third of the requests outstanding, so that a rate is a third of the
-//! published one; and a third of the bytes (of file, memory, flash and the disks' span) and of the time, so that what takes a minute there takes
-//! 20 s here. Figures are of the whole and minutes are those of the publication; an SSD serves a third of its requests a second.
+//! The test bed is a ninth of the published one: one of three RAID 5 groups with a third of the requests outstanding,
+//! so a rate is a third of the published one. Bytes (of file, memory, flash and the disks' span) and time are reduced
+//! to a third again, so a published minute takes 20 s. An SSD serves a third of its requests per second. Figures are
+//! scaled back to the whole array, and minutes are those of the publication.
 //!
-//! Files of 150 GB and 80 GB are played for the 75 minutes of all five steps, with flash and without, and held against each other minute by minute.
-//! FAST Cache held each page twice, 100 GB in all, and Hotset holds it once: so a file that spills over what Hotset holds clean, and
-//! one that just fits, are played as well, as large a part of that as theirs were of FAST Cache's.
+//! Files of 150 GB and 80 GB run for the 75 minutes of all five steps, with flash and without, and are compared minute
+//! by minute. FAST Cache held each page twice, 100 GB in all, and Hotset holds each clean page once. Two more files
+//! have the same ratio to Hotset's clean capacity as the published ones to FAST Cache's: one that spills and one that
+//! just fits.
 //!
-//! The SSDs' own ceiling: two of 3,500 requests a second serve a read once and a write twice, for it is mirrored; memory serves what it holds
-//! of the file, 4 of 15 GB. That is 7,000 / (0.67 x 11/15 + 0.33 x 2) = 6,080 a second, less than the 10,000 that follow from 10 ms at 96
-//! outstanding; by the same arithmetic 96 outstanding take 15.8 ms then.
+//! The SSDs' own ceiling: two of 3,500 requests per second serve a read once and a write twice, because dirty data is
+//! mirrored. Memory serves 4 of the file's 15 GB. That gives 7,000 / (0.67 x 11/15 + 0.33 x 2) = 6,080 per second, less
+//! than the 10,000 that follow from 10 ms at 96 outstanding. By the same arithmetic 96 outstanding then take 15.8 ms.
 
-use super::bed::{Bed, Plan};
+use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
-use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, TURN, acts, database, plan};
+use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, STRIPE_BYTES, acts, database, plan};
 use super::{Scenario, Setup, Show};
-use crate::rig::FlashPlan;
+use crate::fixture::FlashPlan;
 
-/// The part of the rates.
+/// Divisor of the rates.
 const PARTS: u64 = 3;
-/// The part of the time, and once more of the bytes.
-const HASTE: u64 = 3;
-/// Points that make a minute of the array's own time: what is dirty goes to the disks in waves of ten seconds and more, so
-/// that shorter stretches of two runs differ by which of them is in a wave.
-const MINUTE: usize = HASTE as usize;
+/// Divisor of the time, and a further divisor of the bytes.
+const SPEEDUP: u64 = 3;
+/// Points per minute of the array's own time. Destage comes in waves of ten seconds and more, so shorter intervals of
+/// two runs differ by whether they lie in a wave.
+const MINUTE: usize = SPEEDUP as usize;
 const PROMISED: &str = "promised: never slower than without flash";
 
-/// A file of which flash has room for all.
+/// A file that fits on flash.
 pub const FITS: Scenario = Scenario {
     name: "vnx-flash-fits",
     title: "a file of 15 GB before 4 GB of memory and flash of 2 x 100 GB",
     source: SOURCE,
-    setting: "a third of the rates, one RAID 5 group 4+1 of SAS 10k as in vnx-spill, two SSDs with 1,166 requests a second each, 4 to 64 requests outstanding; a ninth of the bytes: a file of 1.67 GB, 0.44 GB memory, 2 x 11.1 GB flash; a third of the time, a minute is 20 s; from cold, at most 15 minutes a step, less once three differ by less than 1 %",
+    setting: "a third of the rates, one RAID 5 group 4+1 of SAS 10k as in vnx-spill, two SSDs with 1,166 requests a \
+              second each, 4 to 64 requests outstanding; a ninth of the bytes: a file of 1.67 GB, 0.44 GB memory, 2 x \
+              11.1 GB flash; a third of the time, a minute is 20 s; from cold, at most 15 minutes a step, less once \
+              three differ by less than 1 %",
     run: fits,
     show: Some(Show {
         part: THIRD,
@@ -43,12 +48,14 @@ pub const FITS: Scenario = Scenario {
     }),
 };
 
-/// Files larger than the flash.
+/// Files larger than flash.
 pub const SPILLS: Scenario = Scenario {
     name: "vnx-flash-spills",
-    title: "files of 150 GB, and of 1.5 times what flash of 2 x 100 GB holds clean: with flash never slower than without",
+    title: "files of 150 GB, and of 1.5 times what flash of 2 x 100 GB holds clean: with flash never slower than \
+            without",
     source: SOURCE,
-    setting: "scaled as vnx-flash-fits: files of 16.7 GB and of 1.5 times what two SSDs of 11.1 GB hold clean, the LUN on the first twelfth of its disks; five steps of 15 minutes of 20 s, from cold",
+    setting: "scaled as vnx-flash-fits: files of 16.7 GB and of 1.5 times what two SSDs of 11.1 GB hold clean, the \
+              LUN on the first twelfth of its disks; five steps of 15 minutes of 20 s, from cold",
     run: spills,
     show: Some(Show {
         part: FILE_ALONE,
@@ -62,7 +69,7 @@ pub const SPILLS: Scenario = Scenario {
     }),
 };
 
-/// Files that nearly fill the flash.
+/// Files that nearly fill flash.
 pub const JUST_FITS: Scenario = Scenario {
     name: "vnx-flash-just-fits",
     title: "files of 80 GB, and of 0.95 times what flash of 2 x 100 GB holds clean: hits climb, and the rate with them",
@@ -81,13 +88,14 @@ pub const JUST_FITS: Scenario = Scenario {
     }),
 };
 
-const THIRD: &str = "one of three RAID 5 groups with a third of file, memory, flash and requests outstanding; figures at the end are of all three";
+const THIRD: &str = "one of three RAID 5 groups with a third of file, memory, flash and requests outstanding; figures \
+                     at the end are of all three";
 const FILE_ALONE: &str =
     "the published file alone; one of three RAID 5 groups with a third of file, memory, flash and requests outstanding";
-/// For a show: the largest file is 2.5 GB then, and the two SSDs are as large each.
+/// Smallest reduction for a live demonstration: the largest file is then 2.5 GB, and so is each SSD.
 const CUT_MIN: u64 = 20;
 const FITTING: u64 = 15 * GB;
-/// The files as they were published.
+/// The published files.
 const SPILLING: (&str, u64) = ("150 GB", 150 * GB);
 const FITTING_JUST: (&str, u64) = ("80 GB", 80 * GB);
 
@@ -95,9 +103,9 @@ fn flash(cut: u64) -> FlashPlan {
     FlashPlan { devices: 2, bytes: (100 * GB / PARTS / cut).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
 }
 
-/// One group with its part of everything, all of it cut so many times.
-fn cut_plan(seed: u64, cut: u64, file_bytes: u64, turn: u64, flash: Option<FlashPlan>) -> Plan {
-    Plan { flash, memory_bytes: 4 * GB / PARTS / cut, haste: cut, ..plan(seed, 1, file_bytes, turn) }
+/// One RAID 5 group with its part of everything, reduced by the factor `cut`.
+fn cut_plan(seed: u64, cut: u64, file_bytes: u64, stripe_bytes: u64, flash: Option<FlashPlan>) -> Plan {
+    Plan { flash, memory_bytes: 4 * GB / PARTS / cut, speedup: cut, ..plan(seed, 1, file_bytes, stripe_bytes) }
 }
 
 fn setup(published_bytes: u64, cut: u64) -> Setup {
@@ -106,24 +114,24 @@ fn setup(published_bytes: u64, cut: u64) -> Setup {
     Setup::new(plan(Some(flash(cut))), plan(None), acts(file_bytes, PARTS), cut)
 }
 
-/// The published steps of a quarter of an hour, with flash or without. `steady`: a step ends once its rate is.
+/// Runs the published steps of 15 minutes, with flash or without. With `steady` a step ends once its rate is steady.
 fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> Vec<Vec<Point>> {
-    let mut bed = Bed::new(&cut_plan(seed, HASTE, file_bytes, TURN, flash));
+    let mut bed = TestBed::new(&cut_plan(seed, SPEEDUP, file_bytes, STRIPE_BYTES, flash));
     let mut step = |(step, depth): (u64, u32)| {
         bed.play(&database(file_bytes), depth / PARTS as u32, STEP_MINUTES, steady, seed * 100 + step)
     };
     (1..).zip(OUTSTANDING).map(&mut step).collect()
 }
 
-/// A figure of the last three minutes of a step.
+/// Mean of a figure over the last three minutes of a step.
 fn last(steps: &[Vec<Point>], step: usize, of: fn(&Point) -> f64) -> f64 {
     let points = &steps[step];
     mean(&points[points.len().saturating_sub(3)..], of)
 }
 
 fn fits(seed: u64) -> Outcome {
-    let file = FITTING / PARTS / HASTE;
-    let (with, without) = (steps(seed, file, Some(flash(HASTE)), true), steps(seed, file, None, true));
+    let file = FITTING / PARTS / SPEEDUP;
+    let (with, without) = (steps(seed, file, Some(flash(SPEEDUP)), true), steps(seed, file, None, true));
     let line = |(step, depth): (usize, u32)| {
         let (iops, latency) = (last(&with, step, |point| point.iops), last(&with, step, |point| point.latency_ms));
         format!("{depth} outstanding: {:.0}/s, {latency:.1} ms", iops * PARTS as f64)
@@ -153,7 +161,7 @@ fn fits_checks(with: &[Vec<Point>], without: &[Vec<Point>]) -> Vec<Check> {
     checks
 }
 
-/// All steps, minute by minute, with flash and without.
+/// Points of all steps, minute by minute, with flash and without.
 struct Pair {
     with: Vec<Point>,
     without: Vec<Point>,
@@ -163,10 +171,10 @@ impl Pair {
     fn play(seed: u64, file_bytes: u64) -> Pair {
         let file_bytes = file_bytes.next_multiple_of(MIB);
         let run = |flash| steps(seed, file_bytes, flash, false).concat();
-        Pair { with: run(Some(flash(HASTE))), without: run(None) }
+        Pair { with: run(Some(flash(SPEEDUP))), without: run(None) }
     }
 
-    /// The rate with flash against that without, in each stretch of so many points from one on.
+    /// Rate with flash relative to the rate without, for each interval of `points` points, starting at point `from`.
     fn gains(&self, from: usize, points: usize) -> impl Iterator<Item = f64> {
         let rate = |points: &[Point]| mean(points, |point| point.iops);
         let stretches = self.with[from..].chunks(points).zip(self.without[from..].chunks(points));
@@ -177,15 +185,15 @@ impl Pair {
         self.gains(from, points).fold(f64::MAX, f64::min)
     }
 
-    /// The promise, of stretches of a name and of so many points.
+    /// The check that flash never slows the volume, over intervals of this name and number of points.
     fn never_slower(&self, name: &str, (stretch, points): (&str, usize)) -> Check {
         let name = format!("{name}: with flash against without, the worst {stretch}");
         Check::at_least(name, self.worst(0, points), 0.98, PROMISED)
     }
 
-    /// Hits climb, and the rate with them; stretches as above.
+    /// Checks that hits rise, and that the rate rises with them; intervals as above.
     fn climbs(&self, name: &str, (stretch, points): (&str, usize)) -> Vec<Check> {
-        /// From here on hits climb.
+        /// Minute from which on hits must rise.
         const CLIMBS: usize = 15;
         let fives: Vec<f64> =
             self.with[CLIMBS..].chunks(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
@@ -213,23 +221,24 @@ impl Pair {
         let (fill, hits) = (last.flash_fill_ratio * 100.0, last.read_hit_ratio * 100.0);
         let (gain, worst) = (self.gains(0, 1).sum::<f64>() / self.with.len() as f64, self.worst(0, 1));
         format!(
-            "{name}: flash {fill:.0} % filled and {hits:.0} % read hits at the end; {gain:.2} times the rate without on average, {worst:.3} in the worst 20 s"
+            "{name}: flash {fill:.0} % filled and {hits:.0} % read hits at the end; {gain:.2} times the rate without \
+             on average, {worst:.3} in the worst 20 s"
         )
     }
 }
 
-/// The published file, and one that is such a part of what flash holds clean.
+/// The published file, and a file of `clean_percent` of flash's clean capacity.
 fn pairs(seed: u64, published: (&'static str, u64), clean_percent: u64) -> [(String, Pair); 2] {
-    let room = Bed::new(&Plan { flash: Some(flash(HASTE)), ..plan(seed, 1, MIB, TURN) }).clean_bytes();
+    let room = TestBed::new(&Plan { flash: Some(flash(SPEEDUP)), ..plan(seed, 1, MIB, STRIPE_BYTES) }).clean_bytes();
     let (name, bytes) = published;
     let part = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
     [
-        (name.to_owned(), Pair::play(seed, bytes / PARTS / HASTE)),
+        (name.to_owned(), Pair::play(seed, bytes / PARTS / SPEEDUP)),
         (part, Pair::play(seed + 1, room / 100 * clean_percent)),
     ]
 }
 
-fn told(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
+fn outcome_of(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
     let notes = pairs.iter().map(|(name, pair)| pair.note(name)).collect();
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
     for (name, pair) in pairs {
@@ -240,15 +249,15 @@ fn told(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 
 fn spills(seed: u64) -> Outcome {
     let pairs = pairs(seed, SPILLING, 150);
-    // The engine's own times are not cut as the minutes are: destage comes in waves that are longer than 20 s.
+    // The engine's own times are not reduced with the minutes: destage waves are longer than 20 s.
     let stretches = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
     let check = |(name, pair): &(String, Pair)| stretches.map(|stretch| pair.never_slower(name, stretch));
     let checks = pairs.iter().flat_map(check).collect();
-    told(pairs, checks)
+    outcome_of(pairs, checks)
 }
 
 fn just_fits(seed: u64) -> Outcome {
     let pairs = pairs(seed, FITTING_JUST, 95);
     let checks = pairs.iter().flat_map(|(name, pair)| pair.climbs(name, ("60 s", MINUTE))).collect();
-    told(pairs, checks)
+    outcome_of(pairs, checks)
 }

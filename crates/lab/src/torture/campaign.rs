@@ -1,4 +1,4 @@
-//! Many seeds on several threads, until they are done, one breaks a promise, or time is up.
+//! Runs many seeds on several threads until all are done, one violates a promise, or the time is over.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,26 +14,26 @@ use super::{Options, Report, Violation, run, shrink};
 pub struct Campaign {
     /// Seeds, each run once.
     pub seeds: Range<u64>,
-    /// End after this much real time, even if seeds are left.
+    /// Real time after which the campaign ends, even if seeds are left.
     pub time_max: Option<Duration>,
     /// Threads to run on; 0 counts as 1.
     pub threads: usize,
-    /// A fault to be built in.
+    /// A fault to build into the engine.
     pub sabotage: Sabotage,
-    /// Every run has an administrator between its lives, not one in eight.
+    /// True: an administrator acts between the sessions of every run; false: of one run in eight.
     pub sites: bool,
 }
 
-/// What came of it.
+/// Result of a campaign.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// What the seeds that kept their promises did, together; no trace.
+    /// Totals of the seeds without a violation; no trace.
     pub report: Report,
-    /// The first promise found broken, shrunk.
+    /// The first violation, shrunk.
     pub violation: Option<Box<Violation>>,
 }
 
-/// Runs a campaign. `progress` is told now and then how many seeds are done, from the threads.
+/// Runs a campaign. Each thread calls `progress` with the number of finished seeds from time to time.
 pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
     let next = AtomicU64::new(campaign.seeds.start);
     let over = AtomicBool::new(false);
@@ -45,7 +45,7 @@ pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
             if seed >= campaign.seeds.end {
                 break;
             }
-            let options = if campaign.sites { Options::draw_site(seed) } else { Options::draw(seed) };
+            let options = if campaign.sites { Options::draw_with_administrator(seed) } else { Options::draw(seed) };
             match run(&options, campaign.sabotage, TraceMode::Hash) {
                 Ok(report) => summary.add(&report),
                 Err(violation) => {
@@ -61,7 +61,7 @@ pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
     };
     let summaries: Vec<Summary> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..campaign.threads.max(1)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a thread that panics ends the campaign")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("a panic in a thread ends the campaign")).collect()
     });
     let mut total = Summary::default();
     for summary in summaries {
@@ -87,7 +87,7 @@ impl Summary {
         total.limit_waits += other.limit_waits;
         total.taken_back += other.taken_back;
         total.refusals += other.refusals;
-        total.mischiefs += other.mischiefs;
+        total.administrator_actions += other.administrator_actions;
         total.flash_blocks_read += other.flash_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;
@@ -95,7 +95,7 @@ impl Summary {
     }
 }
 
-/// Real time, which a campaign has and a run has not.
+/// The real clock of a campaign; a single run uses virtual time only.
 struct Timer(Option<std::time::Instant>);
 
 impl Timer {

@@ -1,4 +1,4 @@
-//! A client of a volume: draws requests, sends them, and holds what comes back against the model.
+//! A client of a volume: draws requests, sends them, and checks the results against the model.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -7,35 +7,35 @@ use engine::{RequestError, Volume, WriteFlags, WriteSource, ZeroFlags};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 
-use super::bench::{Life, Source, Subject};
 use super::content::Tag;
 use super::history::{OpKind, Outcome};
 use super::model::Finding;
+use super::session::{Session, Subject, TagSource};
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
-/// What a client likes to do.
+/// The mix of operations of a client.
 #[derive(Clone, Copy, Debug)]
-enum Taste {
-    /// Everything.
+enum Mix {
+    /// All operations.
     Mixed,
     /// Mostly writes.
     Writer,
     /// Mostly reads.
     Reader,
-    /// One request after the other, so that it is read ahead.
+    /// Sequential requests, which trigger readahead.
     Sequential,
-    /// Zero-ranges, discards and questions about them.
+    /// Zero-ranges, discards and allocation queries.
     Trimmer,
 }
 
 struct Client {
-    life: Rc<Life>,
+    session: Rc<Session>,
     subject: usize,
     number: u16,
     random: Random,
-    taste: Taste,
+    mix: Mix,
     aligned: bool,
     think_max: Nanos,
     flush_percent: u32,
@@ -46,66 +46,67 @@ struct Client {
     read: u64,
 }
 
-/// Of so many reads, and of so many writes, one says that it is asked for once; no power of two, so that it meets what every other one is.
+/// One in this many reads, and writes, is marked as accessed once. It is no power of two, so it also coincides with
+/// properties of every other request.
 const ONE_IN: u64 = 3;
 
-/// Client `number` at work until no operation is left.
-pub async fn run(life: Rc<Life>, number: u16, mut random: Random) {
-    let subject = usize::from(number) % life.subjects.len();
-    let tastes = [Taste::Mixed, Taste::Mixed, Taste::Writer, Taste::Reader, Taste::Sequential, Taste::Trimmer];
+/// Runs client `number` until no operation is left.
+pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
+    let subject = usize::from(number) % session.subjects.len();
+    let mixes = [Mix::Mixed, Mix::Mixed, Mix::Writer, Mix::Reader, Mix::Sequential, Mix::Trimmer];
     let mut client = Client {
         subject,
         number,
-        taste: random.pick(&tastes),
+        mix: random.pick(&mixes),
         aligned: random.percent(40),
         think_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
         flush_percent: random.pick(&[1, 5, 20]),
         next: 0,
         written: 0,
         read: 0,
-        life,
+        session,
         random,
     };
-    while client.life.take_turn() {
+    while client.session.take_operation() {
         client.step().await;
     }
-    client.life.leave();
+    client.session.leave();
 }
 
 impl Client {
     async fn step(&mut self) {
-        let life = Rc::clone(&self.life);
-        let subject = &life.subjects[self.subject];
-        subject.enter(&life.seam).await;
+        let session = Rc::clone(&self.session);
+        let subject = &session.subjects[self.subject];
+        subject.enter(&session.seam).await;
         let roll = self.random.below(100) as u32;
         if roll < self.flush_percent {
-            self.flush(&life, subject).await;
+            self.flush(&session, subject).await;
         } else {
             let kind = self.draw_kind();
             let (first, count) = self.draw_range(subject);
             match kind {
-                OpKind::Read => self.read(&life, subject, first, count).await,
-                OpKind::Write => self.write(&life, subject, first, count).await,
-                OpKind::Zero | OpKind::Discard => self.zero(&life, subject, kind, first, count).await,
-                OpKind::Allocation => self.allocation(&life, subject, first, count).await,
-                _ => self.prefetch(&life, subject, first, count).await,
+                OpKind::Read => self.read(&session, subject, first, count).await,
+                OpKind::Write => self.write(&session, subject, first, count).await,
+                OpKind::Zero | OpKind::Discard => self.zero(&session, subject, kind, first, count).await,
+                OpKind::Allocation => self.allocation(&session, subject, first, count).await,
+                _ => self.prefetch(&session, subject, first, count).await,
             }
         }
         subject.leave();
         if self.think_max > Nanos::ZERO && self.random.percent(50) {
             let pause = Nanos(self.random.below(self.think_max.0));
-            life.seam.sleep(pause).await;
+            session.seam.sleep(pause).await;
         }
     }
 
     fn draw_kind(&mut self) -> OpKind {
-        // Shares of read, write, zero, discard, allocation; the rest is prefetch.
-        let shares = match self.taste {
-            Taste::Mixed => [35, 45, 4, 5, 8],
-            Taste::Writer => [10, 80, 3, 3, 2],
-            Taste::Reader => [80, 10, 2, 2, 3],
-            Taste::Sequential => [85, 12, 1, 1, 1],
-            Taste::Trimmer => [20, 30, 15, 15, 18],
+        // Percentages of read, write, zero, discard and allocation; the rest is prefetch.
+        let shares = match self.mix {
+            Mix::Mixed => [35, 45, 4, 5, 8],
+            Mix::Writer => [10, 80, 3, 3, 2],
+            Mix::Reader => [80, 10, 2, 2, 3],
+            Mix::Sequential => [85, 12, 1, 1, 1],
+            Mix::Trimmer => [20, 30, 15, 15, 18],
         };
         let kinds = [OpKind::Read, OpKind::Write, OpKind::Zero, OpKind::Discard, OpKind::Allocation];
         let mut roll = self.random.below(100);
@@ -118,14 +119,14 @@ impl Client {
         OpKind::Prefetch
     }
 
-    /// First sector and sectors of a request inside the volume.
+    /// Draws the first sector and the length in sectors of a request inside the volume.
     fn draw_range(&mut self, subject: &Subject) -> (u64, u64) {
         let sectors = subject.sectors();
-        let largest = (self.life.options.length_max / SECTOR).min(sectors);
+        let largest = (self.session.options.length_max / SECTOR).min(sectors);
         let class = self.random.pick(&[8, 8, 8, 24, 24, 128, 512]);
         let unit = if self.aligned { 8.min(largest) } else { 1 };
         let count = (self.random.between(1, class.min(largest)).next_multiple_of(unit)).min(largest);
-        if matches!(self.taste, Taste::Sequential) && self.random.percent(90) {
+        if matches!(self.mix, Mix::Sequential) && self.random.percent(90) {
             let first = if self.next + count <= sectors { self.next } else { 0 };
             self.next = first + count;
             return (first, count);
@@ -135,52 +136,52 @@ impl Client {
         (self.random.below(places + 1) / unit * unit, count)
     }
 
-    async fn read(&mut self, life: &Life, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = life.begin(subject, self.number, OpKind::Read, first..first + count, false);
+    async fn read(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
+        let (op, marks) = session.begin(subject, self.number, OpKind::Read, first..first + count, false);
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
         let at_once = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
         self.read += 1;
-        let once = life.options.once && self.read.is_multiple_of(ONE_IN);
+        let once = session.options.once && self.read.is_multiple_of(ONE_IN);
         let result = match (at_once, once) {
             (true, _) => Ok(()),
             (false, true) => volume.read_once(at, len, &mut pieces).await,
             (false, false) => volume.read(at, len, &mut pieces).await,
         };
         if result.is_err() {
-            life.end(subject, op, &marks, &result);
+            session.end(subject, op, &marks, &result);
             return;
         }
         let content = tags(&pieces);
         if content.len() as u64 != count {
             let what = format!("op {op}: a read of {count} sectors returned {}", content.len());
-            subject.model.borrow_mut().end(op, Outcome::Ok, false, life.seam.now());
-            return life.report(subject, Err(Finding { what, sector: Some(first) }));
+            subject.model.borrow_mut().end(op, Outcome::Ok, false, session.seam.now());
+            return session.report(subject, Err(Finding { what, sector: Some(first) }));
         }
-        let checked = subject.model.borrow_mut().end_read(op, &content, life.seam.now());
-        life.report(subject, checked);
+        let checked = subject.model.borrow_mut().end_read(op, &content, session.seam.now());
+        session.report(subject, checked);
         if self.random.percent(10) {
             let pause = Nanos::from_micros(self.random.between(1, 3_000));
-            life.seam.sleep(pause).await;
+            session.seam.sleep(pause).await;
             let later = tags(&pieces);
             if let Some(index) = content.iter().zip(&later).position(|(before, after)| before != after) {
                 let (before, after) = (content[index], later[index]);
                 let what = format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
-                life.report(subject, Err(Finding { what, sector: Some(first + index as u64) }));
+                session.report(subject, Err(Finding { what, sector: Some(first + index as u64) }));
             }
         }
     }
 
-    async fn write(&mut self, life: &Life, subject: &Subject, first: u64, count: u64) {
+    async fn write(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
         let fua = self.random.percent(5);
-        let (op, marks) = life.begin(subject, self.number, OpKind::Write, first..first + count, fua);
+        let (op, marks) = session.begin(subject, self.number, OpKind::Write, first..first + count, fua);
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
-        let mut source = Source { volume: subject.number, op, first };
-        let once = life.options.once && self.written.is_multiple_of(ONE_IN);
+        let mut source = TagSource { volume: subject.number, op, first };
+        let once = session.options.once && self.written.is_multiple_of(ONE_IN);
         let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
-        // Every other write of whole blocks gives its buffers away instead of having them copied.
+        // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
         self.written += 1;
@@ -188,13 +189,13 @@ impl Client {
             Some(given) => send(&volume, at, len, flags, now, given).await,
             None => send(&volume, at, len, flags, now, &mut source).await,
         };
-        life.end(subject, op, &marks, &result);
+        session.end(subject, op, &marks, &result);
     }
 
-    async fn zero(&mut self, life: &Life, subject: &Subject, kind: OpKind, first: u64, count: u64) {
+    async fn zero(&mut self, session: &Session, subject: &Subject, kind: OpKind, first: u64, count: u64) {
         let fua = self.random.percent(5);
         let discard = kind == OpKind::Discard;
-        let (op, marks) = life.begin(subject, self.number, kind, first..first + count, fua);
+        let (op, marks) = session.begin(subject, self.number, kind, first..first + count, fua);
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, count * SECTOR);
         let flags = ZeroFlags { fua, may_unmap: self.random.percent(50), fast_only: self.random.percent(20) };
@@ -204,38 +205,38 @@ impl Client {
         };
         if !discard && flags.fast_only && result == Err(RequestError::NotFast) {
             let outcome = Outcome::Failed("not fast".into());
-            return subject.model.borrow_mut().end(op, outcome, false, life.seam.now());
+            return subject.model.borrow_mut().end(op, outcome, false, session.seam.now());
         }
-        life.end(subject, op, &marks, &result);
+        session.end(subject, op, &marks, &result);
     }
 
-    async fn flush(&mut self, life: &Life, subject: &Subject) {
-        let (op, marks) = life.begin(subject, self.number, OpKind::Flush, 0..0, false);
+    async fn flush(&mut self, session: &Session, subject: &Subject) {
+        let (op, marks) = session.begin(subject, self.number, OpKind::Flush, 0..0, false);
         let result = subject.volume().flush().await;
-        life.end(subject, op, &marks, &result);
+        session.end(subject, op, &marks, &result);
     }
 
-    async fn allocation(&mut self, life: &Life, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = life.begin(subject, self.number, OpKind::Allocation, first..first + count, false);
+    async fn allocation(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
+        let (op, marks) = session.begin(subject, self.number, OpKind::Allocation, first..first + count, false);
         match subject.volume().allocation(first * SECTOR, count * SECTOR).await {
             Ok(extents) => {
-                let checked = subject.model.borrow_mut().end_allocation(op, &extents, life.seam.now());
-                life.report(subject, checked);
+                let checked = subject.model.borrow_mut().end_allocation(op, &extents, session.seam.now());
+                session.report(subject, checked);
             }
             Err(error) => {
-                life.end(subject, op, &marks, &Err(error));
+                session.end(subject, op, &marks, &Err(error));
             }
         }
     }
 
-    async fn prefetch(&mut self, life: &Life, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = life.begin(subject, self.number, OpKind::Prefetch, first..first + count, false);
+    async fn prefetch(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
+        let (op, marks) = session.begin(subject, self.number, OpKind::Prefetch, first..first + count, false);
         let result = subject.volume().prefetch(first * SECTOR, count * SECTOR).await;
-        life.end(subject, op, &marks, &result);
+        session.end(subject, op, &marks, &result);
     }
 }
 
-/// What pieces say, a tag a sector.
+/// The tags of pieces, one per sector.
 pub fn tags(pieces: &[Piece<SimBlock>]) -> Vec<Tag> {
     let sectors = pieces.iter().flat_map(|piece| {
         let all = piece.block.tags();
@@ -245,54 +246,55 @@ pub fn tags(pieces: &[Piece<SimBlock>]) -> Vec<Tag> {
     sectors.collect()
 }
 
-/// Reads subject `index` whole at the start of a life: before the clients are let in, or beside them.
-pub async fn verify_first(life: Rc<Life>, index: usize, alone: bool) {
-    let subject = &life.subjects[index];
+/// Reads all of subject `index` at the start of a session, before clients are admitted (`alone`) or beside them.
+pub async fn verify_first(session: Rc<Session>, index: usize, alone: bool) {
+    let subject = &session.subjects[index];
     if alone {
-        subject.close(&life.seam).await;
+        subject.close(&session.seam).await;
     }
-    verify(&life, subject, !alone).await;
+    verify(&session, subject, !alone).await;
     if alone {
         subject.open();
     }
-    life.leave();
+    session.leave();
 }
 
-/// Reads the whole volume and holds it against the model; what fails is tried again. `beside`: administrators may be at work.
-pub async fn verify(life: &Life, subject: &Subject, beside: bool) {
+/// Reads the whole volume and checks it against the model; failed reads are retried. With `beside`, administrators may
+/// be active.
+pub async fn verify(session: &Session, subject: &Subject, beside: bool) {
     let chunk = 256 * 1024 / SECTOR;
     let mut first = 0;
-    while first < subject.sectors() && life.finding.borrow().is_none() {
+    while first < subject.sectors() && session.finding.borrow().is_none() {
         if beside {
-            subject.enter(&life.seam).await;
+            subject.enter(&session.seam).await;
         }
         // The volume may have shrunk meanwhile.
         let sectors = first..(first + chunk).min(subject.sectors());
-        let done = sectors.is_empty() || verify_part(life, subject, sectors).await;
+        let done = sectors.is_empty() || verify_part(session, subject, sectors).await;
         if beside {
             subject.leave();
         }
         match done {
             true => first += chunk,
-            false => life.seam.sleep(Nanos::from_millis(20)).await,
+            false => session.seam.sleep(Nanos::from_millis(20)).await,
         }
     }
 }
 
-async fn verify_part(life: &Life, subject: &Subject, sectors: Range<u64>) -> bool {
+async fn verify_part(session: &Session, subject: &Subject, sectors: Range<u64>) -> bool {
     let count = sectors.end - sectors.start;
-    let (op, marks) = life.begin(subject, 0, OpKind::Read, sectors.clone(), false);
+    let (op, marks) = session.begin(subject, 0, OpKind::Read, sectors.clone(), false);
     let mut pieces = Vec::new();
     let result = subject.volume().read(sectors.start * SECTOR, (count * SECTOR) as usize, &mut pieces).await;
     if result.is_err() {
-        return life.end(subject, op, &marks, &result);
+        return session.end(subject, op, &marks, &result);
     }
-    let checked = subject.model.borrow_mut().end_read(op, &tags(&pieces), life.seam.now());
-    life.report(subject, checked);
+    let checked = subject.model.borrow_mut().end_read(op, &tags(&pieces), session.seam.now());
+    session.report(subject, checked);
     true
 }
 
-/// Writes, at first without waiting if `now`.
+/// Writes; with `now` it first tries the synchronous path.
 async fn send(
     volume: &Volume<SimSeam>,
     at: u64,

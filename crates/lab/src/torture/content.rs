@@ -1,4 +1,4 @@
-//! What torture writes: every sector carries a tag that names the volume, the operation and the sector that it belongs to.
+//! Content of torture's writes: every sector carries a tag with its volume, operation and sector number.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub type OpId = u32;
 const OP_BITS: u32 = 28;
 const SECTOR_BITS: u32 = 24;
 
-/// A sector's content. Zero is a zeroed sector; everything else says where it belongs.
+/// Content of a sector. Zero is a zeroed sector; any other value names volume, operation and sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
@@ -18,28 +18,28 @@ impl Tag {
     /// A sector of zeroes.
     pub const ZERO: Tag = Tag(0);
 
-    /// What operation `op` writes to `sector` of `volume` (at least 1).
+    /// The tag that operation `op` writes to `sector` of `volume` (at least 1).
     pub fn new(volume: u16, op: OpId, sector: u64) -> Tag {
         assert!((1..1 << 12).contains(&volume) && op < 1 << OP_BITS && sector < 1 << SECTOR_BITS, "tag out of range");
         Tag(u64::from(volume) << (OP_BITS + SECTOR_BITS) | u64::from(op) << SECTOR_BITS | sector)
     }
 
-    /// The volume that it belongs to; 0 for zeroes.
+    /// The volume of the tag; 0 for zeroes.
     pub fn volume(self) -> u16 {
         (self.0 >> (OP_BITS + SECTOR_BITS)) as u16
     }
 
-    /// The operation that wrote it.
+    /// The operation that wrote the tag.
     pub fn op(self) -> OpId {
         ((self.0 >> SECTOR_BITS) & ((1 << OP_BITS) - 1)) as OpId
     }
 
-    /// The sector that it was written to.
+    /// The sector that the tag was written to.
     pub fn sector(self) -> u64 {
         self.0 & ((1 << SECTOR_BITS) - 1)
     }
 
-    /// Fills one sector.
+    /// Fills one sector with the tag.
     pub fn fill(self, sector: &mut [u8]) {
         assert_eq!(sector.len(), SECTOR_BYTES, "a tag fills one sector");
         for word in sector.as_chunks_mut::<8>().0 {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_names_volume_operation_and_sector() {
+    fn tag_names_volume_operation_and_sector() {
         let tag = Tag::new(7, 123_456, 8_191);
         assert_eq!((tag.volume(), tag.op(), tag.sector()), (7, 123_456, 8_191));
         assert_ne!(tag, Tag::ZERO);

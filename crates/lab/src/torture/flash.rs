@@ -1,4 +1,4 @@
-//! The flash log under torture: what is drawn for it, its devices, and their one failure.
+//! The flash log under torture: its drawn options, its devices and their faults.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,36 +10,37 @@ use seam::{DiskOpen, Geometry, Nanos, Seam};
 
 use crate::random::Random;
 
-/// Where segments begin.
+/// Offset of the first segment.
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// What is drawn for the log.
+/// Drawn options of the log.
 #[derive(Clone, Debug)]
 pub struct FlashOptions {
-    /// Devices, 1 to 3; the third holds pages alone.
+    /// Number of devices, 1 to 3; the third holds pages alone.
     pub devices: usize,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     pub segment_bytes: u64,
-    /// Segments of each device.
+    /// Segments per device.
     pub segments: u64,
     /// [`engine::CoreSpec::rest_percent`].
     pub rest_percent: u32,
-    /// When in each life the first of two devices fails for the rest of it.
+    /// Time in each session at which the first of two devices fails until the session ends.
     pub fails_at: Option<Nanos>,
-    /// When in each life the first of two devices hangs until clients are done.
+    /// Time in each session at which the first of two devices hangs until the clients have ended.
     pub hangs_at: Option<Nanos>,
-    /// What the first of several devices does to reads in silence or with an error, by how many in a million; the third, too.
+    /// Read fault of the first of several devices, and of the third, with its rate per million reads.
     pub bad_reads: Option<(Fault, u32)>,
-    /// When in each life the third device fails for the rest of it.
+    /// Time in each session at which the third device fails until the session ends.
     pub third_fails_at: Option<Nanos>,
-    /// Blocks that are compared with the backing when a volume is attached. Nobody but the engine writes there, so nothing must depend on it.
+    /// Blocks that are compared with the backing when a volume is attached. Only the engine writes to the backing, so
+    /// no result may depend on this value.
     pub check_blocks: usize,
-    /// A rule that the store breaks, so that a test sees the harness notice. Never drawn.
+    /// A rule that the store violates, which lets a test prove that the harness can fail. Never drawn.
     pub sabotage: flash::Sabotage,
 }
 
 impl FlashOptions {
-    /// Draws everything, or that there is no log, apart from all else that is drawn from the seed.
+    /// Draws all options, or that there is no log. The draws are independent of all other draws from the seed.
     pub fn draw(seed: u64) -> Option<FlashOptions> {
         let mut random = Random::new(seed, 9_000);
         if random.percent(50) {
@@ -49,7 +50,7 @@ impl FlashOptions {
         let mut hangs = Random::new(seed, 9_007);
         let moment = |random: &mut Random| Nanos::from_micros(random.between(1, 300_000));
         let mut rests = Random::new(seed, 9_001);
-        // Often much more than memory holds.
+        // Often the log holds much more than memory.
         let more = rests.pick(&[0, 0, 100, 400]);
         let hangs_at = (devices >= 2 && hangs.percent(20)).then(|| moment(&mut hangs));
         Some(FlashOptions {
@@ -87,7 +88,7 @@ impl FlashOptions {
         PathBuf::from(format!("flash{}", device + 1))
     }
 
-    /// Puts the devices into a first world.
+    /// Adds the devices to the first world.
     pub fn add_disks(&self, world: &World) {
         (0..self.devices).for_each(|device| self.add_device(world, FlashOptions::path(device)));
     }
@@ -105,12 +106,12 @@ impl FlashOptions {
         world.add_disk(path, SimDiskSpec { geometry, timing, cache: WriteCache::Volatile });
     }
 
-    /// Puts more devices like the first ones into a first world.
+    /// Adds further devices of the same kind to the first world.
     pub fn add_named(&self, world: &World, names: &[&str]) {
         names.iter().for_each(|name| self.add_device(world, PathBuf::from(name)));
     }
 
-    /// Opens the log for an engine; a first life formats it. `empty`: nothing may be found in it.
+    /// Opens the log for an engine; the first session formats it. With `empty` any record found is an error.
     pub async fn open(&self, seam: &SimSeam, core: &Core<SimSeam>, first: bool, empty: bool) -> Result<(), String> {
         let mut disks = Vec::new();
         for device in 0..self.devices {
@@ -127,37 +128,37 @@ impl FlashOptions {
                 .await
                 .map_err(|error| error.to_string())?;
         if empty && let Some(record) = found.first() {
-            return Err(format!("after an orderly stop the log still holds {record:?} and {} more", found.len() - 1));
+            return Err(format!("after a clean stop the log still holds {record:?} and {} more", found.len() - 1));
         }
         core.open_log(store, found);
         Ok(())
     }
 
-    /// Begins the life of the devices: some may fail in it.
-    pub fn live(&self, world: &World) {
-        let strike = |device: usize, rule: Rule| {
-            world.disk(FlashOptions::path(device)).expect("added when the first world began").add_fault(rule);
+    /// Adds the devices' faults at the start of a session.
+    pub fn inject_faults(&self, world: &World) {
+        let inject = |device: usize, rule: Rule| {
+            world.disk(FlashOptions::path(device)).expect("added to the first world").add_fault(rule);
         };
         for (device, at) in [(0, self.fails_at), (2, self.third_fails_at)] {
             if let Some(at) = at {
-                strike(device, Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+                inject(device, Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
             }
         }
         if let Some(at) = self.hangs_at {
-            strike(0, Rule::new(Fault::Hang, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+            inject(0, Rule::new(Fault::Hang, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
         }
         if let Some((fault, share)) = self.bad_reads {
-            // The second device stays sound: what is dirty has one good copy at least.
+            // The second device stays sound, so dirty data keeps at least one good copy.
             for device in (0..self.devices).step_by(2) {
-                strike(device, Rule::new(fault, Ops::READ, When::PerMillion(share)));
+                inject(device, Rule::new(fault, Ops::READ, When::PerMillion(share)));
             }
         }
     }
 
-    /// A device that hangs answers what it was asked, and is healthy from then on.
-    pub fn calm(&self, world: &World) {
+    /// Ends a hang: the device answers the outstanding requests and is healthy from then on.
+    pub fn end_hang(&self, world: &World) {
         if self.hangs_at.is_some() {
-            let device = world.disk(FlashOptions::path(0)).expect("added when the first world began");
+            let device = world.disk(FlashOptions::path(0)).expect("added to the first world");
             device.clear_faults();
             device.answer_hung(Nanos::from_millis(1));
         }
@@ -167,9 +168,9 @@ impl FlashOptions {
 impl fmt::Display for FlashOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
-        write!(f, ", blocks rest from {} % on", self.rest_percent)?;
-        let troubles = [("first", "fails", self.fails_at), ("third", "fails", self.third_fails_at)];
-        for (which, what, at) in troubles.into_iter().chain([("first", "hangs", self.hangs_at)]) {
+        write!(f, ", blocks spill from {} % on", self.rest_percent)?;
+        let faults = [("first", "fails", self.fails_at), ("third", "fails", self.third_fails_at)];
+        for (which, what, at) in faults.into_iter().chain([("first", "hangs", self.hangs_at)]) {
             if let Some(at) = at {
                 write!(f, ", the {which} {what} after {at}")?;
             }

@@ -1,9 +1,9 @@
-//! A disk that hangs beside healthy volumes: from one seed, a world in which a backing, a flash mirror or both mirrors
-//! answer nothing for a while or for the rest of it, and what that may cost the others.
+//! A disk that hangs beside healthy volumes. One seed draws a world in which a backing, one flash mirror or both
+//! mirrors stop answering, for some time or until the end, and the check bounds the effect on the other volumes.
 //!
-//! Healthy volumes keep nine tenths of their rate, and none of their requests waits longer than [`WAIT_MAX`]. Where
-//! both mirrors hang, requests wait for the time after which the last one is given up, and no longer. Every client
-//! knows what it wrote, so that each read is checked, and what was flushed is there after the end.
+//! Healthy volumes keep nine tenths of their rate, and none of their requests waits longer than [`WAIT_MAX`]. With both
+//! mirrors hung, requests wait no longer than the time-out after which the last mirror is dropped. Every client records
+//! its writes, so that each read is checked and flushed data is checked after the end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,55 +15,55 @@ use flash::{FormatOptions, OpenOptions, Store};
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec, WriteCache};
 use seam::{Nanos, Seam};
 
+use crate::fixture::{Fixture, lively_disk, read, spec, write};
 use crate::random::Random;
-use crate::rig::{Rig, lively_disk, read, spec, write};
 
 const MIB: u64 = 1 << 20;
-/// No request of a healthy volume waits longer: the time after which a mirror that hangs is out, and a second.
+/// Longest wait of a healthy volume's request: the time-out that drops a hung mirror, plus a second.
 const WAIT_MAX: Nanos = Nanos::from_secs(3);
-/// The same where both mirrors hang.
+/// Longest wait while both mirrors hang.
 const WAIT_MAX_LAST: Nanos = Nanos::from_secs(33);
-/// Clients of each volume.
+/// Clients per volume.
 const CLIENTS: u64 = 4;
-/// Blocks that a client uses, each CLIENTS apart.
+/// Blocks per client, `CLIENTS` blocks apart.
 const BLOCKS: u64 = 1_000;
-/// Pause between two requests of a client: their rate is theirs, and no disk's.
+/// Pause between two requests of a client. It, not a disk, determines the client's rate.
 const PAUSE: Nanos = Nanos::from_millis(40);
-/// The rate is taken for so long before the disk hangs.
+/// Time before the hang over which the rate is measured.
 const BEFORE: Nanos = Nanos::from_secs(10);
 
-/// What hangs.
+/// The hung device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hung {
     /// The backing of the first volume.
     Backing,
     /// The first of two flash devices.
     Mirror,
-    /// Both of them.
+    /// Both flash devices.
     BothMirrors,
 }
 
 /// Everything that a run depends on.
 #[derive(Clone, Debug)]
 pub struct HangOptions {
-    /// What else is drawn is drawn from it.
+    /// Seed of all other draws.
     pub seed: u64,
-    /// Volumes, each on a disk of its own.
+    /// Number of volumes, each on its own disk.
     pub volumes: u64,
-    /// Segments of each of two flash devices, of 256 KiB; none: there is no flash.
+    /// Segments of 256 KiB on each of two flash devices; `None` without flash.
     pub segments: Option<u64>,
-    /// What hangs.
+    /// The hung device.
     pub hung: Hung,
-    /// Reads alone hang.
+    /// True when only reads hang.
     pub reads_alone: bool,
-    /// For how long.
+    /// Duration of the hang.
     pub lasts: Nanos,
-    /// The world crashes then; else the disk answers what it was asked.
+    /// True: the world crashes during the hang; false: the disk answers the outstanding requests.
     pub crashes: bool,
 }
 
 impl HangOptions {
-    /// Draws everything.
+    /// Draws all options.
     pub fn draw(seed: u64) -> HangOptions {
         let mut random = Random::new(seed, 9_005);
         let segments = random.percent(70).then(|| random.pick(&[60, 200, 400]));
@@ -93,60 +93,68 @@ impl fmt::Display for HangOptions {
     }
 }
 
-/// What a client has written to one of its blocks.
+/// Versions that a client has written to one of its blocks.
 #[derive(Clone, Copy, Default)]
 struct Written {
-    /// The newest version that was acknowledged, and the newest that was sent.
+    /// Newest acknowledged version.
     acknowledged: u64,
+    /// Newest version sent.
     sent: u64,
-    /// The newest version that a flush covered.
+    /// Newest version covered by a flush.
     flushed: u64,
 }
 
-/// One volume and what is known of it.
+/// A volume and the versions that its clients have written.
 struct Subject {
     volume: Volume<SimSeam>,
     blocks: RefCell<BTreeMap<u64, Written>>,
-    /// Requests that were answered.
+    /// Answered requests.
     answered: Cell<u64>,
-    /// Requests under way, and since when.
+    /// Requests in flight by client, with their start times.
     under_way: RefCell<BTreeMap<u64, Nanos>>,
     longest: Cell<Nanos>,
     failed: Cell<u64>,
 }
 
 impl Subject {
-    /// The longest time that a request has waited, those under way included.
+    /// Longest wait of a request, including requests in flight.
     fn longest(&self, now: Nanos) -> Nanos {
         let waiting = self.under_way.borrow().values().map(|begun| now.since(*begun)).max();
         waiting.unwrap_or_default().max(self.longest.get())
     }
 }
 
-/// What is wrong, for people.
+/// Description of a violated promise.
 pub type Broken = String;
 
-/// Runs it.
+/// Runs the options.
 pub fn run(options: &HangOptions) -> Result<(), Broken> {
     let told = |what: String| Err(format!("{options}: {what}"));
-    let (rig, subjects) = first_life(options);
+    let (fixture, subjects) = first_session(options);
     let stop = Rc::<Cell<bool>>::default();
     let broken = Rc::<RefCell<Option<Broken>>>::default();
     for (index, subject) in subjects.iter().enumerate() {
         for client in 0..CLIENTS {
             let random = Random::new(options.seed, 9_100 + index as u64 * CLIENTS + client);
-            rig.seam.spawn(work(rig.seam.clone(), subject.clone(), client, random, stop.clone(), broken.clone()));
+            fixture.seam.spawn(work(
+                fixture.seam.clone(),
+                subject.clone(),
+                client,
+                random,
+                stop.clone(),
+                broken.clone(),
+            ));
         }
     }
-    rig.seam.spawn(give_up_map(rig.core.clone()));
-    let pass = |time: Nanos| rig.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
-    // Memory fills, the flash log turns.
+    fixture.seam.spawn(give_up_map(fixture.core.clone()));
+    let pass = |time: Nanos| fixture.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
+    // Memory fills, and the flash log wraps around.
     pass(BEFORE)?;
     let counted = || subjects.iter().map(|subject| subject.answered.get()).collect::<Vec<_>>();
     let start = counted();
     pass(BEFORE)?;
     let before = counted();
-    let hung = disks(&rig, options);
+    let hung = disks(&fixture, options);
     let ops = if options.reads_alone { Ops::READ } else { Ops::ALL };
     hung.iter().for_each(|disk| disk.add_fault(Rule::new(Fault::Hang, ops, When::Always)));
     pass(options.lasts)?;
@@ -159,25 +167,25 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
         if index == 0 && options.hung == Hung::Backing {
             continue;
         }
-        let longest = subject.longest(rig.world.now());
+        let longest = subject.longest(fixture.world.now());
         if longest > wait_max {
-            return told(format!("a request of volume {index} waited for {longest}"));
+            return told(format!("a request of volume {index} waited {longest}"));
         }
         if options.hung == Hung::BothMirrors {
             continue;
         }
         let (was, is) = (before[index] - start[index], after[index] - before[index]);
-        // In tenths of requests a second.
+        // In tenths of requests per second.
         let (was, is) = (was * 10_000 / BEFORE.as_millis(), is * 10_000 / options.lasts.as_millis());
         if is * 10 < was * 9 {
-            return told(format!("volume {index} did {is} requests in ten seconds, and {was} before"));
+            return told(format!("volume {index} completed {is} requests in ten seconds instead of {was}"));
         }
         if subject.failed.get() > 0 {
             return told(format!("{} requests of volume {index} failed", subject.failed.get()));
         }
     }
     if options.crashes {
-        return crash(options, rig, subjects);
+        return crash(options, fixture, subjects);
     }
     for disk in &hung {
         disk.clear_faults();
@@ -189,31 +197,31 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
     for (index, subject) in subjects.iter().enumerate() {
         let left: Vec<_> = subject.under_way.borrow().values().copied().collect();
         if !left.is_empty() {
-            let now = rig.world.now();
-            return told(format!("requests of volume {index} since {left:?} are not answered at {now}"));
+            let now = fixture.world.now();
+            return told(format!("requests of volume {index} sent at {left:?} are not answered at {now}"));
         }
-        verify(&rig, subject).map_err(|what| format!("{options}: volume {index}: {what}"))?;
+        verify(&fixture, subject).map_err(|what| format!("{options}: volume {index}: {what}"))?;
     }
     broken.take().map_or(Ok(()), told)
 }
 
-/// A world with volumes and, if they are wanted, new flash devices.
-fn first_life(options: &HangOptions) -> (Rig, Vec<Rc<Subject>>) {
-    let rig = rig(options.seed);
+/// Creates a world with volumes and, if drawn, newly formatted flash devices.
+fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
+    let fixture = fixture(options.seed);
     for index in 0..options.volumes {
-        rig.add_disk(&name(index), lively_disk(32 * MIB));
+        fixture.add_disk(&name(index), lively_disk(32 * MIB));
     }
     if let Some(segments) = options.segments {
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
         for device in FLASH {
             let size = SimDiskSpec::new(MIB + segments * SEGMENT);
-            rig.add_disk(device, SimDiskSpec { timing, cache: WriteCache::Volatile, ..size });
+            fixture.add_disk(device, SimDiskSpec { timing, cache: WriteCache::Volatile, ..size });
         }
-        let disks = FLASH.map(|device| rig.open(device));
+        let disks = FLASH.map(|device| fixture.open(device));
         let format = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
-        rig.world.block_on(Store::format(&rig.seam, &disks, format)).expect("they are new");
+        fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("new devices");
     }
-    let volumes = serve(&rig, options);
+    let volumes = serve(&fixture, options);
     let subjects = volumes.into_iter().map(|volume| {
         Rc::new(Subject {
             volume,
@@ -225,7 +233,7 @@ fn first_life(options: &HangOptions) -> (Rig, Vec<Rc<Subject>>) {
         })
     });
     let subjects = subjects.collect();
-    (rig, subjects)
+    (fixture, subjects)
 }
 
 const FLASH: [&str; 2] = ["flash0", "flash1"];
@@ -235,38 +243,38 @@ fn name(index: u64) -> String {
     format!("disk{index}")
 }
 
-fn rig(seed: u64) -> Rig {
-    Rig::new(WorldSpec { blocks: 4_096, ..WorldSpec::new(seed) }, CoreSpec::default())
+fn fixture(seed: u64) -> Fixture {
+    Fixture::new(WorldSpec { blocks: 4_096, ..WorldSpec::new(seed) }, CoreSpec::default())
 }
 
-/// Opens the log, if there is one, and serves the volumes with what it holds of them.
-fn serve(rig: &Rig, options: &HangOptions) -> Vec<Volume<SimSeam>> {
+/// Opens the log, if any, and attaches the volumes with their dirty data from it.
+fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
-        let disks = FLASH.map(|device| rig.open(device));
-        let opened = rig.world.block_on(Store::open(&rig.seam, &disks, OpenOptions::default()));
-        let (store, found) = opened.expect("a copy is whole");
-        rig.core.open_log(store, found);
+        let disks = FLASH.map(|device| fixture.open(device));
+        let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
+        let (store, found) = opened.expect("one copy is intact");
+        fixture.core.open_log(store, found);
     }
     let volumes = (0..options.volumes).map(|index| {
-        let backing = engine::Backing::plain(rig.open(&name(index)));
-        let volume = rig.core.attach_recovered(spec(&name(index), |_| ()), backing);
-        rig.world.block_on(volume).expect("what the log holds is there")
+        let backing = engine::Backing::plain(fixture.open(&name(index)));
+        let volume = fixture.core.attach_recovered(spec(&name(index), |_| ()), backing);
+        fixture.world.block_on(volume).expect("the log is readable")
     });
     volumes.collect()
 }
 
 /// The disks that hang.
-fn disks(rig: &Rig, options: &HangOptions) -> Vec<DiskControl> {
+fn disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
     let first = name(0);
     let names: &[&str] = match options.hung {
         Hung::Backing => &[&first],
         Hung::Mirror => &FLASH[..1],
         Hung::BothMirrors => &FLASH,
     };
-    names.iter().map(|name| rig.world.disk(name).expect("it was added")).collect()
+    names.iter().map(|name| fixture.world.disk(name).expect("a disk of this world")).collect()
 }
 
-/// A client: writes, reads and flushes, one after the other.
+/// A client that writes, reads and flushes, one request at a time.
 async fn work(
     seam: SimSeam,
     subject: Rc<Subject>,
@@ -296,7 +304,7 @@ async fn work(
     }
 }
 
-/// As the daemon does: once no flash device is left, writes to backings wait until the map of clean pages is given up.
+/// Abandons the map of clean pages once no flash device is left, as the daemon does. Writes to backings wait for it.
 async fn give_up_map(core: Core<SimSeam>) {
     let (Some(log), Some(pages)) = (core.log(), core.pages()) else { return };
     while log.copies() > 0 || pages.failed().is_none() {
@@ -305,7 +313,7 @@ async fn give_up_map(core: Core<SimSeam>) {
     pages.abandon();
 }
 
-/// False when it failed.
+/// Flushes the volume; false when the flush failed.
 async fn flush(subject: &Subject) -> Result<bool, Broken> {
     let covered: Vec<_> =
         subject.blocks.borrow().iter().map(|(block, written)| (*block, written.acknowledged)).collect();
@@ -344,23 +352,23 @@ async fn get(subject: &Subject, block: u64) -> Result<bool, Broken> {
     }
 }
 
-/// Reads everything back. What had failed is not asked for again.
-fn verify(rig: &Rig, subject: &Subject) -> Result<(), Broken> {
+/// Reads every block back. Failed reads are not retried.
+fn verify(fixture: &Fixture, subject: &Subject) -> Result<(), Broken> {
     let blocks: Vec<_> = subject.blocks.borrow().keys().copied().collect();
-    blocks.into_iter().try_for_each(|block| rig.world.block_on(get(subject, block)).map(drop))
+    blocks.into_iter().try_for_each(|block| fixture.world.block_on(get(subject, block)).map(drop))
 }
 
-/// The world loses its power while the disk hangs; what was flushed has to be there.
-fn crash(options: &HangOptions, rig: Rig, subjects: Vec<Rc<Subject>>) -> Result<(), Broken> {
+/// Crashes the world during the hang and checks that flushed data is there.
+fn crash(options: &HangOptions, fixture: Fixture, subjects: Vec<Rc<Subject>>) -> Result<(), Broken> {
     let blocks: Vec<_> = subjects.iter().map(|subject| subject.blocks.take()).collect();
     drop(subjects);
-    let rig = rig.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
-    let volumes = serve(&rig, options);
+    let fixture = fixture.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
+    let volumes = serve(&fixture, options);
     for (index, (volume, blocks)) in volumes.iter().zip(blocks).enumerate() {
         for (block, written) in blocks {
-            let found = rig.world.block_on(read(volume, block * 8, 8));
+            let found = fixture.world.block_on(read(volume, block * 8, 8));
             let found = found.map_err(|error| format!("{options}: volume {index}, block {block}: {error}"))?;
-            // Without two copies writes go to the backing, which may tear a block down to a sector.
+            // Without two copies writes go to the backing, where a crash may tear a block at a sector boundary.
             let is_right = found.iter().all(|version| (written.flushed..=written.sent).contains(version));
             if !is_right {
                 let Written { flushed, sent, .. } = written;

@@ -1,4 +1,4 @@
-//! Everything that clients and administrators did to one volume, and what came of it, in the order it happened.
+//! History of one volume: all operations of clients and administrators with their outcomes, in order.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use seam::Nanos;
 
 use super::content::OpId;
 
-/// Position in the total order of beginnings and ends of operations.
+/// Position in the total order of operation begins and ends.
 pub type Tick = u64;
 
-/// What was asked.
+/// Kind of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// The content that was there before everything else.
+    /// The initial content of the volume.
     Initial,
     /// A write.
     Write,
@@ -22,31 +22,31 @@ pub enum OpKind {
     Discard,
     /// A read.
     Read,
-    /// A flush; of all sectors.
+    /// A flush of all sectors.
     Flush,
-    /// Allocation status.
+    /// An allocation status request.
     Allocation,
-    /// A hint to read.
+    /// A prefetch hint.
     Prefetch,
-    /// A drain (destage of all, detaching); of all sectors.
+    /// A drain (destage of all, or detach) of all sectors.
     Drain(String),
-    /// Anything that an administrator or the world does; of all sectors.
+    /// An event caused by an administrator or the world, on all sectors.
     Event(String),
-    /// What fate does; told only in the whole volume's history.
-    Trouble(String),
+    /// An injected fault; listed only in the history of the whole volume.
+    Fault(String),
 }
 
 impl OpKind {
-    /// True when it gives the sectors new content.
+    /// True when the operation changes the content of its sectors.
     pub fn changes(&self) -> bool {
         matches!(self, OpKind::Initial | OpKind::Write | OpKind::Zero | OpKind::Discard)
     }
 }
 
-/// How it ended.
+/// Outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not yet, or never: the world crashed first.
+    /// Not ended, or cut off by a crash.
     Pending,
     /// Acknowledged.
     Ok,
@@ -54,33 +54,33 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// What became of a write that nobody held when the backing forgot what was not flushed.
+/// State of a write that only the backing held when the backing lost its unflushed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The backing never forgot it.
+    /// The backing has not lost the write.
     None,
-    /// It may be gone, and no flush has said so yet.
-    Untold,
-    /// It may be gone for good: a flush failed afterwards.
-    Told,
+    /// The write may be lost, and no flush has reported it yet.
+    Unreported,
+    /// The write may be lost, and a failed flush has reported it.
+    Reported,
 }
 
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// Who asked: a client's number, or 0 for the world.
+    /// Number of the client; 0 for the world.
     pub client: u16,
-    /// What was asked.
+    /// Kind of the operation.
     pub kind: OpKind,
     /// First sector.
     pub first: u64,
-    /// Sectors.
+    /// Number of sectors.
     pub count: u64,
-    /// Acknowledged only when durable.
+    /// The acknowledgement promises durability.
     pub fua: bool,
-    /// When it was submitted.
+    /// Tick of the submission.
     pub begin: Tick,
-    /// When its end was seen; [`Tick::MAX`] while pending.
+    /// Tick of the completion; [`Tick::MAX`] while pending.
     pub end: Tick,
     /// Virtual time of `begin`.
     pub began_at: Nanos,
@@ -88,23 +88,25 @@ pub struct Op {
     pub ended_at: Nanos,
     /// How it ended.
     pub outcome: Outcome,
-    /// The volume promised durability by age alone (write-back-volatile) when it ended.
+    /// True if the volume promised durability only after the deferral time (write-back-volatile) when the operation
+    /// ended.
     pub volatile: bool,
-    /// Nothing held a copy until a flush, so a backing that forgot unflushed data forgot this.
-    pub unheld: bool,
-    /// Whether the backing forgot it.
+    /// True if only the backing holds the write until a flush. A backing that loses its unflushed data loses this
+    /// write.
+    pub write_through: bool,
+    /// State of the write after a loss in the backing.
     pub loss: Loss,
 }
 
 impl Op {
-    /// True when `sector` belongs to it.
+    /// True when the operation concerns `sector`.
     pub fn covers(&self, sector: u64) -> bool {
         matches!(self.kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_))
             || (self.first..self.first + self.count).contains(&sector)
     }
 }
 
-/// One line for people: number, who, what, where, when, outcome.
+/// One line of text: number, client, kind, sectors, times, outcome.
 pub struct Line<'a>(pub OpId, pub &'a Op);
 
 impl fmt::Display for Line<'_> {
@@ -112,7 +114,7 @@ impl fmt::Display for Line<'_> {
         let Line(id, op) = self;
         write!(f, "op {id:>6}  client {:>2}  ", op.client)?;
         match &op.kind {
-            OpKind::Drain(text) | OpKind::Event(text) | OpKind::Trouble(text) => write!(f, "-- {text}")?,
+            OpKind::Drain(text) | OpKind::Event(text) | OpKind::Fault(text) => write!(f, "-- {text}")?,
             OpKind::Flush => write!(f, "flush")?,
             kind => {
                 let fua = if op.fua { " fua" } else { "" };
@@ -129,8 +131,8 @@ impl fmt::Display for Line<'_> {
         }?;
         match op.loss {
             Loss::None => Ok(()),
-            Loss::Untold => f.write_str(", forgotten by the backing"),
-            Loss::Told => f.write_str(", forgotten by the backing, a flush said so"),
+            Loss::Unreported => f.write_str(", lost by the backing"),
+            Loss::Reported => f.write_str(", lost by the backing and reported by a flush"),
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Torture: the engine in a hostile simulated world, checked against the promises. Everything follows from one seed.
+//! Torture: the engine in a hostile simulated world, checked against the promises. Everything is derived from one seed.
 
 mod admin;
-mod bench;
 pub mod campaign;
 mod client;
 pub mod content;
-mod fate;
+pub mod deployment;
+mod faults;
 pub mod flash;
 pub mod hang;
 pub mod history;
 pub mod model;
 pub mod options;
 mod run;
+mod session;
 mod shrink;
-pub mod site;
 
 use std::fmt;
 
@@ -27,51 +27,51 @@ pub use options::Options;
 pub use run::run;
 pub use shrink::shrink;
 
-/// What runs have done.
+/// Totals of the runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Seeds that were run.
+    /// Seeds run.
     pub seeds: u64,
-    /// Lives lived.
+    /// Sessions run.
     pub lives: u64,
-    /// Operations of clients.
+    /// Client operations.
     pub operations: u64,
-    /// Pages that volumes put on flash.
+    /// Pages that volumes promoted to flash.
     pub promotions: u64,
-    /// Blocks that they read from there.
+    /// Blocks that volumes read from flash.
     pub flash_blocks_read: u64,
-    /// Requests that waited for those of other volumes.
+    /// Requests that waited for requests of other volumes.
     pub share_waits: u64,
     /// Requests that waited for their volume's limit.
     pub limit_waits: u64,
-    /// Volumes that were not served for what an administrator had done between two lives.
+    /// Volumes refused because of an administrator's action between two sessions.
     pub refusals: u64,
-    /// What administrators did between two lives.
-    pub mischiefs: u64,
-    /// Blocks and zero-ranges that were taken back from the memory of a killed process.
+    /// Administrator actions between two sessions.
+    pub administrator_actions: u64,
+    /// Blocks and zero-ranges recovered from the memory of a killed process.
     pub taken_back: u64,
     /// Requests to the backings.
     pub backing_requests: u64,
-    /// Virtual time passed.
+    /// Virtual time that passed.
     pub virtual_time: Nanos,
-    /// Differs when anything that happened differs.
+    /// Hash of everything that happened.
     pub trace_hash: u64,
-    /// Everything that happened, where it was asked for.
+    /// Full trace, if it was requested.
     pub trace: Vec<u8>,
 }
 
-/// A broken promise, with everything needed to have it again.
+/// A violated promise, with everything needed to reproduce it.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What the run was.
+    /// Options of the run.
     pub options: Options,
-    /// The fault that was built in, if any.
+    /// Built-in fault, if any.
     pub sabotage: Sabotage,
-    /// What was promised and what was seen.
+    /// The promise and the observation.
     pub what: String,
-    /// What had happened to that place.
+    /// History of the affected sector or volume.
     pub history: String,
-    /// The requests to the backings in the last life, a line each, where they were asked for.
+    /// Requests to the backings in the last session, one per line, if they were recorded.
     pub trace: String,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Violation {
             writeln!(f, "  sabotage {:?}", self.sabotage)?;
         }
         writeln!(f, "BROKEN: {}\n{}", self.what, self.history)?;
-        let administrator = if self.options.site.is_some() { " --administrator" } else { "" };
+        let administrator = if self.options.deployment.is_some() { " --administrator" } else { "" };
         writeln!(f, "again: hotset torture --seeds {}..{}{administrator}", self.options.seed, self.options.seed + 1)
     }
 }

@@ -1,16 +1,17 @@
-//! The promises as a model: for every sector, which versions a read may return now and which may be there after a crash.
+//! Model of the promises: for every sector, the versions that a read may return and the versions that may be there
+//! after a crash.
 //!
-//! Operations have a beginning and an end in one total order of ticks. Version `a` is *superseded by* `b` when `b` began after
-//! `a` had ended. From that follow all checks:
+//! Operations have a begin and an end in one total order of ticks. Version `a` is *superseded by* `b` when `b` began
+//! after `a` had ended. All checks follow from that:
 //!
-//! - **read** (promise 1): any version that no acknowledged version supersedes, of those acknowledged before the read began;
-//! - **crash** (promises 2, 3): any version that no *durable* version supersedes; durable is what was acknowledged before a
-//!   successful flush began, or with FUA;
-//! - **drained** (promise 4): the backing's own content, held to the rule of a read that began with the drain;
+//! - **read** (promise 1): any version not superseded by a version that was acknowledged before the read began;
+//! - **crash** (promises 2, 3): any version not superseded by a *durable* version. A version is durable when it was
+//!   acknowledged before a successful flush began, or with FUA;
+//! - **drained** (promise 4): the backing's own content, under the rule of a read that began with the drain;
 //! - **allocation** (R4): *zero* or *hole* only where a read could have returned zeroes.
 //!
-//! A failed write is a version that never supersedes. What a read saw counts as acknowledged again at that read, so that content
-//! may not swing between two versions that are both settled.
+//! A failed write is a version that never supersedes. A version returned by a read counts as acknowledged again at that
+//! read, so the content may not alternate between two settled versions.
 
 use std::ops::Range;
 
@@ -19,55 +20,56 @@ use seam::{AllocationExtent, Nanos};
 use super::content::{OpId, Tag};
 use super::history::{Line, Loss, Op, OpKind, Outcome, Tick};
 
-/// A broken promise.
+/// A violated promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was promised and what was seen.
+    /// The promise and the observation.
     pub what: String,
-    /// Where.
+    /// The affected sector.
     pub sector: Option<u64>,
 }
 
-/// A version of a sector: an operation's, or the same seen again by a read.
+/// A version of a sector: written by an operation, or seen again by a read.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     op: OpId,
-    /// Beginning and end of the read that saw it again.
+    /// Begin and end of the read that saw the version again.
     seen: Option<(Tick, Tick)>,
 }
 
-/// What one volume was told, and what it may say. Ticks and operations are its own.
+/// The operations of one volume and the content that it may return. Ticks and operation numbers are per volume.
 pub struct Model {
     volume: u16,
     ops: Vec<Op>,
     sectors: Vec<Vec<Version>>,
     pending: Vec<OpId>,
     tick: Tick,
-    /// Acknowledgements before this are durable.
+    /// Versions acknowledged before this tick are durable.
     horizon: Tick,
-    /// Some write was forgotten by the backing.
-    forgetful: bool,
-    /// Acknowledgements before this are of a life that ended in a crash: they may or may not have happened.
-    life_start: Tick,
+    /// True when the backing has lost some write.
+    has_losses: bool,
+    /// Acknowledgements before this tick belong to an earlier session that ended in a crash; their versions may or may
+    /// not be there.
+    session_start: Tick,
 }
 
-/// How an operation is submitted.
+/// Parameters of a submitted operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Submit {
-    /// Who asks.
+    /// Number of the client.
     pub client: u16,
     /// First sector.
     pub first: u64,
-    /// Sectors.
+    /// Number of sectors.
     pub count: u64,
-    /// Acknowledged only when durable.
+    /// The acknowledgement promises durability.
     pub fua: bool,
-    /// Nothing holds a copy until a flush (the write policy passes writes through).
-    pub unheld: bool,
+    /// True if only the backing holds the write until a flush, because the write policy writes through.
+    pub write_through: bool,
 }
 
 impl Model {
-    /// A volume of `sectors` sectors: those for which `filled` is true hold [`Tag::new`] of operation 0, the others zeroes.
+    /// A volume of `sectors` sectors. With `filled` they hold [`Tag::new`] of operation 0, otherwise zeroes.
     pub fn new(volume: u16, sectors: u64, filled: bool) -> Model {
         let kind = if filled { OpKind::Initial } else { OpKind::Zero };
         let mut model = Model {
@@ -77,8 +79,8 @@ impl Model {
             pending: Vec::new(),
             tick: 0,
             horizon: 0,
-            forgetful: false,
-            life_start: 0,
+            has_losses: false,
+            session_start: 0,
         };
         let op = model.begin(kind, Submit { count: sectors, ..Submit::default() }, Nanos::ZERO);
         model.end(op, Outcome::Ok, false, Nanos::ZERO);
@@ -86,12 +88,12 @@ impl Model {
         model
     }
 
-    /// Sectors that the volume has now.
+    /// The present size in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// All operations so far, by their number.
+    /// All operations so far, indexed by their number.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
@@ -101,7 +103,7 @@ impl Model {
         self.volume
     }
 
-    /// Notes that an operation is submitted. Its number names its content ([`Tag::new`]).
+    /// Records the submission of an operation. Its number identifies its content ([`Tag::new`]).
     pub fn begin(&mut self, kind: OpKind, what: Submit, now: Nanos) -> OpId {
         let id = self.ops.len() as OpId;
         let begin = self.next_tick();
@@ -118,13 +120,13 @@ impl Model {
             ended_at: Nanos::MAX,
             outcome: Outcome::Pending,
             volatile: false,
-            unheld: what.unheld,
+            write_through: what.write_through,
             loss: Loss::None,
         });
         if changes {
             let settled = self.pending.iter().map(|op| self.ops[*op as usize].begin).min().unwrap_or(begin);
             for sector in what.first..what.first + what.count {
-                self.forget_superseded(sector as usize, settled);
+                self.drop_superseded(sector as usize, settled);
                 self.sectors[sector as usize].push(Version { op: id, seen: None });
             }
         }
@@ -132,7 +134,8 @@ impl Model {
         id
     }
 
-    /// Notes how an operation ended. `volatile`: the volume promised durability by age alone at some time meanwhile.
+    /// Records the end of an operation. `volatile` is true if the volume promised durability only after the deferral
+    /// time at any time during the operation.
     pub fn end(&mut self, id: OpId, outcome: Outcome, volatile: bool, now: Nanos) {
         let end = self.next_tick();
         self.pending.retain(|pending| *pending != id);
@@ -140,7 +143,7 @@ impl Model {
         assert!(op.end == Tick::MAX, "operation {id} ended twice");
         (op.end, op.ended_at, op.volatile) = (end, now, volatile);
         let begin = op.begin;
-        // A drain promises even where a flush does not (write-back-volatile).
+        // A drain promises durability even where a flush does not (write-back-volatile).
         let drained = matches!(op.kind, OpKind::Drain(_));
         let flushed = drained || op.kind == OpKind::Flush;
         let promised = outcome == Outcome::Ok && (drained || !volatile);
@@ -148,49 +151,50 @@ impl Model {
         if flushed && promised {
             self.horizon = self.horizon.max(begin);
         }
-        if flushed && self.forgetful {
-            self.own_up(begin, promised);
+        if flushed && self.has_losses {
+            self.resolve_losses(begin, promised);
         }
     }
 
-    /// A flush speaks for what a backing forgot before: success says that it is there after all, failure that it may not be.
-    fn own_up(&mut self, begin: Tick, promised: bool) {
-        for op in self.ops.iter_mut().filter(|op| op.loss == Loss::Untold && op.end < begin) {
-            op.loss = if promised { Loss::None } else { Loss::Told };
+    /// Resolves earlier losses of the backing at a flush: success means that the data is there, failure reports that it
+    /// may be lost.
+    fn resolve_losses(&mut self, begin: Tick, promised: bool) {
+        for op in self.ops.iter_mut().filter(|op| op.loss == Loss::Unreported && op.end < begin) {
+            op.loss = if promised { Loss::None } else { Loss::Reported };
         }
     }
 
-    /// Notes something that happened to the whole volume at once.
+    /// Records an event of the whole volume.
     pub fn event(&mut self, text: String, now: Nanos) {
-        self.note(OpKind::Event(text), now);
+        self.record(OpKind::Event(text), now);
     }
 
-    /// Notes an operation that ends as it begins.
-    pub fn note(&mut self, kind: OpKind, now: Nanos) {
+    /// Records an operation that ends when it begins.
+    pub fn record(&mut self, kind: OpKind, now: Nanos) {
         let op = self.begin(kind, Submit::default(), now);
         self.end(op, Outcome::Ok, false, now);
     }
 
-    /// Ends a read and holds what it returned against promise 1.
+    /// Ends a read and checks its content against promise 1.
     pub fn end_read(&mut self, id: OpId, content: &[Tag], now: Nanos) -> Result<(), Finding> {
         self.end(id, Outcome::Ok, false, now);
         let (first, begin, end) = self.range(id);
-        assert_eq!(content.len() as u64, self.ops[id as usize].count, "a read returns what was asked for");
+        assert_eq!(content.len() as u64, self.ops[id as usize].count, "a read returns the requested sectors");
         for (sector, tag) in (first..).zip(content) {
             self.check(sector, *tag, begin, "a read returned")?;
-            self.see(sector as usize, *tag, begin, end);
+            self.record_seen(sector as usize, *tag, begin, end);
         }
         Ok(())
     }
 
-    /// Holds the backing's content against promise 4 after drain `id` succeeded.
+    /// Checks the backing's content against promise 4 after drain `id` succeeded.
     pub fn check_drained(&self, id: OpId, backing: impl Fn(u64) -> Tag) -> Result<(), Finding> {
         let begin = self.ops[id as usize].begin;
         (0..self.sectors())
             .try_for_each(|sector| self.check(sector, backing(sector), begin, "after a drain the backing holds"))
     }
 
-    /// Ends a status request and holds its answer against R4.
+    /// Ends a status request and checks its answer against R4.
     pub fn end_allocation(&mut self, id: OpId, extents: &[AllocationExtent], now: Nanos) -> Result<(), Finding> {
         self.end(id, Outcome::Ok, false, now);
         let (first, begin, _) = self.range(id);
@@ -199,26 +203,28 @@ impl Model {
         for extent in extents {
             if extent.len_bytes == 0 || at + extent.len_bytes > end {
                 let what = format!(
-                    "allocation status gave a run of {} bytes at byte {at} of a request that ends at {end}",
+                    "allocation status returned an extent of {} bytes at byte {at} of a request that ends at {end}",
                     extent.len_bytes
                 );
                 return Err(Finding { what, sector: None });
             }
             if extent.zero || extent.hole {
-                let what = if extent.zero { "allocation status said" } else { "allocation status said hole, that is" };
+                let what =
+                    if extent.zero { "allocation status said" } else { "allocation status said hole, which means" };
                 (at / 512..(at + extent.len_bytes).div_ceil(512))
                     .try_for_each(|sector| self.check(sector, Tag::ZERO, begin, what))?;
             }
             at += extent.len_bytes;
         }
         match extents.is_empty() {
-            true => Err(Finding { what: "allocation status gave no run at all".into(), sector: None }),
+            true => Err(Finding { what: "allocation status returned no extents".into(), sector: None }),
             false => Ok(()),
         }
     }
 
-    /// The world ended. What was pending is never answered; what was not durable may be lost. With `volatile_age`,
-    /// write-back-volatile's versions acknowledged longer ago than that are durable too.
+    /// Records a crash of the world. Pending operations are never answered, and versions that are not durable may be
+    /// lost. With `volatile_age`, versions of write-back-volatile that were acknowledged longer ago than that are
+    /// durable too.
     pub fn crash(&mut self, volatile_age: Option<Nanos>, now: Nanos) {
         let tick = self.next_tick();
         for id in std::mem::take(&mut self.pending) {
@@ -231,7 +237,7 @@ impl Model {
                 self.durable(version) || volatile_age.is_some_and(|age| self.old_enough(version, age, now))
             });
             versions.retain(|version| self.settled(version) >= floor);
-            // Their order of being seen says nothing about the next life.
+            // The order in which reads saw them means nothing in the next session.
             for version in versions.iter_mut() {
                 version.seen = None;
             }
@@ -239,39 +245,39 @@ impl Model {
             versions.dedup_by_key(|version| version.op);
         }
         self.sectors = sectors;
-        self.life_start = self.next_tick();
+        self.session_start = self.next_tick();
     }
 
-    /// The process was killed, and what it had in memory was kept: nothing that was acknowledged is gone. What was pending is never
-    /// answered, and nobody tells any more of what a backing forgot before.
+    /// Records a kill of the process whose memory survives: no acknowledged write is lost. Pending operations are never
+    /// answered, and earlier losses of the backing are not reported any more.
     pub fn kill(&mut self, now: Nanos) {
         let tick = self.next_tick();
         for id in std::mem::take(&mut self.pending) {
             let op = &mut self.ops[id as usize];
             (op.end, op.ended_at) = (tick, now);
         }
-        self.ops.iter_mut().filter(|op| op.loss == Loss::Untold).for_each(|op| op.loss = Loss::Told);
+        self.ops.iter_mut().filter(|op| op.loss == Loss::Unreported).for_each(|op| op.loss = Loss::Reported);
     }
 
-    /// The backing forgot what it had not flushed, while the engine lives on. What only the backing held may be gone, but not
-    /// silently: the next flush fails, or it is there (promise 2).
-    pub fn backing_forgot(&mut self) {
-        let (horizon, life) = (self.horizon, self.life_start);
-        let written = self.ops.iter_mut().filter(|op| op.kind.changes() && op.unheld && op.begin >= life);
+    /// Records that the backing lost its unflushed data while the engine runs on. Writes that only the backing held may
+    /// be lost, but not silently: either the next flush fails or the data is there (promise 2).
+    pub fn backing_lost_unflushed(&mut self) {
+        let (horizon, session) = (self.horizon, self.session_start);
+        let written = self.ops.iter_mut().filter(|op| op.kind.changes() && op.write_through && op.begin >= session);
         for op in written.filter(|op| op.loss == Loss::None && op.end >= horizon) {
             if !(op.fua && op.outcome == Outcome::Ok) {
-                op.loss = Loss::Untold;
-                self.forgetful = true;
+                op.loss = Loss::Unreported;
+                self.has_losses = true;
             }
         }
-        // A version seen again is no newer than what it was, if that may be gone.
+        // A version seen again is no newer than its original write if that write may be lost.
         let ops = &self.ops;
         for versions in &mut self.sectors {
             versions.retain(|version| version.seen.is_none() || ops[version.op as usize].loss == Loss::None);
         }
     }
 
-    /// The volume has `sectors` sectors from now on. New ones read as zeroes.
+    /// Sets the size to `sectors`. New sectors read as zeroes.
     pub fn resize(&mut self, sectors: u64, now: Nanos) {
         let old = self.sectors();
         if sectors <= old {
@@ -284,8 +290,8 @@ impl Model {
         self.end(op, Outcome::Ok, false, now);
     }
 
-    /// An administrator has put the volume back to what its backing holds: that, and nothing else, is there from now on. False, with nothing changed,
-    /// where it holds what no operation of this volume has written.
+    /// Resets the model to the content of the backing after an administrator restored the volume from it. Returns
+    /// false, without a change, where the backing holds content that no operation of this volume wrote.
     pub fn rebase(&mut self, backing: impl Fn(u64) -> Tag, now: Nanos) -> bool {
         let known = |sector: u64, tag: Tag| {
             tag == Tag::ZERO
@@ -303,16 +309,16 @@ impl Model {
             self.sectors[sector as usize] = vec![Version { op, seen }];
         }
         self.horizon = self.next_tick();
-        self.event("an administrator put the volume back to what its backing holds".into(), now);
+        self.event("an administrator reset the volume to the content of its backing".into(), now);
         true
     }
 
-    /// True when `backing` alone has everything that must be there of those sectors.
+    /// True when `backing` alone holds an allowed version of each of these sectors.
     pub fn is_held_by(&self, sectors: Range<u64>, backing: impl Fn(u64) -> Tag) -> bool {
         sectors.into_iter().all(|sector| self.check(sector, backing(sector), self.tick + 1, "").is_ok())
     }
 
-    /// True when a write or zero-range of this life is acknowledged, and no flush has made it durable.
+    /// True when a write or zero-range of this session is acknowledged but not yet durable by a flush.
     pub fn has_unflushed(&self) -> bool {
         let is_unflushed = |version: &Version| {
             self.ops[version.op as usize].kind.changes() && self.acknowledged(version) && !self.durable(version)
@@ -320,7 +326,7 @@ impl Model {
         self.sectors.iter().flatten().any(is_unflushed)
     }
 
-    /// What happened to `sector`, for people: the last `limit` operations that covered it.
+    /// History of `sector` as text: the last `limit` operations that covered it.
     pub fn history(&self, sector: u64, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().filter(|(_, op)| op.covers(sector));
         let lines: Vec<String> = numbered.map(|(id, op)| format!("  {}\n", Line(id as OpId, op))).collect();
@@ -329,7 +335,7 @@ impl Model {
         head + &lines[skipped..].concat()
     }
 
-    /// What happened to the volume, for people: the last `limit` operations.
+    /// History of the volume as text: the last `limit` operations.
     pub fn last(&self, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().skip(self.ops.len().saturating_sub(limit));
         numbered.map(|(id, op)| format!("  {}\n", Line(id as OpId, op))).collect()
@@ -353,11 +359,11 @@ impl Model {
         version.seen.map_or(self.ops[version.op as usize].end, |(_, end)| end)
     }
 
-    /// Acknowledged in this life, so that it supersedes.
+    /// True if the version was acknowledged in this session, so that it supersedes others.
     fn acknowledged(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && op.loss == Loss::None);
-        ok && self.begun(version) >= self.life_start
+        ok && self.begun(version) >= self.session_start
     }
 
     fn durable(&self, version: &Version) -> bool {
@@ -371,7 +377,7 @@ impl Model {
         version.seen.is_none() && self.acknowledged(version) && op.ended_at + age < now
     }
 
-    /// Latest beginning among the versions that `counts` accepts; whatever had ended before it is superseded.
+    /// Latest begin among the versions that `counts` accepts; versions that ended before it are superseded.
     fn newest(&self, versions: &[Version], counts: impl Fn(&Version) -> bool) -> Tick {
         versions.iter().filter(|version| counts(version)).map(|version| self.begun(version)).max().unwrap_or(0)
     }
@@ -383,8 +389,9 @@ impl Model {
         }
     }
 
-    /// Drops what neither a read nor a crash can bring back; operations that began before `settled` are all over.
-    fn forget_superseded(&mut self, sector: usize, settled: Tick) {
+    /// Drops versions that neither a read nor a crash can return. All operations that began before `settled` have
+    /// ended.
+    fn drop_superseded(&mut self, sector: usize, settled: Tick) {
         if self.sectors[sector].len() < 4 {
             return;
         }
@@ -414,11 +421,11 @@ impl Model {
     fn verdict(&self, sector: u64, tag: Tag) -> &'static str {
         let known = self.ops.get(tag.op() as usize).filter(|op| op.covers(sector) && op.kind.changes());
         match known {
-            _ if tag == Tag::ZERO => "zeroes that nobody put there last",
+            _ if tag == Tag::ZERO => "zeroes, which are not the last content",
             _ if tag.volume() != self.volume => "another volume's data",
             _ if tag.sector() != sector => "another sector's data",
             Some(_) => "an old version, superseded",
-            None => "content that nobody wrote",
+            None => "content that no operation wrote",
         }
     }
 
@@ -430,8 +437,9 @@ impl Model {
         }
     }
 
-    /// A settled version that a read saw beside other settled ones counts as acknowledged at that read.
-    fn see(&mut self, sector: usize, tag: Tag, begin: Tick, end: Tick) {
+    /// Records that a read saw a settled version beside other settled ones: the version counts as acknowledged at that
+    /// read.
+    fn record_seen(&mut self, sector: usize, tag: Tag, begin: Tick, end: Tick) {
         let versions = &self.sectors[sector];
         if versions.len() < 2 {
             return;
@@ -440,9 +448,9 @@ impl Model {
         let settled = |version: &&Version| (floor..begin).contains(&self.settled(version));
         let open = versions.iter().filter(settled).any(|version| {
             let op = &self.ops[version.op as usize];
-            op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.life_start
+            op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.session_start
         });
-        // Zeroes of a zero-range still under way look like those of a settled one.
+        // Zeroes of a zero-range in flight look like the zeroes of a settled one.
         let ambiguous =
             versions.iter().any(|version| self.settled(version) >= begin && self.tag(version, sector as u64) == tag);
         let candidates = versions.iter().filter(settled).count();

@@ -1,4 +1,4 @@
-//! What is drawn from a seed: everything that a run depends on, so that it can be printed, repeated and shrunk.
+//! Options drawn from a seed: everything that a run depends on, so that a run can be printed, repeated and shrunk.
 
 use std::fmt;
 
@@ -6,161 +6,162 @@ use engine::WritePolicy;
 use seam::Nanos;
 use seam::sim::{CrashMode, Fault, TaskOrder};
 
+use super::deployment::DeploymentOptions;
 use super::flash::FlashOptions;
 use super::hang::HangOptions;
-use super::site::SiteOptions;
 use crate::random::Random;
 
-/// Client operations of a run, over all its lives.
+/// Client operations of a run, over all its sessions.
 pub const OPERATIONS: u64 = 1_000;
 
-/// How a life ends.
+/// End of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Crash when the world has reached this many submissions and completions of I/O, or all operations are spent.
+    /// Crash at this number of I/O submissions and completions, or when the operations are used up.
     CrashAtIo(u64),
-    /// Crash in the middle of things as soon as all operations are spent.
+    /// Crash with requests in flight as soon as the operations are used up.
     Crash,
-    /// Crash while the orderly stop is under way, this many I/Os after it began.
+    /// Crash during the clean stop, after this many I/Os of the stop.
     CrashInStop(u64),
-    /// All volumes are detached and held against their backings.
+    /// Clean stop: all volumes are detached and checked against their backings.
     Orderly,
-    /// What is dirty is left in the flash log.
+    /// Stop that leaves dirty data in the flash log.
     Park,
-    /// Clients are done; what comes then is for the caller.
+    /// Ends when the clients are done; the caller continues.
     Work,
 }
 
-/// A kind of trouble that the world makes now and then.
+/// A kind of fault that the world injects from time to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// For a while some requests fail.
+pub enum FaultKind {
+    /// Some requests fail for a while.
     Errors,
-    /// For a while all requests fail.
+    /// All requests fail for a while.
     Outage,
     /// Some flushes fail.
     FlushErrors,
     /// Some sectors cannot be read.
     UnreadableSectors,
-    /// Some sectors can be neither read nor written.
+    /// Some sectors can neither be read nor written.
     BadSectors,
-    /// Some requests take long.
+    /// Some requests are slow.
     Stalls,
-    /// The backing reconnects and forgets what was not flushed.
+    /// The backing reconnects and loses its unflushed data.
     Reconnects,
-    /// For a while no request is answered.
+    /// No request is answered for a while.
     Hangs,
 }
 
-impl Trouble {
-    /// Those that are drawn one by one; hangs are drawn apart.
-    const DRAWN: [Trouble; 7] = [
-        Trouble::Errors,
-        Trouble::Outage,
-        Trouble::FlushErrors,
-        Trouble::UnreadableSectors,
-        Trouble::BadSectors,
-        Trouble::Stalls,
-        Trouble::Reconnects,
+impl FaultKind {
+    /// Kinds that are drawn one by one; hangs are drawn separately.
+    const DRAWN: [FaultKind; 7] = [
+        FaultKind::Errors,
+        FaultKind::Outage,
+        FaultKind::FlushErrors,
+        FaultKind::UnreadableSectors,
+        FaultKind::BadSectors,
+        FaultKind::Stalls,
+        FaultKind::Reconnects,
     ];
 }
 
-/// One volume.
+/// Options of one volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Its size at first; a multiple of `logical_block`.
+    /// Initial size, a multiple of `logical_block`.
     pub size_bytes: u64,
-    /// Content was there before.
+    /// True when the backing holds initial content.
     pub filled: bool,
-    /// Of the backing: 512 or 4096.
+    /// Logical block size of the backing: 512 or 4096.
     pub logical_block: u32,
-    /// At first.
+    /// Initial write policy.
     pub policy: WritePolicy,
-    /// Age of write-back-volatile.
+    /// Deferral time of write-back-volatile.
     pub defer: Nanos,
-    /// The backing keeps what was written in a volatile cache until a flush.
+    /// True when the backing keeps writes in a volatile cache until a flush.
     pub volatile_cache: bool,
-    /// What a request to the backing takes, at least and at most.
+    /// Shortest and longest latency of a request to the backing.
     pub latency: (Nanos, Nanos),
-    /// Clients' accesses crowd on the first sectors, in percent of the volume.
+    /// Size of the region at the start of the volume that takes most accesses, in percent of the volume.
     pub region_percent: u32,
 }
 
-/// Everything drawn.
+/// All drawn options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What it was drawn from, and what everything else is drawn from.
+    /// The seed of these options and of all further draws.
     pub seed: u64,
-    /// Client operations in all.
+    /// Total client operations.
     pub operations: u64,
-    /// How each life ends, in turn.
-    pub lives: Vec<End>,
-    /// Clients of each life, spread over the volumes.
+    /// Ends of the sessions, in order.
+    pub sessions: Vec<End>,
+    /// Clients per session, spread over the volumes.
     pub clients: u16,
-    /// Largest request of a client, in bytes.
+    /// Largest client request in bytes.
     pub length_max: u64,
-    /// Some requests say that nobody will ask for the same soon.
+    /// True when some requests are marked as accessed once.
     pub once: bool,
-    /// Which ready task runs next.
+    /// Order in which ready tasks run.
     pub order: TaskOrder,
-    /// Buffers, in blocks.
+    /// Size of the buffer pool in blocks.
     pub pool_blocks: usize,
-    /// Of the core.
+    /// [`engine::CoreSpec::dirty_max_percent`].
     pub dirty_max_percent: u32,
-    /// Of the core.
+    /// [`engine::CoreSpec::dirty_age_max`].
     pub dirty_age_max: Nanos,
-    /// Of the core.
+    /// [`engine::CoreSpec::readahead_max_bytes`].
     pub readahead_max_bytes: u64,
-    /// Troubles that may come.
-    pub troubles: Vec<Trouble>,
-    /// Pause between two troubles.
-    pub trouble_pause: Nanos,
-    /// Administrators are at work.
+    /// Kinds of faults that may be injected.
+    pub faults: Vec<FaultKind>,
+    /// Longest pause between two faults.
+    pub fault_pause: Nanos,
+    /// True when administrators act on the volumes.
     pub admin: bool,
-    /// Volumes grow and shrink.
+    /// True when volumes are resized.
     pub resizes: bool,
-    /// What every crash leaves; `None`: drawn crash by crash.
+    /// Mode of every crash; `None` draws it at each crash.
     pub crash_mode: Option<CrashMode>,
-    /// Memory outlives the process: a kill loses nothing that was acknowledged.
+    /// True when memory survives the process, so that a kill loses no acknowledged write.
     pub keeps: bool,
-    /// A canary: what the backings do to one in fifty requests and say nothing, so that a test sees the harness notice. Never drawn.
+    /// A canary: a silent fault of one in fifty backing requests, which lets a test prove that the harness can fail.
+    /// Never drawn.
     pub canary: Option<Fault>,
-    /// The flash log, if there is one.
+    /// Options of the flash log, if there is one.
     pub flash: Option<FlashOptions>,
-    /// An administrator is at work between lives.
-    pub site: Option<SiteOptions>,
-    /// A world of its own in which a disk hangs beside healthy volumes, after the lives.
+    /// An administrator that acts between sessions.
+    pub deployment: Option<DeploymentOptions>,
+    /// A separate world with a hung disk beside healthy volumes, run after the sessions.
     pub hang: Option<HangOptions>,
-    /// The volumes.
+    /// Options of the volumes.
     pub volumes: Vec<VolumeOptions>,
 }
 
 impl Options {
-    /// In one run of three everybody waits for everybody, and the first volume for its limit.
+    /// True in one run of three: all volumes contend for the datastore, and the first volume has a limit.
     pub fn contends(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
 
-    /// Draws everything. One run in eight has an administrator between its lives.
+    /// Draws all options. One run in eight has an administrator between its sessions.
     pub fn draw(seed: u64) -> Options {
-        if seed % 8 == 7 { Options::draw_site(seed) } else { Options::draw_lives(seed) }
+        if seed % 8 == 7 { Options::draw_with_administrator(seed) } else { Options::draw_sessions(seed) }
     }
 
-    /// Draws a run with an administrator between its lives.
-    pub fn draw_site(seed: u64) -> Options {
-        SiteOptions::draw(seed).apply(Options::draw_lives(seed))
+    /// Draws a run with an administrator between its sessions.
+    pub fn draw_with_administrator(seed: u64) -> Options {
+        DeploymentOptions::draw(seed).apply(Options::draw_sessions(seed))
     }
 
-    fn draw_lives(seed: u64) -> Options {
+    fn draw_sessions(seed: u64) -> Options {
         let mut random = Random::new(seed, 0);
         let random = &mut random;
         let volumes: Vec<_> = (0..random.pick(&[1, 1, 1, 2])).map(|_| VolumeOptions::draw(random)).collect();
         let trouble = random.percent(60);
-        let mut troubles: Vec<_> = Trouble::DRAWN.into_iter().filter(|_| trouble && random.percent(35)).collect();
+        let mut faults: Vec<_> = FaultKind::DRAWN.into_iter().filter(|_| trouble && random.percent(35)).collect();
         if Random::new(seed, 9_006).percent(20) {
-            troubles.push(Trouble::Hangs);
+            faults.push(FaultKind::Hangs);
         }
-        let lives = random.between(2, 5);
+        let sessions = random.between(2, 5);
         let clients = random.between(1, 8);
         let length_max = random.pick(&[4096, 16 << 10, 64 << 10, 256 << 10]);
         let least = pool_blocks_min(clients, length_max);
@@ -168,7 +169,7 @@ impl Options {
         Options {
             seed,
             operations: OPERATIONS,
-            lives: (0..lives).map(|life| draw_end(random, life + 1 == lives)).collect(),
+            sessions: (0..sessions).map(|session| draw_end(random, session + 1 == sessions)).collect(),
             clients: clients as u16,
             length_max,
             once: Random::new(seed, 9_002).percent(25),
@@ -177,22 +178,23 @@ impl Options {
             dirty_max_percent: random.pick(&[5, 10, 25, 50, 80]),
             dirty_age_max: Nanos::from_millis(random.pick(&[1, 20, 500, 10_000])),
             readahead_max_bytes: random.pick(&[0, 64 << 10, 256 << 10, 1 << 20]),
-            troubles,
-            trouble_pause: Nanos::from_micros(random.pick(&[500, 5_000, 50_000])),
+            faults,
+            fault_pause: Nanos::from_micros(random.pick(&[500, 5_000, 50_000])),
             admin: random.percent(60),
             resizes: random.percent(30),
             crash_mode: None,
             keeps: Random::new(seed, 9_003).percent(if flash.is_none() { 60 } else { 40 }),
             canary: None,
             flash,
-            site: None,
+            deployment: None,
             hang: (seed % 5 == 4).then(|| HangOptions::draw(seed)),
             volumes,
         }
     }
 }
 
-/// Every client may hold one request's blocks and wait for another's; so may the reader of the whole volume.
+/// Smallest pool in which every client, and the reader of the whole volume, can hold one request's blocks and wait for
+/// another's.
 pub fn pool_blocks_min(clients: u64, length_max: u64) -> u64 {
     (clients + 2) * 2 * (length_max / 4096 + 2) + 128
 }
@@ -230,8 +232,8 @@ impl VolumeOptions {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {} operations, lives end {:?}", self.seed, self.operations, self.lives)?;
-        let once = if self.once { ", some asked for once" } else { "" };
+        writeln!(f, "seed {}: {} operations, sessions end {:?}", self.seed, self.operations, self.sessions)?;
+        let once = if self.once { ", some accessed once" } else { "" };
         writeln!(
             f,
             "  clients {}, requests up to {} bytes{once}, tasks {:?}",
@@ -242,8 +244,8 @@ impl fmt::Display for Options {
         writeln!(f, "{}, readahead up to {} bytes", self.dirty_age_max, self.readahead_max_bytes)?;
         writeln!(
             f,
-            "  troubles {:?} every {}, admin {}, resizes {}",
-            self.troubles, self.trouble_pause, self.admin, self.resizes
+            "  faults {:?} every {}, admin {}, resizes {}",
+            self.faults, self.fault_pause, self.admin, self.resizes
         )?;
         if let Some(flash) = &self.flash {
             writeln!(f, "  {flash}")?;
@@ -252,10 +254,10 @@ impl fmt::Display for Options {
             writeln!(f, "  every crash leaves {mode:?}")?;
         }
         if self.keeps {
-            writeln!(f, "  memory outlives the process")?;
+            writeln!(f, "  memory survives the process")?;
         }
-        if let Some(site) = &self.site {
-            writeln!(f, "  {site}")?;
+        if let Some(deployment) = &self.deployment {
+            writeln!(f, "  {deployment}")?;
         }
         if let Some(hang) = &self.hang {
             writeln!(f, "  a hang: {hang}")?;
@@ -269,7 +271,7 @@ impl fmt::Display for Options {
             write!(f, " (defer {}), backing of {} byte blocks", volume.defer, volume.logical_block)?;
             let cache = if volume.volatile_cache { "with a volatile cache" } else { "without a volatile cache" };
             write!(f, " {cache}, {} to {}", volume.latency.0, volume.latency.1)?;
-            writeln!(f, ", accesses crowd on {} %", volume.region_percent)?;
+            writeln!(f, ", hot region {} %", volume.region_percent)?;
         }
         Ok(())
     }
@@ -280,16 +282,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_draws_the_same_options_and_every_kind_occurs() {
+    fn equal_seeds_draw_equal_options_and_every_kind_occurs() {
         let all: Vec<Options> = (0..500).map(Options::draw).collect();
         assert_eq!(all[7].to_string(), Options::draw(7).to_string());
         for (_, policy) in WritePolicy::ALL {
             assert!(all.iter().any(|options| options.volumes[0].policy == policy), "{policy} never occurs");
         }
-        for trouble in Trouble::DRAWN.into_iter().chain([Trouble::Hangs]) {
-            assert!(all.iter().any(|options| options.troubles.contains(&trouble)), "{trouble:?} never occurs");
+        for trouble in FaultKind::DRAWN.into_iter().chain([FaultKind::Hangs]) {
+            assert!(all.iter().any(|options| options.faults.contains(&trouble)), "{trouble:?} never occurs");
         }
         assert!(all.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));
-        assert!(all.iter().all(|options| options.lives.last() == Some(&End::Orderly)));
+        assert!(all.iter().all(|options| options.sessions.last() == Some(&End::Orderly)));
     }
 }

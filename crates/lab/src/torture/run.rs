@@ -1,4 +1,5 @@
-//! A run: lives of one world after the other on the same disks, each ended as drawn, all held against one model a volume.
+//! A run: sessions in successive worlds on the same disks, each ended as drawn, all checked against one model per
+//! volume.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -12,22 +13,22 @@ use seam::sim::{
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
-use super::bench::{Life, Subject, SubjectParts};
 use super::content::Tag;
 use super::model::{Finding, Model};
 use super::options::{End, Options, VolumeOptions};
-use super::{Report, Violation, admin, client, fate};
+use super::session::{Session, Subject, SubjectParts};
+use super::{Report, Violation, admin, client, faults};
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// Virtual time after which a life that has not ended is stuck.
-pub(super) const LIFE_MAX: Nanos = Nanos::from_secs(300);
+/// Virtual time after which a session that has not ended is stuck.
+pub(super) const SESSION_TIME_MAX: Nanos = Nanos::from_secs(300);
 /// Lines of a sector's history in a violation.
 const HISTORY_LINES: usize = 60;
-/// Lines of the volume's history after that.
+/// Lines of the volume's history after them.
 const LAST_LINES: usize = 15;
 
-/// What outlives a life.
+/// State that survives a session.
 pub(super) struct Run {
     pub(super) options: Rc<Options>,
     pub(super) sabotage: Sabotage,
@@ -36,7 +37,7 @@ pub(super) struct Run {
     pub(super) report: Report,
 }
 
-/// Runs what `options` say. The first broken promise ends it.
+/// Runs the options until the end or the first violated promise.
 pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Report, Box<Violation>> {
     let models =
         options.volumes.iter().zip(1..).map(|(volume, number)| {
@@ -45,12 +46,12 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
     let models = models.collect();
     let mut run = Run { options: Rc::new(options.clone()), sabotage, trace, models, report: Report::default() };
     let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        if let Some(site) = options.site.clone() {
-            return super::site::play(&mut run, &site);
+        if let Some(deployment) = options.deployment.clone() {
+            return super::deployment::play(&mut run, &deployment);
         }
         let mut remains = None;
-        for life in 0..options.lives.len() {
-            remains = Some(run.live(life, remains)?);
+        for session in 0..options.sessions.len() {
+            remains = Some(run.run_session(session, remains)?);
         }
         let hung = options.hang.as_ref().map_or(Ok(()), super::hang::run);
         hung.map_err(|what| run.violation(None, Finding { what, sector: None }))
@@ -61,7 +62,7 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
             Ok(run.report)
         }
         Ok(Err(violation)) => Err(violation),
-        // Promise 7: an assertion of the engine's is a finding like any other.
+        // Promise 7: an assertion in the engine is a violation like any other.
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -72,8 +73,8 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
 }
 
 impl Run {
-    /// One life on the disks that the last one left.
-    fn live(
+    /// Runs one session on the disks of the previous one.
+    fn run_session(
         &mut self,
         number: usize,
         left: Option<(DiskImages, LeftBehind)>,
@@ -87,7 +88,7 @@ impl Run {
             keep: Content::Tags,
             trace: self.trace,
             keeps: options.keeps,
-            time_max: LIFE_MAX,
+            time_max: SESSION_TIME_MAX,
         });
         let remains = world.remains();
         let kept = match left {
@@ -100,43 +101,43 @@ impl Run {
                 LeftBehind::default()
             }
         };
-        let operations = share(options.operations, options.lives.len(), number);
+        let operations = operations_of_session(options.operations, options.sessions.len(), number);
         let begun = world.run_until(begin(&world, self, (number, &kept), operations));
-        let life = match begun {
-            Ok(Ok(life)) => Rc::new(life),
+        let session = match begun {
+            Ok(Ok(session)) => Rc::new(session),
             Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
             Err(stop) => return Err(self.stuck(&world, "the start", &stop)),
         };
-        let end = options.lives[number];
+        let end = options.sessions[number];
         let crashed = self
-            .pass(&world, &life, end, &mut random)
+            .pass(&world, &session, end, &mut random)
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
-        self.account(&world, &life);
+        self.add_to_report(&world, &session);
         if crashed {
             let drawn = random.pick(&CrashMode::ALL);
-            // Where memory is kept most crashes are kills.
+            // With surviving memory most crashes are kills.
             let kills = options.keeps && Random::new(options.seed, 9_100 + number as u64).percent(70);
             let mode = options.crash_mode.unwrap_or(if kills { CrashMode::Kill } else { drawn });
             let kept = if mode == CrashMode::Kill { world.left_behind() } else { LeftBehind::default() };
-            self.crash(&life, mode, kept.is_whole(), world.now());
-            drop(life);
+            self.crash(&session, mode, kept.is_whole(), world.now());
+            drop(session);
             let images = world.crash(mode);
-            return self.freed(&remains).map(|()| (images, kept));
+            return self.check_freed(&remains).map(|()| (images, kept));
         }
-        drop(life);
-        // What was read ahead may still be under way.
+        drop(session);
+        // Readahead may still be in flight.
         let idled = world.run_for(Nanos::from_secs(10));
         idled.map_err(|stop| self.stuck(&world, "idling", &stop))?;
         let left = world.blocks_out();
         if left > 0 {
-            let what = format!("{left} buffers were never given back after all volumes were detached");
+            let what = format!("{left} buffers were never freed after all volumes were detached");
             return Err(self.violation(None, Finding { what, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
-        self.freed(&remains).map(|()| (images, LeftBehind::default()))
+        self.check_freed(&remains).map(|()| (images, LeftBehind::default()))
     }
 
-    /// What every engine of the run is told to be.
+    /// The specification of every engine of the run.
     pub(super) fn core_spec(&self) -> CoreSpec {
         let options = &self.options;
         CoreSpec {
@@ -145,8 +146,8 @@ impl Run {
             readahead_max_bytes: options.readahead_max_bytes,
             rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
             sabotage: self.sabotage,
-            admission: match &options.site {
-                Some(site) if site.has_pages => AdmissionRule::ThirdTouch,
+            admission: match &options.deployment {
+                Some(deployment) if deployment.has_pages => AdmissionRule::ThirdTouch,
                 _ => CoreSpec::default().admission,
             },
             flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
@@ -156,68 +157,76 @@ impl Run {
         }
     }
 
-    /// A world that is over takes everything along, the engine that was at work in it too.
-    pub(super) fn freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
+    /// Checks that the end of a world has freed all its buffers, including those of the engine in it.
+    pub(super) fn check_freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
         let held = remains.buffers();
         if held == 0 {
             return Ok(());
         }
-        let what = format!("the life is over, and {held} of its buffers and handles to them are still held");
+        let what = format!("the session is over, but {held} of its buffers and handles are still held");
         Err(self.violation(None, Finding { what, sector: None }))
     }
 
-    /// Lets everybody work until the life ends; true when it ended in a crash.
+    /// Runs clients, administrators and faults until the session ends; true when it ended in a crash.
     pub(super) fn pass(
         &self,
         world: &World,
-        life: &Rc<Life>,
+        session: &Rc<Session>,
         end: End,
         random: &mut Random,
     ) -> Result<bool, Box<Violation>> {
         if let End::CrashAtIo(count) = end {
             world.crash_at_io(world.io_count() + count);
         }
-        life.subjects.iter().for_each(|subject| fate::sing(life, subject));
-        life.options.flash.iter().for_each(|flash| flash.live(world));
-        populate(life, random);
+        session.subjects.iter().for_each(|subject| faults::add_canary(session, subject));
+        session.options.flash.iter().for_each(|flash| flash.inject_faults(world));
+        spawn_tasks(session, random);
         let crash_when_spent = matches!(end, End::CrashAtIo(_) | End::Crash);
-        let worked = world.run_until(life.until(|life| life.spent() && (crash_when_spent || life.busy.get() == 0)));
-        self.judge(world, life)?;
+        let worked = world.run_until(
+            session.until(|session| session.is_exhausted() && (crash_when_spent || session.busy.get() == 0)),
+        );
+        self.check_findings(world, session)?;
         match worked {
             Ok(()) if crash_when_spent || end == End::Work => return Ok(true),
             Ok(()) => {}
             Err(Stop::CrashPoint) => return Ok(true),
             Err(stop) => return Err(self.stuck(world, "clients at work", &stop)),
         }
-        life.subjects.iter().for_each(|subject| fate::calm(life, subject));
-        life.options.flash.iter().for_each(|flash| flash.calm(world));
+        session.subjects.iter().for_each(|subject| faults::end_faults(session, subject));
+        session.options.flash.iter().for_each(|flash| flash.end_hang(world));
         if let End::CrashInStop(count) = end {
             world.crash_at_io(world.io_count() + count);
         }
-        let stopped = world.run_until(stop(life));
-        self.judge(world, life)?;
+        let stopped = world.run_until(stop(session));
+        self.check_findings(world, session)?;
         match stopped {
-            // A stop that took fewer steps is over; what was read ahead may go on after it.
+            // The stop ended before the crash point; readahead may continue after it.
             Ok(()) => {
                 world.crash_at_io(u64::MAX);
                 Ok(false)
             }
             Err(Stop::CrashPoint) => Ok(true),
-            Err(stop) => Err(self.stuck(world, "an orderly stop", &stop)),
+            Err(stop) => Err(self.stuck(world, "a clean stop", &stop)),
         }
     }
 
-    /// Ends the life in the models. `kept`: what was in memory is still there.
-    pub(super) fn crash(&self, life: &Life, mode: CrashMode, kept: bool, now: Nanos) {
-        for subject in &life.subjects {
+    /// Records the end of the session in the models. `kept` is true when the memory survives.
+    pub(super) fn crash(&self, session: &Session, mode: CrashMode, kept: bool, now: Nanos) {
+        for subject in &session.subjects {
             let mut model = subject.model.borrow_mut();
-            let calm = life.options.troubles.is_empty() && subject.always_volatile.get();
+            let calm = session.options.faults.is_empty() && subject.always_volatile.get();
             let age = subject.options.defer;
-            // Destage begins when the age is reached and goes round all that is dirty: a fill and a write of each block, few at once.
-            let dirty = life.options.pool_blocks as u64 * u64::from(life.options.dirty_max_percent) / 100;
-            // Where all contend each waits for the slowest, as often as that is asked for more.
-            let slowest =
-                life.options.volumes.iter().map(|volume| volume.latency.1).max().filter(|_| life.options.contends());
+            // Destage starts at the deferral time and cycles over all dirty blocks: a fill and a write of each block,
+            // few at once.
+            let dirty = session.options.pool_blocks as u64 * u64::from(session.options.dirty_max_percent) / 100;
+            // Under contention each volume waits for the slowest one, once per additional request.
+            let slowest = session
+                .options
+                .volumes
+                .iter()
+                .map(|volume| volume.latency.1)
+                .max()
+                .filter(|_| session.options.contends());
             let turn = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
             let round = Nanos(dirty * 2 * turn / 4);
             match kept {
@@ -234,16 +243,16 @@ impl Run {
         }
     }
 
-    /// Any promise that was found broken.
-    fn judge(&self, world: &World, life: &Life) -> Result<(), Box<Violation>> {
-        for subject in &life.subjects {
-            // After an administrator that may be right.
-            let alerts = if self.options.site.is_some() { Vec::new() } else { subject.volume().stats().alerts };
+    /// Returns the first violated promise, if any.
+    fn check_findings(&self, world: &World, session: &Session) -> Result<(), Box<Violation>> {
+        for subject in &session.subjects {
+            // After an administrator's action the alert may be correct.
+            let alerts = if self.options.deployment.is_some() { Vec::new() } else { subject.volume().stats().alerts };
             if let Some(what) = alerts.into_iter().find(|alert| alert.contains("dropped")) {
                 return Err(self.violation(Some(subject.number), Finding { what, sector: None }));
             }
         }
-        if let Some((volume, finding)) = life.finding.borrow_mut().take() {
+        if let Some((volume, finding)) = session.finding.borrow_mut().take() {
             return Err(self.violation(Some(volume), finding));
         }
         match world.violations().first() {
@@ -252,16 +261,16 @@ impl Run {
         }
     }
 
-    pub(super) fn account(&mut self, world: &World, life: &Life) {
+    pub(super) fn add_to_report(&mut self, world: &World, session: &Session) {
         let trace = world.trace();
         self.report.trace_hash = self.report.trace_hash.rotate_left(1) ^ trace.hash();
         self.report.trace.extend_from_slice(trace.bytes());
         self.report.lives += 1;
         self.report.backing_requests += world.io_count() / 2;
         self.report.virtual_time += world.now();
-        self.report.taken_back += life.taken_back;
-        self.report.operations += life.given - life.left.get();
-        for stats in life.subjects.iter().map(|subject| subject.volume().stats()) {
+        self.report.taken_back += session.taken_back;
+        self.report.operations += session.given - session.left.get();
+        for stats in session.subjects.iter().map(|subject| subject.volume().stats()) {
             self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
             self.report.promotions += stats.flash.promotions;
             self.report.share_waits += stats.qos.share_waits;
@@ -277,7 +286,7 @@ impl Run {
     pub(super) fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
         let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|wanted| wanted == *number));
         let histories = models.map(|(model, number)| {
-            // A panic may have left it in use.
+            // A panic may have left the model borrowed.
             let Ok(model) = model.try_borrow() else { return format!("volume {number}: no history\n") };
             match finding.sector {
                 Some(sector) => {
@@ -293,10 +302,10 @@ impl Run {
     }
 }
 
-/// Life `number`'s part of all operations; the last life takes what does not divide.
-pub(super) fn share(operations: u64, lives: usize, number: usize) -> u64 {
-    let part = operations / lives as u64;
-    if number == 0 { operations - part * (lives as u64 - 1) } else { part }
+/// Operations of session `number`; the first session takes the remainder.
+pub(super) fn operations_of_session(operations: u64, sessions: usize, number: usize) -> u64 {
+    let part = operations / sessions as u64;
+    if number == 0 { operations - part * (sessions as u64 - 1) } else { part }
 }
 
 pub(super) fn disk_name(number: usize) -> PathBuf {
@@ -323,24 +332,24 @@ pub(super) fn add_disks(world: &World, options: &Options) {
     }
 }
 
-/// The content that the model calls initial; the first life flushes it.
+/// Fills a disk with the model's initial content; the first session flushes it.
 fn fill(disk: &DiskControl, number: u16, volume: &VolumeOptions) {
     let tags: Vec<u64> = (0..volume.size_bytes / SECTOR).map(|sector| Tag::new(number, 0, sector).0).collect();
     disk.set_tags(0, &tags);
 }
 
-/// A threshold that everything is past.
+/// A threshold that every request exceeds, so that the datastore always counts as congested.
 const CONGESTED: Threshold = Threshold::Latency(Nanos::ZERO);
-/// What volumes share that contend.
+/// Name of the shared datastore.
 const DATASTORE: &str = "shared";
 
-/// Opens the disks, attaches the volumes, reads everything back.
+/// Opens the disks and attaches the volumes with their recovered data.
 async fn begin(
     world: &World,
     run: &Run,
     (number, kept): (usize, &LeftBehind),
     operations: u64,
-) -> Result<Life, String> {
+) -> Result<Session, String> {
     let options = &run.options;
     let seam = world.seam();
     let contends = options.contends();
@@ -350,7 +359,7 @@ async fn begin(
         core.set_datastore(&DatastoreSpec { threshold: CONGESTED, ..DatastoreSpec::new(DATASTORE) });
     }
     if let Some(flash) = &options.flash {
-        let last = number.checked_sub(1).map(|last| options.lives[last]);
+        let last = number.checked_sub(1).map(|last| options.sessions[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
     }
     let left = kept.sorted();
@@ -370,14 +379,14 @@ async fn begin(
             spec.qos.shares = 100 * (index as u32 + 1);
             spec.qos.limits.iops = if index == 0 { 20_000 } else { 0 };
         }
-        // The first is promised a part of the memory, the second may have no more than one.
+        // The first volume has a memory reservation, the second a memory limit.
         let part = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
         match index {
             0 => spec.memory.min_bytes = part / 2,
             1 => spec.memory.max_bytes = Some(part),
             _ => {}
         }
-        // What lies in the log may be there because an administrator had changed the policy.
+        // The log may hold data that was written under another policy, set by an administrator.
         if core.unclaimed().contains(&spec.incarnation) {
             spec.policy = WritePolicy::WriteBack;
         }
@@ -388,11 +397,11 @@ async fn begin(
         };
         let (served, taken) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;
         taken_back += taken;
-        let control = world.disk(&path).expect("added when the first world began");
+        let control = world.disk(&path).expect("added to the first world");
         let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
         attached.push((parts, volume, model));
     }
-    // Who leaves a small log needs room that others may have to make.
+    // A volume that leaves a small log needs space that other volumes may have to free first.
     let mut subjects = Vec::new();
     for (parts, volume, model) in attached {
         if parts.volume.policy() != volume.policy {
@@ -400,12 +409,12 @@ async fn begin(
         }
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
     }
-    let mut life = Life::new(core, subjects, Rc::clone(options), operations);
-    life.taken_back = taken_back;
-    Ok(life)
+    let mut session = Session::new(core, subjects, Rc::clone(options), operations);
+    session.taken_back = taken_back;
+    Ok(session)
 }
 
-/// The content of a block.
+/// Content of a block: a tag per sector.
 struct Tags([u64; SECTORS_PER_BLOCK]);
 
 impl WriteSource<SimSeam> for Tags {
@@ -414,41 +423,41 @@ impl WriteSource<SimSeam> for Tags {
     }
 }
 
-/// Sends clients, administrators and fate to work.
-fn populate(life: &Rc<Life>, random: &mut Random) {
+/// Spawns the tasks of clients, administrators and fault injection.
+fn spawn_tasks(session: &Rc<Session>, random: &mut Random) {
     let start = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
-        life.busy.set(life.busy.get() + 1);
-        life.seam.spawn(task);
+        session.busy.set(session.busy.get() + 1);
+        session.seam.spawn(task);
     };
-    // Sometimes everything is read back before anybody works, sometimes while they do.
+    // In some runs the volumes are read back before the clients start, in others meanwhile.
     let verify_alone = random.percent(70);
     let mut lane = |lane: u64| Random::new(random.draw(), lane);
-    for index in 0..life.subjects.len() {
-        start(Box::pin(client::verify_first(Rc::clone(life), index, verify_alone)));
+    for index in 0..session.subjects.len() {
+        start(Box::pin(client::verify_first(Rc::clone(session), index, verify_alone)));
     }
-    for number in 0..life.options.clients {
-        start(Box::pin(client::run(Rc::clone(life), number + 1, lane(1))));
+    for number in 0..session.options.clients {
+        start(Box::pin(client::run(Rc::clone(session), number + 1, lane(1))));
     }
-    for index in 0..life.subjects.len() {
-        if life.options.admin {
-            start(Box::pin(admin::run(Rc::clone(life), index, lane(2))));
+    for index in 0..session.subjects.len() {
+        if session.options.admin {
+            start(Box::pin(admin::run(Rc::clone(session), index, lane(2))));
         }
-        if !life.options.troubles.is_empty() {
-            start(Box::pin(fate::run(Rc::clone(life), index, lane(3))));
+        if !session.options.faults.is_empty() {
+            start(Box::pin(faults::run(Rc::clone(session), index, lane(3))));
         }
     }
 }
 
-/// Drains and detaches all volumes; the backing is well, so in the end that must succeed.
-async fn stop(life: &Rc<Life>) {
-    for subject in &life.subjects {
-        while life.finding.borrow().is_none() && !admin::destage_all(life, subject).await {
-            life.seam.sleep(Nanos::from_millis(200)).await;
+/// Drains and detaches all volumes. The backing is healthy, so this must succeed eventually.
+async fn stop(session: &Rc<Session>) {
+    for subject in &session.subjects {
+        while session.finding.borrow().is_none() && !admin::destage_all(session, subject).await {
+            session.seam.sleep(Nanos::from_millis(200)).await;
         }
-        client::verify(life, subject, false).await;
-        admin::check_nothing_dirty(life, subject);
-        while life.finding.borrow().is_none() && !admin::detach(life, subject).await {
-            life.seam.sleep(Nanos::from_millis(200)).await;
+        client::verify(session, subject, false).await;
+        admin::check_nothing_dirty(session, subject);
+        while session.finding.borrow().is_none() && !admin::detach(session, subject).await {
+            session.seam.sleep(Nanos::from_millis(200)).await;
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The smallest variant of a failing run that still fails: fewer operations, lives, clients, troubles.
+//! Shrinking: the smallest variant of a failing run that still fails, with fewer operations, sessions, clients and
+//! faults.
 
 use engine::spec::Sabotage;
 use seam::sim::TraceMode;
@@ -6,10 +7,10 @@ use seam::sim::TraceMode;
 use super::options::{End, Options};
 use super::{Violation, run};
 
-/// Tries that shrinking may take.
+/// Upper limit of runs per shrink.
 const TRIES: u32 = 200;
 
-/// Shrinks what failed. A variant counts when it breaks any promise, not only the same one.
+/// Shrinks a failing run. A variant counts as failing when it violates any promise, not only the same one.
 pub fn shrink(violation: Box<Violation>) -> Box<Violation> {
     let mut search = Search { sabotage: violation.sabotage, best: violation, tries: TRIES };
     loop {
@@ -28,7 +29,7 @@ struct Search {
 }
 
 impl Search {
-    /// One pass over all ways to make it smaller; true when one did.
+    /// Tries every simplification once; true when one of them still fails.
     fn round(&mut self) -> bool {
         let mut found = false;
         for simplify in SIMPLER {
@@ -36,7 +37,8 @@ impl Search {
             simplify(&mut options);
             found |= self.attempt(options);
         }
-        // Bisection does not apply (fewer operations are another run), so parts are taken off: large ones first.
+        // Removes parts of the operations, large parts first. Bisection does not apply, because a run with fewer
+        // operations is a different run.
         for part in [2, 4, 8, 16] {
             while {
                 let mut options = self.best.options.clone();
@@ -65,9 +67,9 @@ impl Search {
 }
 
 const SIMPLER: [fn(&mut Options); 9] = [
-    |options| options.troubles.clear(),
+    |options| options.faults.clear(),
     |options| {
-        options.troubles.pop();
+        options.faults.pop();
     },
     |options| options.admin = false,
     |options| options.resizes = false,
@@ -75,16 +77,16 @@ const SIMPLER: [fn(&mut Options); 9] = [
     |options| options.clients = (options.clients - 1).max(1),
     |options| options.volumes.truncate(1),
     |options| {
-        let lives = options.lives.len();
-        options.lives.drain(..lives - 1);
+        let sessions = options.sessions.len();
+        options.sessions.drain(..sessions - 1);
     },
     |options| {
-        // The last life but one goes; the last stays orderly.
-        if options.lives.len() > 1 {
-            let last = options.lives.len() - 2;
-            options.lives.remove(last);
+        // Removes the last session but one; the last session stays a clean stop.
+        if options.sessions.len() > 1 {
+            let last = options.sessions.len() - 2;
+            options.sessions.remove(last);
         } else {
-            options.lives = vec![End::Orderly];
+            options.sessions = vec![End::Orderly];
         }
     },
 ];

@@ -1,21 +1,21 @@
-//! The field's workloads by name, cut to the size of a volume.
+//! Named workloads of the field, scaled to the size of a volume.
 
 use seam::Nanos;
 
 use super::vdi::Desktops;
 use super::{Job, Part, Pattern, Skew, Spec, Step, tile};
 
-/// A workload that has a name.
+/// A named workload.
 pub struct Named {
     /// The name.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// One-line description.
     pub title: &'static str,
-    /// Cuts it to a volume of so many bytes.
+    /// Builds the steps for a volume of the given bytes.
     pub build: fn(u64) -> Vec<Step>,
 }
 
-/// All of them, in the order in which they are listed.
+/// All workloads, in the order of listings.
 pub const ALL: &[Named] = &[
     Named {
         name: "database",
@@ -98,12 +98,12 @@ const WEB_SERVER: &[(u32, u32)] = &[
     (1, 128 << 10),
     (1, 512 << 10),
 ];
-/// Requests in flight where the pattern says nothing of it.
+/// Requests in flight where the pattern does not specify them.
 const DEPTH: u32 = 16;
-/// The file that disk benchmarks make.
+/// Size of the test file of disk benchmarks.
 const TEST_FILE: u64 = 1 << 30;
 
-/// The workload of that name, for a volume of so many bytes.
+/// The workload called `name` for a volume of `size_bytes`.
 pub fn find(name: &str, size_bytes: u64) -> Option<Spec> {
     let named = ALL.iter().find(|named| named.name == name)?;
     Some(Spec { name: named.name.to_owned(), steps: (named.build)(size_bytes) })
@@ -169,10 +169,10 @@ mod tests {
     use crate::workload::Stream;
 
     #[test]
-    fn every_named_workload_fits_small_and_large_volumes() {
+    fn named_workloads_fit_small_and_large_volumes() {
         for size in [64 << 20, 1 << 30, 500 << 30] {
             for named in ALL {
-                let spec = find(named.name, size).expect("it is in the list");
+                let spec = find(named.name, size).expect("a listed workload");
                 spec.check(size, 512).unwrap_or_else(|error| panic!("{} on {size} bytes: {error}", named.name));
                 assert!(!spec.steps.is_empty() && spec.steps.iter().all(|step| !step.jobs.is_empty()));
             }
@@ -180,9 +180,9 @@ mod tests {
         assert!(find("nothing", 1 << 30).is_none());
     }
 
-    /// Of what a workload's first job asks: the part of reads, and the mean size.
+    /// Read fraction and mean request size of a workload's first job.
     fn drawn(name: &str) -> (f64, f64) {
-        let spec = find(name, 10 << 30).expect("it is in the list");
+        let spec = find(name, 10 << 30).expect("a listed workload");
         let (mut reads, mut bytes) = (0.0, 0.0);
         let job = &spec.steps[0].jobs[0];
         let mut stream = Stream::new(job.pattern.clone(), 1, 0);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_named_patterns_have_the_published_mix_and_sizes() {
+    fn named_patterns_have_the_published_mix_and_sizes() {
         for (name, reads, bytes) in [
             ("database", 0.67, 8_192.0),
             ("file-server", 0.8, 11_418.0),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_reads_24_percent() {
+    fn tile_reads_24_percent() {
         let (mut reads, mut all) = (0.0, 0.0);
         for job in tile::tile(0, 10 << 30) {
             let crate::workload::Pace::Think(think) = job.pace else { panic!("a tile's clients think") };

@@ -1,26 +1,27 @@
-//! Workloads from files that other generators take: IOMeter's `.icf` and fio's job files, as far as they say what is asked of a volume.
-//! What is not understood is an error that names the line; what is of no concern here (targets, engines, report settings) is passed over.
+//! Workloads from files of other generators: IOMeter's `.icf` and fio's job files. The parsers take all settings that
+//! affect the requests to a volume. Unsupported settings are errors with a line number; irrelevant ones (targets,
+//! engines, report settings) are ignored.
 
 use super::{Spec, fio, iometer};
 
-/// What is wrong in a file, and where.
+/// An error in a workload file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
 pub struct SpecError {
-    /// The line, from 1 on.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub text: String,
 }
 
 impl SpecError {
-    /// An error in a line.
+    /// Creates an error for a line.
     pub fn new(line: usize, text: impl Into<String>) -> SpecError {
         SpecError { line, text: text.into() }
     }
 }
 
-/// Reads a file's text, of either kind, for a volume of so many bytes.
+/// Parses a file of either kind for a volume of `size_bytes`.
 pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match first.starts_with("Version ") || first.starts_with('\'') {

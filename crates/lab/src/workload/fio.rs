@@ -1,11 +1,12 @@
-//! fio's job files: sections of `key=value`; `[global]` holds for the jobs after it. Jobs run side by side until one says `stonewall`.
+//! fio's job files: sections of `key=value`; `[global]` applies to the jobs after it. Jobs run concurrently until one
+//! has `stonewall`.
 
 use seam::Nanos;
 
 use super::file::SpecError;
 use super::{Job, Pace, Part, Pattern, Skew, Spec, Step};
 
-/// What says nothing of what is asked of a volume.
+/// Keys that do not affect the requests to a volume.
 const OF_NO_CONCERN: [&str; 24] = [
     "ioengine",
     "direct",
@@ -34,20 +35,20 @@ const OF_NO_CONCERN: [&str; 24] = [
 ];
 const BYTES_MAX: u64 = 32 << 20;
 
-/// A value and its line.
+/// Line number and text of a value.
 type Value = (usize, String);
 
-/// What a section says.
+/// The settings of a section.
 #[derive(Clone, Default)]
 struct Section {
     name: String,
     line: usize,
     keys: Vec<(String, Value)>,
-    /// Waits for all jobs before it.
+    /// True when the job waits for all jobs before it.
     wall: bool,
 }
 
-/// Reads a file for a volume of so many bytes.
+/// Parses a job file for a volume of `size_bytes`.
 pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
     let (mut global, mut sections) = (Section::default(), Vec::<Section>::new());
     let mut in_global = true;
@@ -57,8 +58,9 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
             continue;
         }
         if let Some(title) = line.strip_prefix('[') {
-            let title =
-                title.strip_suffix(']').ok_or_else(|| SpecError::new(number, "a section's name without its end"))?;
+            let title = title
+                .strip_suffix(']')
+                .ok_or_else(|| SpecError::new(number, "a section name without its closing bracket"))?;
             in_global = title == "global";
             if !in_global {
                 sections.push(Section { name: title.to_owned(), line: number, wall: false, ..global.clone() });
@@ -69,7 +71,7 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
         section.take(line, number)?;
     }
     if sections.is_empty() {
-        return Err(SpecError::new(1, "there is no job in it"));
+        return Err(SpecError::new(1, "the file has no job"));
     }
     let mut steps = Vec::<Step>::new();
     for section in &sections {
@@ -83,9 +85,9 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
     Ok(Spec { name: name.to_owned(), steps })
 }
 
-/// A number with `k`, `m`, `g` or `t` of 1,024 each.
+/// Parses a size with an optional `k`, `m`, `g` or `t` of 1,024 each.
 fn bytes((line, text): &Value) -> Result<u64, SpecError> {
-    let wrong = || SpecError::new(*line, format!("\"{text}\" is no size: write 4096, 4k, 64m or 1g"));
+    let wrong = || SpecError::new(*line, format!("\"{text}\" is not a size: write 4096, 4k, 64m or 1g"));
     let lower = text.to_lowercase();
     let digits = lower.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let shift = match lower[digits.len()..].trim_end_matches("ib").trim_end_matches('b') {
@@ -99,7 +101,7 @@ fn bytes((line, text): &Value) -> Result<u64, SpecError> {
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
 }
 
-/// The same, or a part of `whole` in percent.
+/// Parses a size, or a percentage of `whole`.
 fn bytes_of(value: &Value, whole: u64) -> Result<u64, SpecError> {
     match value.1.strip_suffix('%') {
         Some(percent) => Ok(whole * number(&(value.0, percent.to_owned()), 100)? / 100),
@@ -109,10 +111,10 @@ fn bytes_of(value: &Value, whole: u64) -> Result<u64, SpecError> {
 
 fn number((line, text): &Value, most: u64) -> Result<u64, SpecError> {
     let number = text.trim().parse::<u64>().ok().filter(|number| *number <= most);
-    number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is no number up to {most}")))
+    number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is not a number up to {most}")))
 }
 
-/// Seconds, or with `us`, `ms`, `s`, `m` or `h`.
+/// Parses a time in `unit`, or with `us`, `ms`, `s`, `m` or `h`.
 fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let unit = match &text[digits.len()..] {
@@ -122,7 +124,7 @@ fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
         "s" => Nanos::from_secs(1),
         "m" => Nanos::from_secs(60),
         "h" => Nanos::from_secs(3_600),
-        _ => return Err(SpecError::new(*line, format!("\"{text}\" is no time: write 30, 30s, 2m or 1h"))),
+        _ => return Err(SpecError::new(*line, format!("\"{text}\" is not a time: write 30, 30s, 2m or 1h"))),
     };
     Ok(Nanos(number(&(*line, digits.to_owned()), 1 << 32)?.saturating_mul(unit.0)))
 }
@@ -165,7 +167,7 @@ impl Section {
                 self.keys.push((key.to_owned(), (number, value.trim().to_owned())));
             }
             _ if OF_NO_CONCERN.contains(&key) => (),
-            _ => return Err(SpecError::new(number, format!("\"{key}\" is not known here"))),
+            _ => return Err(SpecError::new(number, format!("\"{key}\" is not supported"))),
         }
         Ok(())
     }
@@ -178,7 +180,7 @@ impl Section {
         self.get("runtime").map(|value| time(value, Nanos::from_secs(1))).transpose()
     }
 
-    /// Part of the requests that are reads, and of those that go anywhere.
+    /// Percentage of reads, and of random requests.
     fn ways(&self) -> Result<(u32, u32), SpecError> {
         let (line, rw) = self.get("rw").cloned().unwrap_or((self.line, "read".to_owned()));
         let percent = |key: &str| self.get(key).map(|value| number(value, 100)).transpose();
@@ -195,7 +197,7 @@ impl Section {
             _ => {
                 return Err(SpecError::new(
                     line,
-                    format!("rw={rw} is not supported: read, write, rw, or those after rand"),
+                    format!("rw={rw} is not supported: read, write, rw, or one of them after rand"),
                 ));
             }
         };
@@ -203,7 +205,7 @@ impl Section {
         Ok((reads as u32, random as u32))
     }
 
-    /// Sizes of reads and of writes, with their parts of a hundred.
+    /// Sizes of reads and of writes, with their percentages.
     fn sizes(&self) -> Result<[Vec<(u32, u32)>; 2], SpecError> {
         let size = |line: usize, text: &str| {
             let size = bytes(&(line, text.to_owned()))?;
@@ -220,7 +222,7 @@ impl Section {
                     };
                     let list: Vec<(u32, u32)> = text.split(':').map(one).collect::<Result<_, SpecError>>()?;
                     let sum: u32 = list.iter().map(|(percent, _)| percent).sum();
-                    let text = format!("bssplit: its parts add up to {sum} %, not 100");
+                    let text = format!("bssplit: the parts add up to {sum} %, not 100");
                     if sum == 100 { Ok(list) } else { Err(SpecError::new(*line, text)) }
                 };
                 let (reads, writes) = text.split_once(',').unwrap_or((text, text));
@@ -294,8 +296,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_job_file_of_fio_is_understood() {
-        let spec = parse("x", FILE, 1 << 30).expect("it is sound");
+    fn fio_job_file_is_parsed() {
+        let spec = parse("x", FILE, 1 << 30).expect("a valid file");
         let steps: Vec<_> = spec.steps.iter().map(|step| (step.name.as_str(), step.jobs.len(), step.time)).collect();
         let seconds = |count| Some(Nanos::from_secs(count));
         assert_eq!(steps, [("data", 4, seconds(120)), ("backup", 1, seconds(30))]);
@@ -311,9 +313,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
-        let broken =
-            |from: &str, to: &str| parse("x", &FILE.replace(from, to), 1 << 30).expect_err("it is broken").to_string();
+    fn errors_name_their_line() {
+        let broken = |from: &str, to: &str| {
+            parse("x", &FILE.replace(from, to), 1 << 30).expect_err("an invalid file").to_string()
+        };
         let errors = [
             broken("rw=write", "rw=trim"),
             broken("iodepth=16", "iodepth=many"),
@@ -323,7 +326,7 @@ mod tests {
             broken("size=512m", "size=512q"),
             broken("[journal]", "[journal"),
             broken("runtime=30", "runtime=soon"),
-            parse("x", "[global]\nbs=4k\n", 1 << 30).expect_err("it has no job").to_string(),
+            parse("x", "[global]\nbs=4k\n", 1 << 30).expect_err("a file without a job").to_string(),
         ];
         insta::assert_snapshot!(errors.join("\n"));
     }

@@ -1,4 +1,4 @@
-//! What a flash cache gains: one load, minute by minute, on a simulated RAID 5, with flash or without.
+//! Gain of a flash cache: one load on a simulated RAID 5, minute by minute, with flash or without.
 
 use engine::{CoreSpec, Volume};
 use seam::Nanos;
@@ -6,78 +6,79 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimSeam, WorldSpec};
 
 use super::{Load, Pattern, play};
-use crate::rig::{FlashPlan, Rig, Target};
+use crate::fixture::{Fixture, FlashPlan, Target};
 
-/// What is played.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
-pub struct Setting {
-    /// Where the draws come from: runs of the same seed are pairs.
+pub struct GainSpec {
+    /// Seed of all draws; runs of the same seed form pairs.
     pub seed: u64,
-    /// Bytes that are used, all alike.
+    /// Size of the uniformly used region in bytes.
     pub hot_bytes: u64,
-    /// Memory cache.
+    /// Size of the memory cache.
     pub memory_bytes: u64,
-    /// Size of each of two flash devices; 0: without flash.
+    /// Size of each of two flash devices; 0 means no flash.
     pub flash_bytes: u64,
-    /// How long.
+    /// Duration in minutes.
     pub minutes: u64,
     /// Requests in flight.
     pub depth: u32,
 }
 
-/// What one minute brought.
+/// Measurements of one minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Minute {
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Part of the reads that memory and flash served.
+    /// Reads served by memory and flash, as a fraction of all reads.
     pub hit_ratio: f64,
-    /// Pages on flash at its end.
+    /// Pages on flash at the end of the minute.
     pub pages: u64,
 }
 
-/// Pages that two devices of `flash_bytes` have room for.
-pub fn room(flash_bytes: u64) -> u64 {
-    let setting = Setting { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
-    let (rig, _) = world(&setting);
-    rig.core.pages().expect("there is a store").slots_max()
+/// Capacity of two devices of `flash_bytes` in pages.
+pub fn capacity_pages(flash_bytes: u64) -> u64 {
+    let gain = GainSpec { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
+    let (fixture, _) = world(&gain);
+    fixture.core.pages().expect("there is a store").slots_max()
 }
 
-/// An engine with one volume on a RAID 5 of five disks, with a flash store if there are devices. Nothing keeps content.
-fn world(setting: &Setting) -> (Rig, Volume<SimSeam>) {
-    let blocks = (setting.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
+/// An engine with one volume on a RAID 5 of five disks, and a flash store if there are devices. The disks keep no
+/// content.
+fn world(gain: &GainSpec) -> (Fixture, Volume<SimSeam>) {
+    let blocks = (gain.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
     let time_max = Nanos::from_secs(1 << 20);
-    let spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(setting.seed) };
+    let spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(gain.seed) };
     let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-    let rig = Rig::new(spec, core);
-    if setting.flash_bytes > 0 {
-        // As arrays had them.
-        rig.open_flash(&FlashPlan { devices: 2, bytes: setting.flash_bytes, iops: 3_500 });
+    let fixture = Fixture::new(spec, core);
+    if gain.flash_bytes > 0 {
+        // The rate of SSDs in arrays of that time.
+        fixture.open_flash(&FlashPlan { devices: 2, bytes: gain.flash_bytes, iops: 3_500 });
     }
-    let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[setting.hot_bytes]).remove(0);
-    let volume = rig.attach_disk("disk", disk, |_| ()).expect("the first volume");
-    (rig, volume)
+    let disk = fixture.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[gain.hot_bytes]).remove(0);
+    let volume = fixture.attach_disk("disk", disk, |_| ()).expect("the first volume");
+    (fixture, volume)
 }
 
-/// Plays random 8 KiB requests, 67 % of them reads.
-pub fn minutes(setting: &Setting, mut each: impl FnMut(Minute)) {
-    let (rig, volume) = world(setting);
-    rig.until_checked(std::slice::from_ref(&volume));
+/// Plays random 8 KiB requests, 67 % of them reads, and calls `each` after every minute.
+pub fn minutes(gain: &GainSpec, mut each: impl FnMut(Minute)) {
+    let (fixture, volume) = world(gain);
+    fixture.until_checked(std::slice::from_ref(&volume));
     let mut before = volume.stats();
-    for minute in 0..setting.minutes {
+    for minute in 0..gain.minutes {
         let load = Load {
-            pattern: Pattern::random(setting.hot_bytes, 8192, 67),
-            depth: setting.depth,
+            pattern: Pattern::random(gain.hot_bytes, 8192, 67),
+            depth: gain.depth,
             time: Nanos::from_secs(60),
-            seed: setting.seed * 1_000 + minute,
+            seed: gain.seed * 1_000 + minute,
         };
-        let figures = rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load));
+        let figures = fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
         let after = volume.stats();
         let hits = |stats: &engine::VolumeStats| stats.memory_hits + stats.flash_hits;
         let reads = (after.reads - before.reads).max(1);
         let hit_ratio = (hits(&after) - hits(&before)) as f64 / reads as f64;
         before = after;
-        let pages = rig.core.pages().map_or(0, |pages| pages.stats().pages);
+        let pages = fixture.core.pages().map_or(0, |pages| pages.stats().pages);
         each(Minute { iops: figures.iops(), hit_ratio, pages });
     }
     if std::env::var_os("GAIN_DEBUG").is_some() {

@@ -1,7 +1,8 @@
-//! IOMeter's configuration files: a line that begins with an apostrophe says what the lines after it are.
+//! IOMeter's configuration files: a line that begins with an apostrophe names the contents of the lines after it.
 //!
-//! Each worker runs its assigned access specifications one after the other, all workers at once: the first of each are the first step, and so
-//! on. A file without workers has a step for each specification.
+//! Each worker runs its assigned access specifications in sequence, and all workers run at once. The first
+//! specification of every worker forms the first step, and so on. A file without workers has one step per
+//! specification.
 
 use seam::Nanos;
 
@@ -10,7 +11,7 @@ use super::{Job, Pace, Part, Pattern, Spec, Step};
 
 const SECTOR: u64 = 512;
 
-/// What says nothing of what is asked of a volume.
+/// Labels that do not affect the requests to a volume.
 const OF_NO_CONCERN: [&str; 30] = [
     "test setup",
     "test description",
@@ -44,6 +45,7 @@ const OF_NO_CONCERN: [&str; 30] = [
     "end results display",
 ];
 
+/// An access specification.
 #[derive(Clone, Default)]
 struct Access {
     name: String,
@@ -55,6 +57,7 @@ struct Access {
     line: usize,
 }
 
+/// A worker and its assigned access specifications.
 #[derive(Clone)]
 struct Worker {
     depth: u32,
@@ -76,7 +79,7 @@ struct File {
     workers: Vec<Worker>,
 }
 
-/// Reads a file for a volume of so many bytes.
+/// Parses a configuration file for a volume of `size_bytes`.
 pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
     let mut file = File::default();
     let (mut label, mut skipped) = (String::new(), false);
@@ -84,7 +87,7 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
         if let Some(comment) = line.trim().strip_prefix('\'') {
             let words: Vec<&str> = comment.trim_end_matches(['=', ' ']).split_whitespace().collect();
             label = words.join(" ").to_lowercase();
-            // How IOMeter shows its results: long, and of no concern.
+            // The result display settings of IOMeter are irrelevant.
             skipped = label.starts_with("results display") || skipped && label != "end results display";
             continue;
         }
@@ -97,17 +100,17 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
     file.spec(name, size_bytes)
 }
 
-/// The comma-separated numbers of a line.
+/// Parses the comma-separated numbers of a line.
 fn numbers(value: &str, line: usize) -> Result<Vec<u64>, SpecError> {
     let number = |text: &str| {
-        text.trim().parse::<u64>().map_err(|_| SpecError::new(line, format!("\"{}\" is no number", text.trim())))
+        text.trim().parse::<u64>().map_err(|_| SpecError::new(line, format!("\"{}\" is not a number", text.trim())))
     };
     value.split(',').map(number).collect()
 }
 
 impl File {
     fn take(&mut self, label: &str, value: &str, line: usize) -> Result<(), SpecError> {
-        let no_worker = || SpecError::new(line, "it comes before any worker");
+        let no_worker = || SpecError::new(line, "this line must follow a worker");
         match label {
             "hours minutes seconds" => {
                 let parts = numbers(&value.split_whitespace().collect::<Vec<_>>().join(","), line)?;
@@ -139,7 +142,7 @@ impl File {
                 self.workers.last_mut().ok_or_else(no_worker)?.assigned.push((line, value.to_owned()));
             }
             label if OF_NO_CONCERN.contains(&label) => (),
-            label => return Err(SpecError::new(line, format!("\"'{label}\" is not known"))),
+            label => return Err(SpecError::new(line, format!("\"'{label}\" is not supported"))),
         }
         Ok(())
     }
@@ -147,25 +150,29 @@ impl File {
     fn part(&mut self, value: &str, line: usize) -> Result<(), SpecError> {
         let wrong = |text: &str| SpecError::new(line, text);
         let [bytes, weight, reads, random, delay, burst, align, reply] = numbers(value, line)?[..] else {
-            return Err(wrong("eight numbers: size, % of size, % reads, % random, delay, burst, align, reply"));
+            return Err(wrong(
+                "expected eight numbers: size, % of size, % reads, % random, delay, burst, align, reply",
+            ));
         };
-        let access =
-            self.accesses.last_mut().ok_or_else(|| wrong("it comes before any access specification's name"))?;
+        let access = self
+            .accesses
+            .last_mut()
+            .ok_or_else(|| wrong("this line must follow the name of an access specification"))?;
         if bytes == 0 || bytes > 32 << 20 || weight > 100 || reads > 100 || random > 100 {
-            return Err(wrong("a size from 1 byte to 32 MiB, and percentages up to 100"));
+            return Err(wrong("expected a size from 1 byte to 32 MiB, and percentages up to 100"));
         }
         if burst > 1 && delay > 0 {
             return Err(wrong("a delay after several requests is not supported: burst must be 1"));
         }
         if reply > 0 {
-            return Err(wrong("replies are of network workers, which are not supported"));
+            return Err(wrong("replies belong to network workers, which are not supported"));
         }
         if access.percent > 0 && access.delay_ms != delay {
             return Err(wrong("delays that differ inside one access specification are not supported"));
         }
         let align = match align {
             0 => SECTOR as u32,
-            align => u32::try_from(align).map_err(|_| wrong("an alignment of 4 GiB or more"))?,
+            align => u32::try_from(align).map_err(|_| wrong("an alignment of 4 GiB or more is not supported"))?,
         };
         access.align_bytes = if access.percent == 0 { align } else { align.min(access.align_bytes) };
         access.delay_ms = delay;
@@ -177,10 +184,11 @@ impl File {
 
     fn spec(self, name: &str, size_bytes: u64) -> Result<Spec, SpecError> {
         if self.accesses.is_empty() {
-            return Err(SpecError::new(1, "there is no access specification in it"));
+            return Err(SpecError::new(1, "the file has no access specification"));
         }
         if let Some(access) = self.accesses.iter().find(|access| access.percent != 100) {
-            let text = format!("\"{}\": the sizes' parts add up to {} %, not 100", access.name, access.percent);
+            let text =
+                format!("\"{}\": the percentages of its sizes add up to {} %, not 100", access.name, access.percent);
             return Err(SpecError::new(access.line, text));
         }
         let mut workers = self.workers;
@@ -197,7 +205,9 @@ impl File {
             for worker in &workers {
                 let Some((line, wanted)) = worker.assigned.get(index) else { continue };
                 let access = self.accesses.iter().find(|access| access.name == *wanted);
-                let access = access.ok_or_else(|| SpecError::new(*line, format!("there is no \"{wanted}\"")))?;
+                let access = access.ok_or_else(|| {
+                    SpecError::new(*line, format!("access specification \"{wanted}\" does not exist"))
+                })?;
                 jobs.push(access.job(worker, size_bytes));
             }
             steps.push(Step { name: jobs[0].name.clone(), time, jobs });
@@ -229,8 +239,8 @@ mod tests {
     const FILE: &str = include_str!("fixtures/two-workers.icf");
 
     #[test]
-    fn a_file_of_iometer_is_understood() {
-        let spec = parse("x", FILE, 1 << 30).expect("it is sound");
+    fn iometer_file_is_parsed() {
+        let spec = parse("x", FILE, 1 << 30).expect("a valid file");
         let names: Vec<_> = spec.steps.iter().map(|step| (step.name.as_str(), step.jobs.len())).collect();
         assert_eq!(names, [("Database", 2), ("File Server", 1)]);
         assert_eq!(spec.steps[0].time, Some(Nanos::from_secs(90)));
@@ -248,9 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
-        let broken =
-            |from: &str, to: &str| parse("x", &FILE.replace(from, to), 1 << 30).expect_err("it is broken").to_string();
+    fn errors_name_their_line() {
+        let broken = |from: &str, to: &str| {
+            parse("x", &FILE.replace(from, to), 1 << 30).expect_err("an invalid file").to_string()
+        };
         let errors = [
             broken("8192,100,67,100,0,1,0,0", "8192,100,67,100,0,1,0"),
             broken("8192,100,67,100,0,1,0,0", "8192,90,67,100,0,1,0,0"),
@@ -259,7 +270,7 @@ mod tests {
             broken("'Worker type\n\tDISK", "'Worker type\n\tNETWORK,TCP"),
             broken("'Ramp Up Time (s)", "'Warp factor"),
             broken("\tFile Server\n'End assigned", "\tWeb Server\n'End assigned"),
-            parse("x", "Version 1.1.0\n", 1 << 30).expect_err("it is empty").to_string(),
+            parse("x", "Version 1.1.0\n", 1 << 30).expect_err("an empty file").to_string(),
         ];
         insta::assert_snapshot!(errors.join("\n"));
     }

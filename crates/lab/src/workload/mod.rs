@@ -1,4 +1,4 @@
-//! Workloads: what clients ask, drawn from a seed, for volumes in virtual time and for real clients alike.
+//! Workloads: requests of clients, drawn from a seed, for volumes in virtual time and for real clients.
 
 pub mod catalogue;
 pub mod exports;

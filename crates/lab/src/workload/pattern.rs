@@ -1,81 +1,83 @@
-//! A pattern of accesses: region, mix of reads and writes, sizes, skew, order, drift. A [`Stream`] draws from it.
+//! Access patterns: region, mix of reads and writes, sizes, skew, order, drift. A [`Stream`] draws accesses from a
+//! pattern.
 
 use crate::random::Random;
 
-/// How accesses spread over the region.
+/// Distribution of accesses over the region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Skew {
-    /// All places alike.
+    /// Uniform over the region.
     Uniform,
     /// `accesses_percent` of the accesses go to the first `hot_percent` of the region.
     HotCold {
-        /// Part of the region that is hot.
+        /// Size of the hot region in percent.
         hot_percent: u32,
-        /// Part of the accesses that go there.
+        /// Percentage of the accesses to the hot region.
         accesses_percent: u32,
     },
-    /// Zipf's law with this exponent (above 0, but not 1), hot places scattered over the region.
+    /// Zipf's law with this exponent (above 0, but not 1); hot places are scattered over the region.
     Zipf(f64),
-    /// One after the other, from the beginning again at the end.
+    /// Sequential, wrapping around at the end.
     Sequential,
 }
 
 /// One kind of access in a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its share of the accesses, against the other parts' weights.
+    /// Weight relative to the other parts.
     pub weight: u32,
-    /// Size of an access.
+    /// Size of an access in bytes.
     pub bytes: u32,
-    /// Part of its accesses that are reads.
+    /// Percentage of reads.
     pub read_percent: u32,
-    /// Part of its accesses that go where the skew says; the others go on where the stream's last access ended.
+    /// Percentage of accesses placed by the skew; the others continue at the end of the stream's last access.
     pub random_percent: u32,
 }
 
-/// What one client does to a volume.
+/// Accesses of one client to a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
     /// First byte of the region; a multiple of `align_bytes`.
     pub start_bytes: u64,
-    /// Length of the region.
+    /// Length of the region in bytes.
     pub region_bytes: u64,
-    /// Kinds of access; at least one.
+    /// Kinds of access, at least one.
     pub mix: Vec<Part>,
     /// Accesses begin at multiples of this.
     pub align_bytes: u32,
-    /// Where they go.
+    /// Distribution of the accesses over the region.
     pub skew: Skew,
-    /// The hot part moves on by so many bytes after a thousand accesses of the stream, over the end to the beginning.
+    /// Distance by which the hot region moves after every thousand accesses of the stream, wrapping around at the end.
     pub drift_bytes: u64,
 }
 
 impl Pattern {
-    /// Random accesses of one size to a whole region.
+    /// Uniformly random accesses of one size to the region.
     pub fn random(region_bytes: u64, size_bytes: u32, read_percent: u32) -> Pattern {
         let mix = vec![Part { weight: 1, bytes: size_bytes, read_percent, random_percent: 100 }];
         let align_bytes = size_bytes.min(4096);
         Pattern { start_bytes: 0, region_bytes, mix, align_bytes, skew: Skew::Uniform, drift_bytes: 0 }
     }
 
-    /// Random accesses of which `read_percent` are reads of one size, the others writes of another; aligned to 512 bytes.
+    /// Random accesses of which `read_percent` are reads of one size and the others writes of another, aligned to 512
+    /// bytes.
     pub fn reads_and_writes(region_bytes: u64, read_bytes: u32, write_bytes: u32, read_percent: u32) -> Pattern {
         let part = |weight, bytes, read_percent| Part { weight, bytes, read_percent, random_percent: 100 };
         let mix = vec![part(read_percent, read_bytes, 100), part(100 - read_percent, write_bytes, 0)];
         Pattern { mix, align_bytes: 512, ..Pattern::random(region_bytes, read_bytes, read_percent) }
     }
 
-    /// The same with another skew.
+    /// Replaces the skew.
     pub fn with_skew(self, skew: Skew) -> Pattern {
         Pattern { skew, ..self }
     }
 
-    /// The same in a region that begins elsewhere.
+    /// Moves the region to `start_bytes`.
     pub fn at(self, start_bytes: u64) -> Pattern {
         Pattern { start_bytes, ..self }
     }
 
-    /// Size of the largest access.
+    /// Size of the largest access in bytes.
     pub fn largest(&self) -> u64 {
         self.mix.iter().map(|part| u64::from(part.bytes)).max().expect("a mix has a part")
     }
@@ -84,15 +86,15 @@ impl Pattern {
 /// One access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Write or read.
+    /// True for a write, false for a read.
     pub write: bool,
     /// First byte.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// Accesses drawn from a pattern, without end.
+/// An endless stream of accesses drawn from a pattern.
 #[derive(Clone, Debug)]
 pub struct Stream {
     pattern: Pattern,
@@ -104,10 +106,14 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Client `client`'s stream.
+    /// The stream of client `client`.
     pub fn new(pattern: Pattern, seed: u64, client: u64) -> Stream {
         let largest = pattern.largest();
-        assert!(pattern.region_bytes >= largest, "a region of {} bytes under {largest}", pattern.region_bytes);
+        assert!(
+            pattern.region_bytes >= largest,
+            "a region of {} bytes, smaller than an access of {largest}",
+            pattern.region_bytes
+        );
         assert!(pattern.align_bytes > 0, "accesses have an alignment");
         let places = (pattern.region_bytes - largest) / u64::from(pattern.align_bytes) + 1;
         let zipf = match pattern.skew {
@@ -115,11 +121,11 @@ impl Stream {
             _ => None,
         };
         let weights = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
-        assert!(weights > 0, "a mix weighs something");
+        assert!(weights > 0, "a mix has a positive total weight");
         Stream { pattern, random: Random::new(seed, client), next: 0, drawn: 0, weights, zipf }
     }
 
-    /// The next access.
+    /// Draws the next access.
     pub fn draw(&mut self) -> Access {
         let part = self.part();
         let write = !self.random.percent(part.read_percent);
@@ -176,7 +182,8 @@ impl Stream {
     }
 }
 
-/// Ranks by Zipf's law in constant time (Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994).
+/// Ranks by Zipf's law in constant time (Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD
+/// 1994).
 #[derive(Clone, Debug)]
 struct Zipf {
     count: f64,
@@ -209,7 +216,7 @@ fn zeta_of_two(exponent: f64) -> f64 {
     1.0 + 0.5_f64.powf(exponent)
 }
 
-/// The sum of `k^-exponent` for `k` in `1..=count`; past 10,000 terms by its integral, good to 0.01 %.
+/// Sum of `k^-exponent` for `k` in `1..=count`. Past 10,000 terms the integral approximates it to 0.01 %.
 fn zeta(count: u64, exponent: f64) -> f64 {
     let exact = count.min(10_000);
     let head: f64 = (1..=exact).map(|k| (k as f64).powf(-exponent)).sum();
@@ -229,7 +236,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn accesses_stay_inside_the_region_and_aligned_in_every_skew() {
+    fn accesses_stay_inside_the_region_and_aligned() {
         let skews =
             [Skew::Uniform, Skew::HotCold { hot_percent: 10, accesses_percent: 90 }, Skew::Zipf(0.9), Skew::Sequential];
         for skew in skews {
@@ -246,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mix_and_the_hot_part_get_their_share() {
+    fn mix_and_hot_region_get_their_percentages() {
         let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 90 };
         let mut stream = Stream::new(Pattern::random(100 * MIB, 4096, 30).with_skew(skew), 2, 1);
         let accesses: Vec<Access> = (0..10_000).map(|_| stream.draw()).collect();
@@ -269,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequential_stream_touches_every_place_once_a_pass() {
+    fn sequential_stream_touches_every_place_once_per_pass() {
         let mut stream = Stream::new(Pattern::random(MIB, 65536, 100).with_skew(Skew::Sequential), 4, 1);
         let first: Vec<u64> = (0..16).map(|_| stream.draw().at).collect();
         assert_eq!(first, (0..16).map(|index| index * 65536).collect::<Vec<u64>>());
@@ -277,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_mix_get_their_share_of_sizes_reads_and_order() {
+    fn parts_of_a_mix_get_their_sizes_reads_and_order() {
         let part = |weight, bytes, read_percent, random_percent| Part { weight, bytes, read_percent, random_percent };
         let mix = vec![part(60, 4096, 80, 100), part(30, 512, 100, 0), part(10, 65536, 0, 50)];
         let pattern = Pattern { mix, align_bytes: 512, ..Pattern::random(1 << 30, 4096, 0) };
@@ -297,12 +304,16 @@ mod tests {
             assert!((got - wanted).abs() < wanted / 10, "{got} of {key:?}, {wanted} wanted");
         }
         assert_eq!(counts.len(), 4);
-        assert_eq!(in_order[1] as i32, counts[&(512, false)], "all of these go on where the last one ended");
-        assert!((800..1_200).contains(&in_order[0]), "{} of the 2,000 that do so half of the time", in_order[0]);
+        assert_eq!(in_order[1] as i32, counts[&(512, false)], "all of these continue at the end of the last one");
+        assert!(
+            (800..1_200).contains(&in_order[0]),
+            "{} of the 2,000 accesses that are sequential half of the time",
+            in_order[0]
+        );
     }
 
     #[test]
-    fn the_hot_part_drifts() {
+    fn hot_region_drifts() {
         let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 100 };
         let pattern = Pattern { drift_bytes: MIB, ..Pattern::random(100 * MIB, 4096, 100).with_skew(skew) };
         let mut stream = Stream::new(pattern, 6, 1);

@@ -1,4 +1,4 @@
-//! Playing a pattern in virtual time: so many requests in flight, so long, and what came of it.
+//! Playing a pattern in virtual time with a fixed number of requests in flight, and the resulting figures.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,64 +8,64 @@ use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
 use super::{Pattern, Stream};
-use crate::rig::Target;
+use crate::fixture::Target;
 
-/// What a request costs a core besides waiting, as a front end over a Unix socket spends it.
+/// CPU time of a request, as a front end over a Unix socket spends it.
 pub const REQUEST_COST: Nanos = Nanos(2_000);
 
-/// A pattern, by how many, how long.
+/// A pattern, a queue depth and a duration.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// What each client asks.
+    /// Accesses of each client.
     pub pattern: Pattern,
     /// Requests in flight.
     pub depth: u32,
-    /// How long requests are begun.
+    /// Time during which requests are started.
     pub time: Nanos,
-    /// Where the draws come from.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
-/// What came of a load.
+/// Results of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Latencies of reads that ended well, in microseconds, in order of size.
+    /// Latencies of successful reads in microseconds, sorted once the load has ended.
     pub read_us: Vec<u32>,
-    /// The same of writes.
+    /// Latencies of successful writes, likewise.
     pub write_us: Vec<u32>,
-    /// Requests that failed.
+    /// Failed requests.
     pub errors: u64,
-    /// Longest pause between two ends of requests.
+    /// Longest time between two completions.
     pub pause_max: Nanos,
-    /// From the first beginning to the last end.
+    /// Time from the first request to the last completion.
     pub elapsed: Nanos,
     last_end: Nanos,
 }
 
 impl Figures {
-    /// Requests that ended well.
+    /// Number of successful requests.
     pub fn requests(&self) -> u64 {
         (self.read_us.len() + self.write_us.len()) as u64
     }
 
-    /// Requests a second.
+    /// Requests per second.
     pub fn iops(&self) -> f64 {
         self.requests() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Nothing yet, at `now`.
+    /// Empty figures at the start time `now`.
     pub(crate) fn starting(now: Nanos) -> Figures {
         Figures { last_end: now, ..Figures::default() }
     }
 
-    /// No more comes: what began at `begun` has ended.
+    /// Completes the figures of a load that began at `begun`.
     pub(crate) fn finish(&mut self, begun: Nanos) {
         self.elapsed = self.last_end.since(begun);
         self.read_us.sort_unstable();
         self.write_us.sort_unstable();
     }
 
-    pub(crate) fn note(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
+    pub(crate) fn record(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
         self.pause_max = self.pause_max.max(now.since(self.last_end));
         self.last_end = now;
         if result.is_err() {
@@ -77,7 +77,7 @@ impl Figures {
     }
 }
 
-/// The value below which `per_mille` of a sorted list lie; 0 of an empty one.
+/// The value at `per_mille` of a sorted list; 0 for an empty list.
 pub fn quantile(sorted: &[u32], per_mille: usize) -> u32 {
     let index = (sorted.len() * per_mille / 1_000).min(sorted.len().saturating_sub(1));
     sorted.get(index).copied().unwrap_or(0)
@@ -94,7 +94,7 @@ pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
         seam.clone().spawn(work(seam, target, stream, end, figures));
     }
     seam.sleep_until(end).await;
-    // Every client at work holds the figures.
+    // Every running client holds a reference to the figures.
     while Rc::strong_count(&figures) > 1 {
         seam.sleep(Nanos::from_millis(1)).await;
     }
@@ -113,9 +113,9 @@ async fn work(seam: SimSeam, target: Target, mut stream: Stream, end: Nanos, fig
             true => target.write(&seam, access.at, access.len as usize, requests).await,
             false => target.read(&seam, access.at, access.len as usize).await,
         };
-        figures.borrow_mut().note(access.write, began, seam.now(), &result);
+        figures.borrow_mut().record(access.write, began, seam.now(), &result);
         requests += 1;
-        // A client on a socket lets others have the core between two of its requests.
+        // A client on a socket yields the core between two of its requests.
         seam.yield_now().await;
     }
 }

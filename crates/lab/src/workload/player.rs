@@ -1,4 +1,5 @@
-//! Has jobs at work, in either world: what differs is the door that takes a request, and who hears of its end.
+//! Runs jobs in virtual time or against a live volume. A [`Door`] carries out the requests, and a callback receives
+//! each completion.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -11,50 +12,50 @@ use super::spec::{Job, Pace};
 use super::{Access, Stream};
 use crate::random::Random;
 
-/// Takes requests.
+/// Executes requests.
 pub trait Door<S: Seam>: Clone + 'static {
-    /// Carries one out; false when it failed.
+    /// Executes a request; false when it failed.
     fn ask(&self, seam: &S, access: Access) -> impl Future<Output = bool>;
 }
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// The job, by its number in the list.
+    /// Index of the job in the list.
     pub job: usize,
-    /// What was asked.
+    /// The access.
     pub access: Access,
-    /// Time from when it was sent, or was due, to its end.
+    /// Latency, counted from the time when the request was sent or due.
     pub waited: Nanos,
-    /// It did not fail.
+    /// True when the request succeeded.
     pub ok: bool,
 }
 
-/// Jobs at work, until they are told to end.
+/// Running jobs.
 pub struct Crowd(Rc<State>);
 
 #[derive(Default)]
 struct State {
-    /// Nothing more is to be sent.
+    /// True when no further requests may be sent.
     over: Cell<bool>,
-    /// Requests that have not ended.
+    /// Requests in flight.
     in_flight: Cell<u64>,
 }
 
-/// What the clients of a job share.
+/// State shared by the clients of a job.
 struct Shared<N> {
     number: usize,
     pace: Pace,
     stream: RefCell<Stream>,
     random: RefCell<Random>,
-    /// When the next request of a rate is due.
+    /// Time at which the next request of a fixed rate is due.
     due: Cell<Nanos>,
     state: Rc<State>,
     note: Rc<N>,
 }
 
 impl Crowd {
-    /// Sends jobs to work; `note` hears of each request's end. A job's draws depend on `seed` and its number alone.
+    /// Starts jobs; `note` receives each completion. A job's draws depend only on `seed` and the job's index.
     pub fn start<S: Seam, D: Door<S>>(
         seam: &S,
         door: &D,
@@ -81,7 +82,8 @@ impl Crowd {
         Crowd(state)
     }
 
-    /// Sends nothing more, and waits until all requests have ended. Who sleeps until his next one is due ends when he wakes up.
+    /// Stops sending and waits for all requests in flight. A client that sleeps until its next request ends when it
+    /// wakes up.
     pub async fn dismiss<S: Seam>(self, seam: &S) {
         self.0.over.set(true);
         while self.0.in_flight.get() > 0 {
@@ -95,7 +97,7 @@ impl<N> Shared<N> {
         Nanos((-(1.0 - self.random.borrow_mut().fraction()).ln() * mean_ns) as u64)
     }
 
-    /// When the next request is to be sent; nothing if at once.
+    /// Time at which the next request is to be sent; `None` means at once.
     fn next(&self, now: Nanos) -> Option<Nanos> {
         match self.pace {
             Pace::Eager => None,
@@ -129,7 +131,7 @@ async fn work<S: Seam, D: Door<S>, N: Fn(Ended)>(seam: S, door: D, shared: Rc<Sh
         let ok = door.ask(&seam, access).await;
         (shared.note)(Ended { job: shared.number, access, waited: seam.now().since(began), ok });
         in_flight.set(in_flight.get() - 1);
-        // A client on a socket lets others have the core between two of its requests.
+        // A client on a socket yields the core between two of its requests.
         seam.yield_now().await;
     }
 }

@@ -1,5 +1,5 @@
-//! A workload as a specification: steps one after the other, in each some jobs side by side. The same one is played in virtual time and on
-//! a live volume ([`super::player`]).
+//! A workload specification: steps in sequence, each with concurrent jobs. The same specification runs in virtual time
+//! and on a live volume ([`super::player`]).
 
 use seam::Nanos;
 
@@ -8,64 +8,64 @@ use super::Pattern;
 /// A workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// What it is called.
+    /// Name of the workload.
     pub name: String,
     /// Steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// What goes on at a time.
+/// The jobs that run at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What it is called.
+    /// Name of the step.
     pub name: String,
-    /// How long; without it, as long as is asked for.
+    /// Duration; `None` leaves it to the caller.
     pub time: Option<Nanos>,
-    /// All that is at work.
+    /// Concurrent jobs.
     pub jobs: Vec<Job>,
 }
 
 /// One stream of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// What it is called; jobs of one name are counted together.
+    /// Name of the job; jobs of one name are counted together.
     pub name: String,
-    /// What is asked for.
+    /// Accesses of the job.
     pub pattern: Pattern,
-    /// Requests in flight at most.
+    /// Upper limit of requests in flight.
     pub depth: u32,
-    /// When the next one is sent.
+    /// Pace of the requests.
     pub pace: Pace,
-    /// It begins so long after its step.
+    /// Delay of the job's start after its step's start.
     pub begin: Nanos,
 }
 
-/// When a job sends its next request.
+/// Time at which a job sends its next request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As soon as one has ended.
+    /// As soon as a request has ended.
     Eager,
-    /// After a pause that is drawn anew each time, exponentially, with this mean.
+    /// After a pause drawn from an exponential distribution with this mean.
     Think(Nanos),
-    /// At so many a second, at random times (Poisson), whatever became of those before; a latency counts from the moment when
-    /// the request was due.
+    /// At this many requests per second, at random times (Poisson), independent of earlier requests. The latency counts
+    /// from the time when the request was due.
     Rate(f64),
 }
 
 impl Job {
-    /// A job that begins at once and keeps `depth` requests in flight.
+    /// A job that starts at once and keeps `depth` requests in flight.
     pub fn eager(name: &str, pattern: Pattern, depth: u32) -> Job {
         Job { name: name.to_owned(), pattern, depth, pace: Pace::Eager, begin: Nanos::ZERO }
     }
 
-    /// The same with another pace.
+    /// Replaces the pace.
     pub fn paced(self, pace: Pace) -> Job {
         Job { pace, ..self }
     }
 }
 
 impl Spec {
-    /// One step of some jobs, without an end of its own.
+    /// A single step of these jobs without a duration.
     pub fn single(name: &str, jobs: Vec<Job>) -> Spec {
         Spec { name: name.to_owned(), steps: vec![Step { name: name.to_owned(), time: None, jobs }] }
     }
@@ -75,13 +75,14 @@ impl Spec {
         self.steps.iter_mut().flat_map(|step| &mut step.jobs)
     }
 
-    /// Says why it cannot be played on `size_bytes` that are asked for in multiples of `block_bytes`.
+    /// Checks that the workload can run on a volume of `size_bytes` with blocks of `block_bytes`; returns the reason if
+    /// it cannot.
     pub fn check(&self, size_bytes: u64, block_bytes: u32) -> Result<(), String> {
         for job in self.steps.iter().flat_map(|step| &step.jobs) {
             let Pattern { start_bytes, region_bytes, mix, align_bytes, .. } = &job.pattern;
             let end = start_bytes + region_bytes;
             if end > size_bytes {
-                return Err(format!("{}: it reaches to byte {end}, the volume has {size_bytes}", job.name));
+                return Err(format!("{}: the job ends at byte {end}, the volume has {size_bytes}", job.name));
             }
             if job.pattern.largest() > *region_bytes {
                 let largest = job.pattern.largest();
@@ -90,7 +91,7 @@ impl Spec {
             let units = mix.iter().map(|part| part.bytes).chain([*align_bytes]);
             if let Some(odd) = units.into_iter().find(|unit| *unit == 0 || !unit.is_multiple_of(block_bytes)) {
                 return Err(format!(
-                    "{}: {odd} is no multiple of the volume's blocks of {block_bytes} bytes",
+                    "{}: {odd} is not a multiple of the volume's blocks of {block_bytes} bytes",
                     job.name
                 ));
             }

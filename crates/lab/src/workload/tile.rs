@@ -1,34 +1,38 @@
-//! A consolidation tile: what eight virtual machines on one host ask: mail, OLTP, web, and one machine after the other being deployed.
+//! A consolidation tile: the requests of eight virtual machines on one host for mail, OLTP, web, and the deployment of
+//! one machine after another.
 //!
-//! Published of such a tile: 272 GB, 24 to 25 GB of them hot, 24 % reads. How the streams share that is assumed: clients think
-//! between requests, as users do, so a faster storage gets more work. How long they think, and how many they are, follows from what
-//! was published of disks alone and of what flash gained:
+//! Published of such a tile: 272 GB, 24 to 25 GB of them hot, 24 % reads. The distribution over the streams is an
+//! assumption: clients think between requests, as users do, so faster storage gets more work. The think time and the
+//! number of clients follow from the published results of disks alone and of the gain by flash:
 //!
-//! - Flash brought 26 % at one tile. A client that thinks for Z and waits for R makes 1 / (Z + R) requests a second. Of disks alone 24 % of them, the
-//!   reads, take some 8.5 ms (1/150 s and a little waiting), and writes end in memory: R is 2 ms, with flash next to nothing, and
-//!   1.26 = (Z + 2 ms) / Z for Z = 8 ms.
-//! - Twenty disks carried two tiles and not three. Sixteen of them have mail, OLTP and web, at 282 accesses a second with a queue 4,500 in all. With 20 clients,
-//!   2,500 requests a second if they took no time, two tiles at 70 % of that ask for 3,500 and three for 5,250.
+//! - Flash gained 26 % with one tile. A client that thinks for Z and waits for R makes 1 / (Z + R) requests per second.
+//!   With disks alone the reads, 24 % of the requests, take some 8.5 ms (1/150 s and a little waiting), and writes end
+//!   in memory. So R is 2 ms, with flash almost 0, and 1.26 = (Z + 2 ms) / Z gives Z = 8 ms.
+//! - Twenty disks carried two tiles and not three. Sixteen of them serve mail, OLTP and web, at 282 accesses per second
+//!   with a queue 4,500 in all. With 20 clients, 2,500 requests per second without any latency, two tiles at 70 % of
+//!   that rate need 3,500 and three 5,250.
 
 use seam::Nanos;
 
 use super::{Job, Pace, Part, Pattern, Skew};
 
-/// Bytes of a tile.
+/// Size of a tile in bytes.
 pub const TILE_BYTES: u64 = 272_000_000_000;
-/// Of which are hot.
+/// Hot part of a tile in percent.
 const HOT_PERCENT: u32 = 9;
-/// Of each stream's requests that go to its hot part.
+/// Percentage of each stream's requests to its hot part.
 const HOT_ACCESSES_PERCENT: u32 = 97;
 
-/// What a stream of a tile asks: name, part of the tile, kinds of request, clients, pause between two of a client's requests.
+/// A stream of a tile: name, part of the tile in percent, kinds of request, clients, think time between two requests of
+/// a client.
 type Line = (&'static str, u64, &'static [Part], u32, Nanos);
 
 const fn part(weight: u32, bytes: u32, read_percent: u32, random_percent: u32) -> Part {
     Part { weight, bytes, read_percent, random_percent }
 }
 
-/// The streams in the order in which they lie on a tile. Deployment writes a machine from end to end; together 24 % are reads.
+/// The streams in the order of their regions on a tile. Deployment writes a machine from end to end; 24 % of all
+/// requests are reads.
 pub const STREAMS: [Line; 4] = [
     ("mail", 40, &[part(70, 8 << 10, 26, 100), part(30, 16 << 10, 26, 100)], 10, Nanos::from_millis(8)),
     ("oltp", 25, &[part(100, 8 << 10, 25, 100)], 6, Nanos::from_millis(8)),
@@ -36,14 +40,14 @@ pub const STREAMS: [Line; 4] = [
     ("deploy", 15, &[part(1, 64 << 10, 0, 0)], 1, Nanos::from_millis(10)),
 ];
 
-/// Where on a tile of `bytes` a stream begins and ends.
+/// Region of a stream on a tile of `bytes`.
 pub fn span(stream: usize, bytes: u64) -> std::ops::Range<u64> {
     let upto = |count: usize| bytes / 100 * STREAMS[..count].iter().map(|line| line.1).sum::<u64>();
     let align = |at: u64| at / (1 << 20) * (1 << 20);
     align(upto(stream))..align(upto(stream + 1))
 }
 
-/// One stream of a tile in a region, with its share of thinking clients.
+/// The job of one stream of a tile in a region, with its thinking clients.
 pub fn job(stream: usize, start_bytes: u64, region_bytes: u64) -> Job {
     let (name, _, mix, clients, think) = STREAMS[stream];
     let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: HOT_ACCESSES_PERCENT };
@@ -51,7 +55,7 @@ pub fn job(stream: usize, start_bytes: u64, region_bytes: u64) -> Job {
     Job::eager(name, pattern.with_skew(skew).at(start_bytes), clients).paced(Pace::Think(think))
 }
 
-/// A whole tile of `bytes`.
+/// The jobs of a whole tile of `bytes`.
 pub fn tile(start_bytes: u64, bytes: u64) -> Vec<Job> {
     let jobs = (0..STREAMS.len()).map(|stream| {
         let span = span(stream, bytes);

@@ -1,39 +1,42 @@
-//! Linked-clone desktops: a shared image that all read, and a difference of its own that each reads and writes.
+//! Linked-clone desktops: a shared image that all desktops read, and a private difference disk that each reads and
+//! writes.
 //!
-//! The rates and sizes are those of a published test of 200 desktops: 1.34 reads of 14 KB and 7.58 writes of 12 KB a second each. It is assumed
-//! that half of the reads go to the image, that nine in ten accesses go to a tenth of either, and that file systems have clusters of 4 KiB. A difference holds nothing but what
-//! its desktop wrote (the rest is read from the image), so that it is read where it is written most: in its hot tenth.
+//! The rates and sizes are those of a published test of 200 desktops: 1.34 reads of 14 KB and 7.58 writes of 12 KB per
+//! second each. Assumptions: half of the reads go to the image, nine in ten accesses go to a tenth of either, and file
+//! systems have clusters of 4 KiB. A difference disk holds only what its desktop wrote, and all other reads go to the
+//! image. So reads of a difference disk go to its hot tenth, where most writes go.
 
 use seam::Nanos;
 
 use super::{Job, Pace, Pattern, Skew};
 
-/// Reads of a desktop, a second.
+/// Reads per second of a desktop.
 pub const READS_PER_S: f64 = 1.34;
-/// Writes of a desktop, a second.
+/// Writes per second of a desktop.
 pub const WRITES_PER_S: f64 = 7.58;
-/// Bytes of a read.
+/// Size of a read in bytes.
 pub const READ_BYTES: u32 = 14 << 10;
-/// Bytes of a write.
+/// Size of a write in bytes.
 pub const WRITE_BYTES: u32 = 12 << 10;
 const DEPTH: u32 = 8;
 const SKEW: Skew = Skew::HotCold { hot_percent: 10, accesses_percent: 90 };
 
-/// Where desktops lie: the image first, then their differences.
+/// Layout of desktops on a volume: the image first, then the difference disks.
 #[derive(Clone, Copy, Debug)]
 pub struct Desktops {
-    /// How many.
+    /// Number of desktops.
     pub count: u64,
-    /// The shared image.
+    /// Size of the shared image.
     pub image_bytes: u64,
-    /// Each one's difference.
+    /// Size of each difference disk.
     pub own_bytes: u64,
-    /// From the beginning of one difference to the next.
+    /// Distance between the starts of two difference disks.
     pub apart_bytes: u64,
 }
 
 impl Desktops {
-    /// As many as a volume has room for, with a difference of 512 MiB each (less on a small volume) and an image of an eighth of the volume.
+    /// As many desktops as fit on a volume, with difference disks of 512 MiB each (less on a small volume) and an image
+    /// of an eighth of the volume.
     pub fn fitted(size_bytes: u64) -> Desktops {
         let image_bytes = (size_bytes / 8).next_multiple_of(1 << 20);
         let own_bytes = ((size_bytes - image_bytes) / 10).clamp(1 << 20, 512 << 20) / (1 << 20) * (1 << 20);
@@ -41,17 +44,18 @@ impl Desktops {
         Desktops { count, image_bytes, own_bytes, apart_bytes: own_bytes }
     }
 
-    /// Bytes of all together.
+    /// Total bytes.
     pub fn bytes(&self) -> u64 {
         self.image_bytes + self.count * self.apart_bytes
     }
 
-    /// First byte of a desktop's difference.
+    /// First byte of a desktop's difference disk.
     pub fn start(&self, desktop: u64) -> u64 {
         self.image_bytes + desktop * self.apart_bytes
     }
 
-    /// All of them at `times` the published rate, the first at once and each after `gap` more. Three jobs a desktop.
+    /// Jobs of all desktops at `times` the published rate. The first desktop starts at once and each next one after a
+    /// further `gap`. Three jobs per desktop.
     pub fn steady(&self, times: f64, gap: Nanos) -> Vec<Job> {
         let hot_bytes = self.own_bytes / 10;
         let jobs = (0..self.count).flat_map(|desktop| {
@@ -73,7 +77,8 @@ impl Desktops {
         jobs.collect()
     }
 
-    /// All of them start: reads of the image, mostly in order, and of their own differences, nine in ten requests a read.
+    /// Jobs of all desktops booting: reads of the image, mostly sequential, and accesses to the difference disks; nine
+    /// in ten requests are reads.
     pub fn boot_storm(&self) -> Vec<Job> {
         let jobs = (0..self.count).flat_map(|desktop| {
             let mut image = Pattern::random(self.image_bytes, 32 << 10, 100);

@@ -1,11 +1,12 @@
-//! Misses beside destage: the slowest reads of a volume with a cache and of the same array without one, in virtual time.
+//! Misses concurrent with destage: tail latency of reads on a volume with a cache and on the same array without one, in
+//! virtual time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, VolumeSpec, WritePolicy};
+use lab::fixture::{Fixture, FlashPlan, Target};
 use lab::random::Random;
-use lab::rig::{FlashPlan, Rig, Target};
 use lab::workload::quantile;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, WorldSpec};
@@ -16,11 +17,11 @@ const GIB: u64 = 1 << 30;
 const VOLUME_BYTES: u64 = 4 * GIB;
 const REQUEST_BYTES: u64 = 8 << 10;
 const SECONDS: u64 = 20;
-/// Processor time of a request that is served over NBD.
+/// CPU time of a request over NBD.
 const NBD_COST: Nanos = Nanos(20_000);
 
-/// The load of `hotset demo`: 99 of 100 requests to 64 MiB in eight stretches, four fifths of them to a quarter of that; half of the
-/// stretches move elsewhere.
+/// The load of `hotset demo`: 99 of 100 requests go to 64 MiB in eight regions, and four fifths of these to a quarter
+/// of each region. Half of the regions move during the run.
 struct Demo {
     random: Random,
 }
@@ -41,7 +42,7 @@ impl Demo {
     }
 }
 
-/// Latencies of the reads of one side, in order of size.
+/// Sorted read latencies of one side.
 #[derive(Default)]
 struct Side {
     reads_us: Vec<u32>,
@@ -49,19 +50,19 @@ struct Side {
 
 fn play(seed: u64, policy: WritePolicy) -> Side {
     let blocks = (32 * MIB / seam::BLOCK_BYTES as u64) as usize;
-    let rig = Rig::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) }, CoreSpec::default());
-    rig.open_flash(&FlashPlan { devices: 2, bytes: 512 * MIB, iops: 20_000 });
+    let fixture = Fixture::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) }, CoreSpec::default());
+    fixture.open_flash(&FlashPlan { devices: 2, bytes: 512 * MIB, iops: 20_000 });
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
-    let disk = rig.on_array(array, &[VOLUME_BYTES]).remove(0);
+    let disk = fixture.on_array(array, &[VOLUME_BYTES]).remove(0);
     let edit = |spec: &mut VolumeSpec| spec.policy = policy;
-    let volume = rig.attach_disk("volume", disk, edit).expect("a new volume");
-    rig.until_checked(std::slice::from_ref(&volume));
+    let volume = fixture.attach_disk("volume", disk, edit).expect("a new volume");
+    fixture.until_checked(std::slice::from_ref(&volume));
     let side = Rc::new(RefCell::new(Side::default()));
-    let (begun, end) = (rig.seam.now(), rig.seam.now() + Nanos::from_secs(SECONDS));
+    let (begun, end) = (fixture.seam.now(), fixture.seam.now() + Nanos::from_secs(SECONDS));
     for lane in 0..16 {
-        let (seam, side, target) = (rig.seam.clone(), Rc::clone(&side), Target::Volume(volume.clone()));
+        let (seam, side, target) = (fixture.seam.clone(), Rc::clone(&side), Target::Volume(volume.clone()));
         let mut demo = Demo { random: Random::new(seed, lane) };
-        rig.seam.spawn(async move {
+        fixture.seam.spawn(async move {
             while seam.now() < end {
                 let began = seam.now();
                 let (block, read) = demo.draw(began.since(begun).as_secs_f64() / SECONDS as f64);
@@ -78,14 +79,14 @@ fn play(seed: u64, policy: WritePolicy) -> Side {
             }
         });
     }
-    rig.world.block_on(rig.seam.sleep_until(end));
+    fixture.world.block_on(fixture.seam.sleep_until(end));
     let mut side = side.take();
     side.reads_us.sort_unstable();
     side
 }
 
 #[test]
-fn slowest_reads_of_the_demo_are_no_slower_than_on_the_array_alone() {
+fn demo_read_tail_is_no_slower_than_on_the_bare_array() {
     for seed in 1..=2 {
         let tails = |policy| {
             let side = play(seed, policy);

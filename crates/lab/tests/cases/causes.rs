@@ -1,24 +1,24 @@
-//! Every request to the backing is counted by what it is and why it came.
+//! Every request to the backing is counted by operation and cause.
 
 use engine::backing::{Cause, Op};
 use engine::{BackingCount, WriteFlags};
-use lab::rig::{Rig, read, write};
+use lab::fixture::{Fixture, read, write};
 use seam::sim::{Latency, SimDiskSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_goes_to_the_backing_is_counted_by_what_it_is_and_why() {
-    let rig = Rig::with_memory(1, 16 * MIB);
-    rig.add_disk("disk", SimDiskSpec::new(64 * MIB));
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 128, 1)).unwrap();
-    rig.world.block_on(volume.discard(8 * MIB, 4 * MIB, WriteFlags::default())).unwrap();
-    rig.world.block_on(volume.flush()).unwrap();
-    rig.world.block_on(read(&volume, 1_024, 8)).unwrap();
-    rig.world.block_on(volume.prefetch(MIB, 64 << 10)).unwrap();
-    rig.world.run_for(Nanos::from_secs(1)).unwrap();
+fn backing_requests_are_counted_by_operation_and_cause() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    fixture.world.block_on(write(&volume, 0, 128, 1)).unwrap();
+    fixture.world.block_on(volume.discard(8 * MIB, 4 * MIB, WriteFlags::default())).unwrap();
+    fixture.world.block_on(volume.flush()).unwrap();
+    fixture.world.block_on(read(&volume, 1_024, 8)).unwrap();
+    fixture.world.block_on(volume.prefetch(MIB, 64 << 10)).unwrap();
+    fixture.world.run_for(Nanos::from_secs(1)).unwrap();
     let stats = volume.stats();
     let expected = [
         (Op::Read, Cause::ClientRead, 4096),
@@ -38,20 +38,20 @@ fn what_goes_to_the_backing_is_counted_by_what_it_is_and_why() {
 }
 
 #[test]
-fn how_long_the_backing_took_is_told_without_the_wait_for_a_place_there() {
-    let rig = Rig::with_memory(1, 16 * MIB);
+fn backing_latency_excludes_the_wait_for_a_queue_slot() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
     let mut spec = SimDiskSpec::new(64 * MIB);
     let latency = Nanos::from_millis(20);
     (spec.geometry.queue_depth, spec.timing.read) = (4, Latency::fixed(latency));
-    rig.add_disk("disk", spec);
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    // Far more at once than have a place: those behind wait several times as long.
+    fixture.add_disk("disk", spec);
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    // More requests than queue slots: the later ones wait several times the latency.
     let reads = 64;
     for at in 0..reads {
         let volume = volume.clone();
-        rig.world.seam().spawn(async move { drop(read(&volume, at * 200, 8).await) });
+        fixture.world.seam().spawn(async move { drop(read(&volume, at * 200, 8).await) });
     }
-    rig.world.run_for(Nanos::from_secs(2)).unwrap();
+    fixture.world.run_for(Nanos::from_secs(2)).unwrap();
     let stats = volume.stats();
     let asked = stats.backing.iter().find(|count| count.cause == Cause::ClientRead).unwrap();
     assert_eq!(asked.requests, reads);

@@ -1,19 +1,19 @@
-//! What is read is what was written, under every policy, whatever moves underneath; and all of it drains.
+//! Reads return the written data under every policy, with all kinds of operations mixed, and all dirty data drains.
 
 use engine::{WriteFlags, WritePolicy, ZeroFlags};
+use lab::fixture::{Fixture, SameTag, lively_disk, read, write};
 use lab::random::Random;
-use lab::rig::{Rig, Same, lively_disk, read, write};
 use seam::Nanos;
 
 const MIB: u64 = 1 << 20;
 const SECTORS: u64 = 8 * MIB / 512;
 
 #[test]
-fn what_is_written_is_read_under_every_policy_and_the_dirty_data_drains() {
+fn written_data_reads_back_and_drains_under_every_policy() {
     for (name, policy) in WritePolicy::ALL {
-        let rig = Rig::with_memory(1, MIB);
-        rig.add_disk(name, lively_disk(8 * MIB));
-        let volume = rig.attach(name, |spec| spec.policy = policy).unwrap();
+        let fixture = Fixture::with_memory(1, MIB);
+        fixture.add_disk(name, lively_disk(8 * MIB));
+        let volume = fixture.attach(name, |spec| spec.policy = policy).unwrap();
         let mut expected = vec![0; SECTORS as usize];
         let mut random = Random::new(7, 0);
         for turn in 1..3_000_u64 {
@@ -21,38 +21,38 @@ fn what_is_written_is_read_under_every_policy_and_the_dirty_data_drains() {
             let sectors = first as usize..(first + count) as usize;
             match turn % 10 {
                 0 if turn % 70 == 0 => {
-                    let (flags, mut source) = (WriteFlags { fua: true, ..Default::default() }, Same(turn));
+                    let (flags, mut source) = (WriteFlags { fua: true, ..Default::default() }, SameTag(turn));
                     let fua = volume.write(first * 512, (count * 512) as usize, flags, &mut source);
-                    rig.world.block_on(fua).unwrap();
+                    fixture.world.block_on(fua).unwrap();
                     expected[sectors].fill(turn);
                 }
                 0..=4 => {
-                    rig.world.block_on(write(&volume, first, count, turn)).unwrap();
+                    fixture.world.block_on(write(&volume, first, count, turn)).unwrap();
                     expected[sectors].fill(turn);
                 }
                 5 => {
                     let flags = ZeroFlags { fua: turn % 3 == 0, may_unmap: true, fast_only: false };
-                    rig.world.block_on(volume.zero(first * 512, count * 512, flags)).unwrap();
+                    fixture.world.block_on(volume.zero(first * 512, count * 512, flags)).unwrap();
                     expected[sectors].fill(0);
                 }
-                6 if turn % 60 == 6 => rig.world.block_on(volume.flush()).unwrap(),
+                6 if turn % 60 == 6 => fixture.world.block_on(volume.flush()).unwrap(),
                 _ => {
-                    let found = rig.world.block_on(read(&volume, first, count)).unwrap();
+                    let found = fixture.world.block_on(read(&volume, first, count)).unwrap();
                     assert_eq!(found, expected[sectors], "{policy}, turn {turn}");
                 }
             }
         }
-        rig.world.block_on(volume.destage_all()).unwrap();
+        fixture.world.block_on(volume.destage_all()).unwrap();
         assert_eq!(volume.stats().dirty_bytes, 0);
-        rig.world.run_for(Nanos::from_secs(60)).unwrap();
+        fixture.world.run_for(Nanos::from_secs(60)).unwrap();
         assert_eq!(volume.stats().written_bytes, 0);
         for first in (0..SECTORS).step_by(128) {
-            let found = rig.world.block_on(read(&volume, first, 128)).unwrap();
+            let found = fixture.world.block_on(read(&volume, first, 128)).unwrap();
             assert_eq!(found, expected[first as usize..][..128], "{policy}, after it drained");
         }
-        rig.world.block_on(rig.core.detach(name)).unwrap();
+        fixture.world.block_on(fixture.core.detach(name)).unwrap();
         drop(volume);
-        rig.world.run_for(Nanos::from_secs(1)).unwrap();
-        assert_eq!(rig.world.blocks_out(), 0, "{policy}: buffers that never came back");
+        fixture.world.run_for(Nanos::from_secs(1)).unwrap();
+        assert_eq!(fixture.world.blocks_out(), 0, "{policy}: leaked buffers");
     }
 }

@@ -1,7 +1,8 @@
-//! The flash log under the engine: what a flush promises without the backing, what a recovery brings back and what it must not.
+//! The flash log under the engine: the durability of a flush without the backing, and the records that a recovery must
+//! or must not return.
 
 use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags, WritePolicy};
-use lab::rig::{Rig, durable, read, write};
+use lab::fixture::{Fixture, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -16,97 +17,100 @@ fn spec(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 4096, ..WorldSpec::new(seed) }
 }
 
-/// A world with a disk of 8 MiB, a log, and a volume over both.
-fn first_life(seed: u64, segments: u64) -> (Rig, Volume<SimSeam>) {
-    let rig = Rig::new(spec(seed), CoreSpec::default());
-    rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-    log(segments).add_disks(&rig.world);
-    let volume = serve(&rig, segments, true);
-    (rig, volume)
+/// Creates a world with a disk of 8 MiB, a log, and a volume over both.
+fn first_session(seed: u64, segments: u64) -> (Fixture, Volume<SimSeam>) {
+    let fixture = Fixture::new(spec(seed), CoreSpec::default());
+    fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    log(segments).add_disks(&fixture.world);
+    let volume = serve(&fixture, segments, true);
+    (fixture, volume)
 }
 
-/// The next world after a crash.
-fn next_life(rig: Rig, mode: CrashMode, seed: u64, segments: u64) -> (Rig, Volume<SimSeam>) {
-    let rig = rig.crash(mode, spec(seed));
-    let volume = serve(&rig, segments, false);
-    (rig, volume)
+/// Crashes the world and serves the volume in the next one.
+fn next_session(fixture: Fixture, mode: CrashMode, seed: u64, segments: u64) -> (Fixture, Volume<SimSeam>) {
+    let fixture = fixture.crash(mode, spec(seed));
+    let volume = serve(&fixture, segments, false);
+    (fixture, volume)
 }
 
-fn serve(rig: &Rig, segments: u64, first: bool) -> Volume<SimSeam> {
+fn serve(fixture: &Fixture, segments: u64, first: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-    rig.world.block_on(async {
-        log(segments).open(&rig.seam, &rig.core, first, false).await.expect("the devices are whole");
-        let disk = rig.seam.open_disk(&open).await.expect("the disk is there");
-        rig.core
+    fixture.world.block_on(async {
+        log(segments).open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
+        let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
+        fixture
+            .core
             .attach_recovered(VolumeSpec::new("disk", 1), engine::Backing::plain(disk))
             .await
-            .expect("what the log holds can be read")
+            .expect("the log is readable")
     })
 }
 
 #[test]
-fn a_flush_is_answered_while_the_backing_refuses_everything_and_survives_a_power_cut() {
-    let (rig, volume) = first_life(1, 16);
-    rig.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    rig.world.block_on(async {
+fn flush_succeeds_without_the_backing_and_survives_a_power_cut() {
+    let (fixture, volume) = first_session(1, 16);
+    fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    fixture.world.block_on(async {
         for block in 0..40 {
             write(&volume, block * 24, 8, 7).await.unwrap();
         }
-        volume.flush().await.expect("the log has it");
+        volume.flush().await.expect("the log has the data");
         write(&volume, 0, 8, 8).await.unwrap();
     });
-    let written: Vec<u64> = rig.core.pages().unwrap().stats().members.iter().map(|member| member.log_bytes).collect();
+    let written: Vec<u64> =
+        fixture.core.pages().unwrap().stats().members.iter().map(|member| member.log_bytes).collect();
     assert!(written.len() == 2 && written.iter().all(|bytes| (40 * 4096..60 * 4096).contains(bytes)), "{written:?}");
     drop(volume);
-    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 2, 16);
-    let disk = rig.world.disk("disk").unwrap();
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 2, 16);
+    let disk = fixture.world.disk("disk").unwrap();
     for block in 0..40 {
-        let content = rig.world.block_on(read(&volume, block * 24, 8)).unwrap();
-        assert_eq!(content, [7; 8], "block {block}: flushed content, and nothing that was not flushed");
+        let content = fixture.world.block_on(read(&volume, block * 24, 8)).unwrap();
+        assert_eq!(content, [7; 8], "block {block}: the flushed content, without the unflushed write");
     }
-    assert_eq!(durable(&disk, 0, 8), [0; 8], "the backing had refused it");
-    rig.world.block_on(volume.destage_all()).unwrap();
+    assert_eq!(durable(&disk, 0, 8), [0; 8], "the backing failed all writes");
+    fixture.world.block_on(volume.destage_all()).unwrap();
     assert_eq!(durable(&disk, 0, 8), [7; 8]);
 }
 
 #[test]
-fn a_flush_goes_on_with_one_device_when_the_other_fails_and_the_stale_one_is_not_believed() {
-    let (rig, volume) = first_life(3, 16);
-    rig.world.block_on(async {
+fn flush_continues_on_one_device_and_ignores_the_stale_one() {
+    let (fixture, volume) = first_session(3, 16);
+    fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         volume.flush().await.unwrap();
     });
-    rig.world.disk("flash1").unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
-    rig.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    rig.world.block_on(async {
+    fixture.world.disk("flash1").unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
+    fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    fixture.world.block_on(async {
         write(&volume, 0, 8, 2).await.unwrap();
-        volume.flush().await.expect("the other device has it");
+        volume.flush().await.expect("the other device has the data");
     });
     drop(volume);
-    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 4, 16);
-    assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [2; 8]);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 4, 16);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [2; 8]);
 }
 
-/// Found by torture (seed 90): destage had promised the zeroes, and an older record of the log came back over them.
+/// Found by torture (seed 90): a destage had promised durable zeroes, but an older log record was recovered over them.
 #[test]
-fn what_was_destaged_by_command_is_not_undone_by_an_older_record() {
-    let (rig, volume) = first_life(5, 16);
-    rig.world.block_on(async {
+fn destage_all_is_not_undone_by_an_older_record() {
+    let (fixture, volume) = first_session(5, 16);
+    fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         volume.flush().await.unwrap();
         write(&volume, 0, 8, 2).await.unwrap();
         volume.destage_all().await.unwrap();
     });
     drop(volume);
-    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 6, 16);
-    assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [2; 8]);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 6, 16);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [2; 8]);
 }
 
-/// Found by torture (seed 10067613): the record of a block that was cut in two had what lies past the end, and that came back.
+/// Found by torture (seed 10067613): after a shrink inside a block, the block's log record brought back the data past
+/// the end.
 #[test]
-fn what_a_shrink_cut_off_inside_a_block_is_not_brought_back_by_the_record_of_the_block() {
-    let (rig, volume) = first_life(7, 16);
-    rig.world.block_on(async {
+fn data_cut_off_by_a_shrink_is_not_recovered_from_the_log() {
+    let (fixture, volume) = first_session(7, 16);
+    fixture.world.block_on(async {
         write(&volume, 800, 8, 7).await.unwrap();
         volume.flush().await.unwrap();
         volume.resize(Some(802 * 512), false).await.unwrap();
@@ -114,31 +118,31 @@ fn what_a_shrink_cut_off_inside_a_block_is_not_brought_back_by_the_record_of_the
         volume.destage_all().await.unwrap();
     });
     drop(volume);
-    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 8, 16);
-    assert_eq!(rig.world.block_on(read(&volume, 800, 8)).unwrap(), [7, 7, 0, 0, 0, 0, 0, 0]);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 8, 16);
+    assert_eq!(fixture.world.block_on(read(&volume, 800, 8)).unwrap(), [7, 7, 0, 0, 0, 0, 0, 0]);
 }
 
-/// Found by torture (seed 10149725): the size had changed, and the shrink was said to have failed.
+/// Found by torture (seed 10149725): the size had changed, but the shrink was reported as failed.
 #[test]
-fn a_shrink_that_drops_dirty_data_succeeds_when_the_log_cannot_be_told_and_the_next_flush_owes_it() {
-    let (rig, volume) = first_life(11, 16);
-    rig.world.block_on(async {
+fn shrink_succeeds_without_the_log_and_the_next_flush_fails() {
+    let (fixture, volume) = first_session(11, 16);
+    fixture.world.block_on(async {
         write(&volume, 800, 8, 7).await.unwrap();
         volume.flush().await.unwrap();
     });
     for name in ["flash1", "flash2"] {
-        rig.world.disk(name).unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+        fixture.world.disk(name).unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
     }
-    assert_eq!(rig.world.block_on(volume.resize(Some(4096), true)), Ok(4096));
+    assert_eq!(fixture.world.block_on(volume.resize(Some(4096), true)), Ok(4096));
     assert_eq!(volume.size_bytes(), 4096);
-    assert!(rig.world.block_on(volume.flush()).is_err(), "the record of what was dropped is still in the log");
+    assert!(fixture.world.block_on(volume.flush()).is_err(), "the record of the dropped data is still in the log");
 }
 
-/// Found by torture (seed 102196): records of blocks that were discarded since held the whole log, and their tombstones had no room.
+/// Found by torture (seed 102196): records of discarded blocks filled the log and left no space for their tombstones.
 #[test]
-fn a_log_full_of_what_was_discarded_since_makes_room() {
-    let (rig, volume) = first_life(7, 6);
-    rig.world.block_on(async {
+fn log_full_of_discarded_records_frees_space() {
+    let (fixture, volume) = first_session(7, 6);
+    fixture.world.block_on(async {
         for round in 0..20 {
             for block in 0..60 {
                 write(&volume, block * 8, 8, round + 1).await.unwrap();
@@ -149,17 +153,17 @@ fn a_log_full_of_what_was_discarded_since_makes_room() {
         volume.flush().await.unwrap();
     });
     drop(volume);
-    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 8, 6);
-    assert_eq!(rig.world.block_on(read(&volume, 0, 480)).unwrap(), [0; 480]);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 8, 6);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 480)).unwrap(), [0; 480]);
 }
 
-/// Two volumes over one log: "disk", and "other", whose backing refuses everything and whose flushed blocks fill the log.
-fn filled_by_another(seed: u64) -> (Rig, Volume<SimSeam>, Volume<SimSeam>) {
-    let (rig, volume) = first_life(seed, 30);
-    let other = rig.add_disk("other", SimDiskSpec::new(64 * MIB));
+/// Two volumes over one log: "disk", and "other", whose backing fails all writes and whose flushed blocks fill the log.
+fn filled_by_another(seed: u64) -> (Fixture, Volume<SimSeam>, Volume<SimSeam>) {
+    let (fixture, volume) = first_session(seed, 30);
+    let other = fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
     other.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    let other = rig.attach("other", |spec| spec.incarnation = 2).unwrap();
-    rig.world.block_on(async {
+    let other = fixture.attach("other", |spec| spec.incarnation = 2).unwrap();
+    fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         volume.flush().await.unwrap();
         let mut block = 0;
@@ -171,18 +175,18 @@ fn filled_by_another(seed: u64) -> (Rig, Volume<SimSeam>, Volume<SimSeam>) {
             if other.flush().await.is_err() {
                 break;
             }
-            assert!(block < 10_000, "the log has an end");
+            assert!(block < 10_000, "the log is finite");
         }
     });
-    (rig, volume, other)
+    (fixture, volume, other)
 }
 
-/// Found by torture (seed 20094254): whoever else needed room in the log waited for a minute and failed.
+/// Found by torture (seed 20094254): flushes of other volumes waited a minute for space in the log and failed.
 #[test]
-fn a_log_that_is_full_of_another_volumes_blocks_fails_nobodys_flush() {
+fn log_filled_by_another_volume_fails_no_flush() {
     for round in 0..3 {
-        let (rig, volume, other) = filled_by_another(31 + round);
-        rig.world.block_on(async {
+        let (fixture, volume, other) = filled_by_another(31 + round);
+        fixture.world.block_on(async {
             for tag in 2..40 {
                 write(&volume, 0, 8, tag).await.unwrap();
                 write(&volume, tag * 8, 8, tag).await.unwrap();
@@ -190,58 +194,58 @@ fn a_log_that_is_full_of_another_volumes_blocks_fails_nobodys_flush() {
             }
             write(&volume, 0, 8, 50).await.unwrap();
         });
-        let disk = rig.world.disk("disk").unwrap();
-        assert_eq!(durable(&disk, 0, 8), [39; 8], "what the log has no room for is on the backing");
+        let disk = fixture.world.disk("disk").unwrap();
+        assert_eq!(durable(&disk, 0, 8), [39; 8], "data without space in the log is on the backing");
         drop((volume, other));
-        let (rig, volume) = next_life(rig, CrashMode::LoseAll, 40 + round, 30);
-        assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [39; 8], "no older record comes back");
-        // The other volume's blocks still fill the log, and nobody serves it.
-        rig.world.block_on(async {
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 40 + round, 30);
+        assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [39; 8], "no older record is recovered");
+        // The other volume's blocks still fill the log, and the other volume is not attached.
+        fixture.world.block_on(async {
             write(&volume, 0, 8, 60).await.unwrap();
-            volume.flush().await.expect("the backing is well");
-            volume.set_policy(WritePolicy::WriteThrough).await.expect("nothing of it stays in the log");
+            volume.flush().await.expect("a backing without faults");
+            volume.set_policy(WritePolicy::WriteThrough).await.expect("the volume has no data in the log");
         });
     }
 }
 
 #[test]
-fn a_flush_in_a_full_log_waits_for_its_oldest_part_and_not_for_the_whole_volume() {
-    let rig = Rig::new(spec(21), CoreSpec::default());
+fn flush_in_a_full_log_waits_for_the_tail_only() {
+    let fixture = Fixture::new(spec(21), CoreSpec::default());
     let slow = Timing::between(Nanos::from_millis(200), Nanos::from_millis(220));
-    let disk = rig.add_disk("disk", SimDiskSpec { timing: slow, ..SimDiskSpec::new(64 * MIB) });
-    log(40).add_disks(&rig.world);
-    let volume = serve(&rig, 40, true);
+    let disk = fixture.add_disk("disk", SimDiskSpec { timing: slow, ..SimDiskSpec::new(64 * MIB) });
+    log(40).add_disks(&fixture.world);
+    let volume = serve(&fixture, 40, true);
     let mut left = Vec::new();
-    rig.world.block_on(async {
+    fixture.world.block_on(async {
         for round in 0..60 {
             for block in 0..20 {
-                // Far apart, so that nothing is merged.
+                // The blocks are far apart, so that no writes are merged.
                 write(&volume, (round * 20 + block) * 80, 8, round + 1).await.unwrap();
             }
-            let begun = rig.seam.now();
-            volume.flush().await.expect("room is made");
-            if rig.seam.now().since(begun) >= Nanos::from_millis(50) {
+            let begun = fixture.seam.now();
+            volume.flush().await.expect("the log frees space");
+            if fixture.seam.now().since(begun) >= Nanos::from_millis(50) {
                 left.push(volume.stats().dirty_bytes);
             }
         }
     });
-    println!("dirty after flushes that had to make room: {left:?}");
-    assert!(!left.is_empty() && left.iter().all(|left| *left > 0), "a flush waited for all that was dirty: {left:?}");
+    println!("dirty after flushes that had to free space: {left:?}");
+    assert!(!left.is_empty() && left.iter().all(|left| *left > 0), "a flush waited for all dirty data: {left:?}");
     let expected: Vec<u64> = (0..1200).map(|place| place / 20 + 1).collect();
     drop(volume);
-    let rig = rig.crash(CrashMode::LoseAll, spec(22));
-    let volume = serve(&rig, 40, false);
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(22));
+    let volume = serve(&fixture, 40, false);
     for (place, tag) in (0..).zip(expected) {
-        assert_eq!(rig.world.block_on(read(&volume, place * 80, 8)).unwrap(), [tag; 8], "block {place}");
+        assert_eq!(fixture.world.block_on(read(&volume, place * 80, 8)).unwrap(), [tag; 8], "block {place}");
     }
     drop(disk);
 }
 
 #[test]
-fn a_volume_that_was_drained_leaves_nothing_in_the_log_and_one_that_was_parked_everything() {
+fn drain_empties_the_log_and_park_keeps_dirty_data_in_it() {
     for parked in [false, true] {
-        let (rig, volume) = first_life(9, 16);
-        rig.world.block_on(async {
+        let (fixture, volume) = first_session(9, 16);
+        fixture.world.block_on(async {
             write(&volume, 0, 8, 1).await.unwrap();
             volume.flush().await.unwrap();
             write(&volume, 8, 8, 2).await.unwrap();
@@ -251,11 +255,11 @@ fn a_volume_that_was_drained_leaves_nothing_in_the_log_and_one_that_was_parked_e
             }
         });
         drop(volume);
-        let rig = rig.crash(CrashMode::LoseAll, spec(10));
-        let content = durable(&rig.world.disk("disk").unwrap(), 0, 16);
+        let fixture = fixture.crash(CrashMode::LoseAll, spec(10));
+        let content = durable(&fixture.world.disk("disk").unwrap(), 0, 16);
         let complete = [[1; 8], [2; 8]].concat();
         assert_eq!(content == complete, !parked, "{content:?}");
-        let volume = serve(&rig, 16, false);
-        assert_eq!(rig.world.block_on(read(&volume, 0, 16)).unwrap(), complete);
+        let volume = serve(&fixture, 16, false);
+        assert_eq!(fixture.world.block_on(read(&volume, 0, 16)).unwrap(), complete);
     }
 }

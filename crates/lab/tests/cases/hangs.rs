@@ -1,4 +1,4 @@
-//! Disks that hang: who goes on, how long others wait, and that nothing is lost.
+//! Hung disks: healthy volumes continue, waits are bounded, and nothing is lost.
 
 use lab::torture::hang::{HangOptions, Hung, run};
 use seam::Nanos;
@@ -14,7 +14,7 @@ fn holds(options: &HangOptions) {
 }
 
 #[test]
-fn a_backing_that_hangs_delays_its_own_volume_alone() {
+fn hung_backing_delays_its_own_volume_alone() {
     for crashes in [false, true] {
         holds(&HangOptions { crashes, ..options(Hung::Backing, None) });
         holds(&HangOptions { crashes, ..options(Hung::Backing, Some(400)) });
@@ -22,12 +22,12 @@ fn a_backing_that_hangs_delays_its_own_volume_alone() {
 }
 
 #[test]
-fn a_small_log_does_not_fill_with_data_of_a_backing_that_hangs() {
+fn small_log_does_not_fill_for_a_hung_backing() {
     holds(&HangOptions { lasts: Nanos::from_secs(120), ..options(Hung::Backing, Some(60)) });
 }
 
 #[test]
-fn a_mirror_that_hangs_is_out_within_three_seconds() {
+fn hung_mirror_is_dropped_within_three_seconds() {
     for (reads_alone, crashes) in [(false, false), (false, true), (true, false)] {
         holds(&HangOptions { reads_alone, crashes, ..options(Hung::Mirror, Some(200)) });
     }

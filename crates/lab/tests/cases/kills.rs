@@ -1,10 +1,10 @@
-//! The process is killed and its memory is kept: what was acknowledged is there, at any step of its way to the backing.
+//! Kill of a process whose memory survives: acknowledged data is there, at any step of its way to the backing.
 
 use std::future::poll_fn;
 use std::pin::pin;
 
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
-use lab::rig::{Rig, lively_disk, read, spec, write};
+use lab::fixture::{Fixture, lively_disk, read, spec, write};
 use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
@@ -14,13 +14,14 @@ fn world() -> WorldSpec {
     WorldSpec { blocks: 4096, keeps: true, ..WorldSpec::new(1) }
 }
 
-fn rig(disk: SimDiskSpec) -> (Rig, Volume<SimSeam>) {
-    let rig = Rig::new(world(), CoreSpec::default());
-    rig.add_disk("disk", disk);
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    (rig, volume)
+fn fixture(disk: SimDiskSpec) -> (Fixture, Volume<SimSeam>) {
+    let fixture = Fixture::new(world(), CoreSpec::default());
+    fixture.add_disk("disk", disk);
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    (fixture, volume)
 }
 
+/// Content of a block: a tag per sector.
 struct Tags([u64; SECTORS_PER_BLOCK]);
 
 impl WriteSource<SimSeam> for Tags {
@@ -29,144 +30,148 @@ impl WriteSource<SimSeam> for Tags {
     }
 }
 
-/// Serves the disk with what is left of it.
+/// Attaches the disk with the recovered memory image.
 fn attach_left(
-    rig: &Rig,
+    fixture: &Fixture,
     left: &LeftBehind,
     edit: fn(&mut VolumeSpec),
 ) -> impl Future<Output = Result<(Volume<SimSeam>, u64), AttachError>> + use<> {
-    let (core, left) = (rig.core.clone(), left.clone());
-    let (spec, backing) = (spec("disk", edit), Backing::plain(rig.open("disk")));
+    let (core, left) = (fixture.core.clone(), left.clone());
+    let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
-        let one = left.sorted().into_values().next().expect("something was left");
+        let one = left.sorted().into_values().next().expect("an image of one volume");
         core.attach_left(spec, backing, &one, |place| Tags(left.tags(place))).await
     }
 }
 
-/// Kills the process and starts the next one, which is `edit`ed.
-fn kill(rig: Rig, volume: Volume<SimSeam>, edit: fn(&mut VolumeSpec)) -> (Rig, Volume<SimSeam>, LeftBehind) {
-    let left = rig.world.left_behind();
+/// Kills the process and attaches the volume in the next one, with a specification changed by `edit`.
+fn kill(
+    fixture: Fixture,
+    volume: Volume<SimSeam>,
+    edit: fn(&mut VolumeSpec),
+) -> (Fixture, Volume<SimSeam>, LeftBehind) {
+    let left = fixture.world.left_behind();
     drop(volume);
-    let rig = rig.crash(CrashMode::Kill, world());
-    let (volume, _) = rig.world.block_on(attach_left(&rig, &left, edit)).expect("the backing is well");
-    (rig, volume, left)
+    let fixture = fixture.crash(CrashMode::Kill, world());
+    let (volume, _) = fixture.world.block_on(attach_left(&fixture, &left, edit)).expect("a backing without faults");
+    (fixture, volume, left)
 }
 
 #[test]
-fn what_was_only_acknowledged_is_there_after_a_kill_and_after_the_next() {
-    let (rig, volume) = rig(SimDiskSpec::new(MIB));
-    rig.world.block_on(write(&volume, 3, 20, 7)).unwrap();
-    rig.world.block_on(volume.discard(8 * 512, 8 * 512, WriteFlags::default())).unwrap();
-    let (rig, volume, _) = kill(rig, volume, |_| ());
-    rig.world.block_on(write(&volume, 4, 1, 9)).unwrap();
-    let (rig, volume, _) = kill(rig, volume, |_| ());
+fn acknowledged_writes_survive_repeated_kills() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
+    fixture.world.block_on(write(&volume, 3, 20, 7)).unwrap();
+    fixture.world.block_on(volume.discard(8 * 512, 8 * 512, WriteFlags::default())).unwrap();
+    let (fixture, volume, _) = kill(fixture, volume, |_| ());
+    fixture.world.block_on(write(&volume, 4, 1, 9)).unwrap();
+    let (fixture, volume, _) = kill(fixture, volume, |_| ());
     let expected = [vec![0; 3], vec![7, 9, 7, 7, 7], vec![0; 8], vec![7; 7], vec![0; 1]].concat();
-    assert_eq!(rig.world.block_on(read(&volume, 0, 24)).unwrap(), expected);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 24)).unwrap(), expected);
 }
 
 #[test]
-fn zeroes_over_what_is_on_the_backing_outlive_a_kill_and_a_write_into_them_does_too() {
-    let (rig, volume) = rig(SimDiskSpec::new(MIB));
-    rig.world.block_on(write(&volume, 0, 64, 7)).unwrap();
-    rig.world.block_on(volume.flush()).unwrap();
-    rig.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
-    rig.world.block_on(write(&volume, 17, 1, 9)).unwrap();
-    let (rig, volume, left) = kill(rig, volume, |_| ());
+fn zeroes_and_a_write_into_them_survive_a_kill() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
+    fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
+    fixture.world.block_on(volume.flush()).unwrap();
+    fixture.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
+    fixture.world.block_on(write(&volume, 17, 1, 9)).unwrap();
+    let (fixture, volume, left) = kill(fixture, volume, |_| ());
     assert!(left.is_whole());
     let expected = [vec![0; 17], vec![9], vec![0; 46]].concat();
-    assert_eq!(rig.world.block_on(read(&volume, 0, 64)).unwrap(), expected);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 64)).unwrap(), expected);
 }
 
-/// The danger of all: what is clean is the backing's, and an old note must not come back over it.
+/// A clean block belongs to the backing: an old tag must not bring older content back over it.
 #[test]
-fn what_is_on_the_backing_leaves_no_note_however_it_got_there() {
-    let (rig, volume) = rig(lively_disk(MIB));
-    rig.world.block_on(async {
+fn destaged_data_leaves_no_tag() {
+    let (fixture, volume) = fixture(lively_disk(MIB));
+    fixture.world.block_on(async {
         write(&volume, 0, 64, 7).await.unwrap();
         volume.discard(0, 32 * 512, WriteFlags::default()).await.unwrap();
         write(&volume, 5, 1, 8).await.unwrap();
-        // Overwritten on its way to the backing, so that a buffer takes another one's place.
+        // The blocks are overwritten on their way to the backing, so that a new buffer replaces another one.
         let sending = volume.clone();
-        rig.seam.spawn(async move { sending.flush().await.unwrap() });
-        rig.seam.sleep(Nanos::from_micros(60)).await;
+        fixture.seam.spawn(async move { sending.flush().await.unwrap() });
+        fixture.seam.sleep(Nanos::from_micros(60)).await;
         write(&volume, 0, 64, 9).await.unwrap();
         volume.flush().await.unwrap();
     });
-    assert!(rig.world.left_behind().sorted().is_empty(), "{:?}", rig.world.left_behind());
-    assert!(rig.world.violations().is_empty(), "{:?}", rig.world.violations());
+    assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
+    assert!(fixture.world.violations().is_empty(), "{:?}", fixture.world.violations());
 }
 
 #[test]
-fn a_volume_that_defers_nothing_any_more_has_it_on_the_backing_before_it_is_served() {
-    let (rig, volume) = rig(SimDiskSpec::new(MIB));
-    rig.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    let (rig, _volume, _) = kill(rig, volume, |spec| spec.policy = engine::WritePolicy::WriteThrough);
-    let disk = rig.world.disk("disk").expect("it was adopted");
-    assert_eq!(lab::rig::durable(&disk, 0, 8), [7; 8]);
+fn write_through_volume_destages_recovered_data_before_serving() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
+    fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
+    let (fixture, _volume, _) = kill(fixture, volume, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    let disk = fixture.world.disk("disk").expect("the world was adopted");
+    assert_eq!(lab::fixture::durable(&disk, 0, 8), [7; 8]);
 }
 
-/// Who takes it back once more makes notes of his own: with those of the first time beside them, old content would come back later.
+/// A second recovery writes tags of its own. Tags of the first recovery beside them would bring old content back later.
 #[test]
-fn what_could_not_be_taken_back_is_noted_where_it_was_left_alone() {
-    let (rig, volume) = rig(SimDiskSpec::new(MIB));
-    rig.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    let left = rig.world.left_behind();
+fn failed_recovery_leaves_tags_in_the_old_image_only() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
+    fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
+    let left = fixture.world.left_behind();
     drop(volume);
-    let rig = rig.crash(CrashMode::Kill, world());
+    let fixture = fixture.crash(CrashMode::Kill, world());
     let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
-    let disk = rig.world.disk("disk").expect("it was adopted");
+    let disk = fixture.world.disk("disk").expect("the world was adopted");
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
-    let attached = rig.world.block_on(attach_left(&rig, &left, through));
+    let attached = fixture.world.block_on(attach_left(&fixture, &left, through));
     assert!(matches!(attached, Err(AttachError::LeftInMemory(..))));
-    assert!(rig.core.find("disk").is_none());
-    assert!(rig.world.left_behind().sorted().is_empty(), "{:?}", rig.world.left_behind());
+    assert!(fixture.core.find("disk").is_none());
+    assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
 }
 
 #[test]
-fn nobody_finds_a_volume_before_it_has_all_that_was_left() {
-    let (rig, volume) = rig(lively_disk(MIB));
-    rig.world.block_on(write(&volume, 0, 64, 7)).unwrap();
-    let left = rig.world.left_behind();
+fn volume_is_invisible_until_recovery_is_complete() {
+    let (fixture, volume) = fixture(lively_disk(MIB));
+    fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
+    let left = fixture.world.left_behind();
     drop(volume);
-    let rig = rig.crash(CrashMode::Kill, world());
-    let attaching = attach_left(&rig, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
-    rig.world.block_on(async {
+    let fixture = fixture.crash(CrashMode::Kill, world());
+    let attaching = attach_left(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    fixture.world.block_on(async {
         let mut attaching = pin!(attaching);
         let mut looks = 0;
         let (volume, _) = poll_fn(|context| {
             let polled = attaching.as_mut().poll(context);
             looks += usize::from(polled.is_pending());
-            assert_eq!(rig.core.find("disk").is_some(), polled.is_ready());
+            assert_eq!(fixture.core.find("disk").is_some(), polled.is_ready());
             polled
         })
         .await
         .unwrap();
-        assert!(looks > 0, "the backing takes its time");
+        assert!(looks > 0, "the backing is slow");
         assert_eq!(read(&volume, 0, 64).await.unwrap(), [7; 64]);
     });
 }
 
 #[test]
-fn a_block_past_an_end_that_has_moved_is_not_taken_back() {
-    let (rig, volume) = rig(SimDiskSpec::new(MIB));
-    rig.world.block_on(write(&volume, 0, 2048, 7)).unwrap();
-    let left = rig.world.left_behind();
+fn block_past_a_moved_end_is_not_recovered() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
+    fixture.world.block_on(write(&volume, 0, 2048, 7)).unwrap();
+    let left = fixture.world.left_behind();
     drop(volume);
-    let rig = rig.crash(CrashMode::Kill, world());
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
+    let fixture = fixture.crash(CrashMode::Kill, world());
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    fixture.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
     drop(volume);
-    let rig = rig.crash(CrashMode::Kill, world());
-    let (volume, taken) = rig.world.block_on(attach_left(&rig, &left, |_| ())).unwrap();
-    assert_eq!(taken, 256, "all were looked at");
-    assert_eq!(rig.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
+    let fixture = fixture.crash(CrashMode::Kill, world());
+    let (volume, taken) = fixture.world.block_on(attach_left(&fixture, &left, |_| ())).unwrap();
+    assert_eq!(taken, 256, "all blocks were examined");
+    assert_eq!(fixture.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
 }
 
 #[test]
-fn zero_ranges_without_room_for_a_note_are_said_to_be_missing() {
-    let (rig, volume) = rig(SimDiskSpec::new(64 * MIB));
+fn zero_ranges_without_tags_mark_the_image_incomplete() {
+    let (fixture, volume) = fixture(SimDiskSpec::new(64 * MIB));
     for place in 0..200 {
-        rig.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
+        fixture.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
     }
-    assert!(!rig.world.left_behind().is_whole());
+    assert!(!fixture.world.left_behind().is_whole());
 }

@@ -1,6 +1,6 @@
-//! Scans beside a hot set: one volume reads ten times the cache, its neighbour keeps 95 % of its hits.
+//! Scans beside a hot set: one volume reads ten times the cache, and its neighbour keeps 95 % of its hits.
 
-use lab::rig::{Rig, Target};
+use lab::fixture::{Fixture, Target};
 use lab::workload::{Load, Pattern, Skew, play};
 use seam::sim::{Latency, SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
@@ -8,27 +8,27 @@ use seam::{Nanos, Seam};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn case_24_a_scan_of_ten_times_the_cache_leaves_its_neighbour_95_percent_of_its_hits() {
+fn case_24_sequential_scan_leaves_95_percent_of_hits() {
     scanned(Skew::Sequential);
 }
 
 #[test]
-fn case_24_random_reads_over_ten_times_the_cache_leave_their_neighbour_95_percent_of_its_hits() {
+fn case_24_random_scan_leaves_95_percent_of_hits() {
     scanned(Skew::Uniform);
 }
 
 fn scanned(skew: Skew) {
-    let rig = Rig::with_memory(1, 32 * MIB);
+    let fixture = Fixture::with_memory(1, 32 * MIB);
     let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
-    rig.add_disk("hot", SimDiskSpec { timing, ..SimDiskSpec::new(16 * MIB) });
-    rig.add_disk("scan", SimDiskSpec { timing, ..SimDiskSpec::new(320 * MIB) });
-    let hot = rig.attach("hot", |_| ()).unwrap();
-    let scan = rig.attach("scan", |_| ()).unwrap();
+    fixture.add_disk("hot", SimDiskSpec { timing, ..SimDiskSpec::new(16 * MIB) });
+    fixture.add_disk("scan", SimDiskSpec { timing, ..SimDiskSpec::new(320 * MIB) });
+    let hot = fixture.attach("hot", |_| ()).unwrap();
+    let scan = fixture.attach("scan", |_| ()).unwrap();
     let reads = Load { pattern: Pattern::random(16 * MIB, 4096, 100), depth: 4, time: Nanos::from_secs(2), seed: 1 };
     let hits = |seconds| {
         let before = hot.stats();
         let load = Load { time: Nanos::from_secs(seconds), ..reads.clone() };
-        rig.world.block_on(play(&rig.seam, &Target::Volume(hot.clone()), &load));
+        fixture.world.block_on(play(&fixture.seam, &Target::Volume(hot.clone()), &load));
         let after = hot.stats();
         (after.memory_hits - before.memory_hits) as f64 / (after.reads - before.reads) as f64
     };
@@ -37,8 +37,8 @@ fn scanned(skew: Skew) {
     assert!(alone > 0.95, "the hot set does not fit: {:.1} % hits", alone * 100.0);
     let pattern = Pattern::random(320 * MIB, 64 << 10, 100).with_skew(skew);
     let load = Load { pattern, depth: 1, time: Nanos::from_secs(2), seed: 2 };
-    let (seam, target) = (rig.seam.clone(), Target::Volume(scan.clone()));
-    rig.seam.spawn(async move { drop(play(&seam, &target, &load).await) });
+    let (seam, target) = (fixture.seam.clone(), Target::Volume(scan.clone()));
+    fixture.seam.spawn(async move { drop(play(&seam, &target, &load).await) });
     let beside = hits(2);
     assert!(scan.stats().read_bytes >= 320 * MIB, "the scan read {} bytes", scan.stats().read_bytes);
     assert!(beside >= 0.95 * alone, "{:.1} % hits beside a scan, {:.1} % alone", beside * 100.0, alone * 100.0);

@@ -1,9 +1,9 @@
-//! State matrix: absent, clean, dirty over neighbouring blocks × starts and ends × policies, against a list of tags: one action
-//! after the other, and with eviction, discard and destage racing.
+//! State matrix: absent, clean or dirty neighbouring blocks × starts and ends × policies, checked against a list of
+//! tags. Actions run one after the other, and with racing eviction, discard and destage.
 
 use engine::{WriteFlags, WritePolicy};
+use lab::fixture::{Fixture, durable, lively_disk, read, write};
 use lab::random::Random;
-use lab::rig::{Rig, durable, lively_disk, read, write};
 use seam::Seam;
 use seam::sim::SimDiskSpec;
 
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 3;
 const SECTORS: u64 = BLOCKS * 8;
 
-/// What is done to the prepared blocks.
+/// Action on the prepared blocks.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Write,
@@ -19,20 +19,21 @@ enum Action {
     Read,
 }
 
-/// Prepares blocks in the states that `states` says (in base 3: absent, clean, dirty), acts on `first..end`, looks.
-fn check(rig: &Rig, name: &str, policy: WritePolicy, states: u64, action: Action, range: (u64, u64)) {
-    let disk = rig.add_disk(name, SimDiskSpec::new(64 << 10));
-    let volume = rig.attach(name, |spec| spec.policy = policy).unwrap();
+/// Prepares blocks in the states given by `states` (in base 3: absent, clean, dirty), acts on `first..end`, and checks
+/// the content.
+fn check(fixture: &Fixture, name: &str, policy: WritePolicy, states: u64, action: Action, range: (u64, u64)) {
+    let disk = fixture.add_disk(name, SimDiskSpec::new(64 << 10));
+    let volume = fixture.attach(name, |spec| spec.policy = policy).unwrap();
     let mut expected = vec![1; SECTORS as usize];
-    rig.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
-    rig.world.block_on(volume.destage_all()).unwrap();
+    fixture.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
+    fixture.world.block_on(volume.destage_all()).unwrap();
     volume.invalidate();
     for block in 0..BLOCKS {
         match states / 3_u64.pow(block as u32) % 3 {
             0 => {}
-            1 => drop(rig.world.block_on(read(&volume, block * 8, 8)).unwrap()),
+            1 => drop(fixture.world.block_on(read(&volume, block * 8, 8)).unwrap()),
             _ => {
-                rig.world.block_on(write(&volume, block * 8 + 2, 3, 2)).unwrap();
+                fixture.world.block_on(write(&volume, block * 8 + 2, 3, 2)).unwrap();
                 expected[block as usize * 8 + 2..][..3].fill(2);
             }
         }
@@ -41,26 +42,28 @@ fn check(rig: &Rig, name: &str, policy: WritePolicy, states: u64, action: Action
     let inside = first as usize..end as usize;
     match action {
         Action::Write => {
-            rig.world.block_on(write(&volume, first, end - first, 3)).unwrap();
+            fixture.world.block_on(write(&volume, first, end - first, 3)).unwrap();
             expected[inside].fill(3);
         }
         Action::Discard => {
             let discard = volume.discard(first * 512, (end - first) * 512, WriteFlags::default());
-            rig.world.block_on(discard).unwrap();
+            fixture.world.block_on(discard).unwrap();
             expected[inside].fill(0);
         }
-        Action::Read => assert_eq!(rig.world.block_on(read(&volume, first, end - first)).unwrap(), expected[inside]),
+        Action::Read => {
+            assert_eq!(fixture.world.block_on(read(&volume, first, end - first)).unwrap(), expected[inside])
+        }
     }
     let case = format!("{policy}, states {states}, {action:?} of {first}..{end}");
-    assert_eq!(rig.world.block_on(read(&volume, 0, SECTORS)).unwrap(), expected, "{case}");
-    rig.world.block_on(rig.core.detach(name)).unwrap();
+    assert_eq!(fixture.world.block_on(read(&volume, 0, SECTORS)).unwrap(), expected, "{case}");
+    fixture.world.block_on(fixture.core.detach(name)).unwrap();
     assert_eq!(durable(&disk, 0, SECTORS), expected, "{case}: the backing afterwards");
 }
 
 #[test]
-fn case_22_every_start_and_end_over_every_state_under_every_policy_reads_back() {
+fn case_22_every_range_over_every_state_reads_back() {
     for (name, policy) in WritePolicy::ALL {
-        let rig = Rig::with_memory(1, MIB);
+        let fixture = Fixture::with_memory(1, MIB);
         for states in 0..3_u64.pow(BLOCKS as u32) {
             for action in [Action::Write, Action::Discard, Action::Read] {
                 // Block edges, one sector beside them, and the middle.
@@ -68,7 +71,7 @@ fn case_22_every_start_and_end_over_every_state_under_every_policy_reads_back() 
                 for (from, first) in edges.into_iter().enumerate() {
                     for end in edges.into_iter().skip(from + 1) {
                         let disk = format!("{name}-{states}-{action:?}-{first}-{end}");
-                        check(&rig, &disk, policy, states, action, (first, end));
+                        check(&fixture, &disk, policy, states, action, (first, end));
                     }
                 }
             }
@@ -77,24 +80,24 @@ fn case_22_every_start_and_end_over_every_state_under_every_policy_reads_back() 
 }
 
 #[test]
-fn case_22_every_pattern_of_states_reads_back_while_eviction_discard_and_destage_race() {
+fn case_22_every_state_reads_back_under_races() {
     const BLOCKS: u64 = 32;
     for (name, policy) in WritePolicy::ALL {
-        // Memory little larger than a request: eviction is always near.
-        let rig = Rig::with_memory(1, 96 * 4096);
-        let disk = rig.add_disk(name, lively_disk(MIB));
+        // Memory is little larger than a request, so eviction is frequent.
+        let fixture = Fixture::with_memory(1, 96 * 4096);
+        let disk = fixture.add_disk(name, lively_disk(MIB));
         let mut expected: Vec<u64> = (1_000..3_048).collect();
         disk.set_tags(0, &expected);
-        let volume = rig.attach(name, |spec| spec.policy = policy).unwrap();
-        let write = |first, count, tag| rig.world.block_on(write(&volume, first, count, tag)).unwrap();
-        let read = |first, count| rig.world.block_on(read(&volume, first, count)).unwrap();
+        let volume = fixture.attach(name, |spec| spec.policy = policy).unwrap();
+        let write = |first, count, tag| fixture.world.block_on(write(&volume, first, count, tag)).unwrap();
+        let read = |first, count| fixture.world.block_on(read(&volume, first, count)).unwrap();
         let discard = |first: u64, count: u64| {
             let done = volume.discard(first * 512, count * 512, WriteFlags::default());
-            rig.world.block_on(done).unwrap();
+            fixture.world.block_on(done).unwrap();
         };
         let (mut random, mut tag) = (Random::new(22, 0), 10_000);
         for pattern in 0..81_u64 {
-            // Four blocks at the border of two pages take each state in turn; the others follow by chance.
+            // Four blocks at the border of two pages take each combination of states; the others are drawn at random.
             for block in 0..BLOCKS {
                 let place = block.wrapping_sub(14);
                 let state = if place < 4 { pattern / 3_u64.pow(place as u32) % 3 } else { random.below(3) };
@@ -116,7 +119,7 @@ fn case_22_every_pattern_of_states_reads_back_while_eviction_discard_and_destage
             }
             if pattern % 5 == 2 {
                 let volume = volume.clone();
-                rig.seam.spawn(async move { volume.flush().await.expect("the disk is whole") });
+                fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults") });
             }
             for _ in 0..24 {
                 let first = random.below(BLOCKS * 8 - 1);
@@ -136,7 +139,7 @@ fn case_22_every_pattern_of_states_reads_back_while_eviction_discard_and_destage
                 }
             }
         }
-        rig.world.block_on(volume.destage_all()).unwrap();
+        fixture.world.block_on(volume.destage_all()).unwrap();
         assert_eq!(durable(&disk, 0, BLOCKS * 8), expected[..BLOCKS as usize * 8], "{policy}: the backing afterwards");
     }
 }

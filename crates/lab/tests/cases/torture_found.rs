@@ -1,80 +1,80 @@
-//! What torture has found, each as the smallest case that shows it.
+//! Findings of torture, each as its smallest reproduction. Seeds are those of the time of the finding.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
-use lab::rig::{Rig, Same, durable, read, write};
+use lab::fixture::{Fixture, SameTag, durable, read, write};
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
-/// Seed 256 of its day: the write that failed took the zeroes along that had been acknowledged before it.
+/// Seed 256: the failed write discarded zeroes that had been acknowledged before it.
 #[test]
-fn a_write_that_fails_while_the_policy_changes_takes_nothing_acknowledged_along() {
-    let rig = Rig::with_memory(1, 16 * MIB);
-    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 8, 1)).unwrap();
-    rig.world.block_on(volume.destage_all()).unwrap();
-    rig.world.block_on(volume.discard(0, 4096, WriteFlags::default())).unwrap();
+fn failed_write_during_a_policy_change_keeps_acknowledged_data() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    fixture.world.block_on(write(&volume, 0, 8, 1)).unwrap();
+    fixture.world.block_on(volume.destage_all()).unwrap();
+    fixture.world.block_on(volume.discard(0, 4096, WriteFlags::default())).unwrap();
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
     let change = volume.clone();
-    rig.seam.spawn(async move { drop(change.set_policy(WritePolicy::None).await) });
+    fixture.seam.spawn(async move { drop(change.set_policy(WritePolicy::None).await) });
     let late = volume.clone();
-    let seam = rig.seam.clone();
-    let failed = rig.world.block_on(async move {
+    let seam = fixture.seam.clone();
+    let failed = fixture.world.block_on(async move {
         seam.yield_now().await;
         write(&late, 0, 1, 2).await
     });
     assert!(failed.is_err(), "a write through a policy that caches nothing cannot succeed here");
     disk.clear_faults();
-    rig.world.block_on(volume.destage_all()).unwrap();
-    let found = rig.world.block_on(read(&volume, 0, 8)).unwrap();
-    assert_eq!(found[1..], [0; 7], "what was discarded and acknowledged is back");
+    fixture.world.block_on(volume.destage_all()).unwrap();
+    let found = fixture.world.block_on(read(&volume, 0, 8)).unwrap();
+    assert_eq!(found[1..], [0; 7], "acknowledged zeroes were lost");
 }
 
-/// Seed 1047 of its day: the flush that noticed the reconnect did not cover what the reconnect made dirty.
+/// Seed 1047: the flush that detected a reconnect did not cover the data that the reconnect had made dirty.
 #[test]
-fn a_flush_that_notices_a_reconnect_covers_what_was_written_again() {
-    // Whether the flush or destage notices first is a matter of which task runs first.
+fn flush_that_detects_a_reconnect_covers_the_rewrites() {
+    // The order of tasks determines whether the flush or destage detects the reconnect.
     for seed in 0..50 {
         let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
-        let rig = Rig::new(world, CoreSpec::default());
-        let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-        let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
-        rig.world.block_on(write(&volume, 0, 8, 1)).unwrap();
+        let fixture = Fixture::new(world, CoreSpec::default());
+        let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+        let volume = fixture.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
+        fixture.world.block_on(write(&volume, 0, 8, 1)).unwrap();
         disk.reconnect();
-        rig.world.block_on(volume.flush()).unwrap();
+        fixture.world.block_on(volume.flush()).unwrap();
         assert_eq!(disk.durable_tag(0), 1, "seed {seed}");
         assert_eq!(volume.stats().written_bytes, 0, "seed {seed}");
     }
 }
 
-/// Seed 0 of its day: the backing was asked for the status of sectors that it has no name for.
+/// Seed 0: the engine requested the status of sectors from a backing with larger blocks.
 #[test]
-fn allocation_status_of_sectors_is_answered_on_a_backing_of_4_kib_blocks() {
-    let rig = Rig::with_memory(1, 16 * MIB);
+fn allocation_of_sectors_works_on_4_kib_backing_blocks() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
     let mut spec = SimDiskSpec::new(8 * MIB);
     (spec.geometry.logical_block, spec.geometry.physical_block) = (4096, 4096);
-    rig.add_disk("disk", spec);
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    let runs = rig.world.block_on(volume.allocation(512, 7 * 512)).unwrap();
+    fixture.add_disk("disk", spec);
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    let runs = fixture.world.block_on(volume.allocation(512, 7 * 512)).unwrap();
     assert_eq!(runs.iter().map(|run| run.len_bytes).sum::<u64>(), 7 * 512);
 }
 
-/// Seed 30 of its day: reads that each held a part of the buffers waited for each other's for ever.
+/// Seed 30: reads that each held a part of the buffers waited for each other for ever.
 #[test]
-fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
-    let rig = Rig::with_memory(1, 640 << 10);
+fn concurrent_reads_of_more_than_memory_all_end() {
+    let fixture = Fixture::with_memory(1, 640 << 10);
     let names = ["one", "two", "three", "four"];
     let ended = Rc::new(Cell::new(0));
     for name in names {
-        rig.add_disk(name, SimDiskSpec::new(8 * MIB));
-        let (volume, ended) = (rig.attach(name, |_| ()).unwrap(), Rc::clone(&ended));
-        let seam = rig.seam.clone();
-        rig.seam.spawn(async move {
+        fixture.add_disk(name, SimDiskSpec::new(8 * MIB));
+        let (volume, ended) = (fixture.attach(name, |_| ()).unwrap(), Rc::clone(&ended));
+        let seam = fixture.seam.clone();
+        fixture.seam.spawn(async move {
             for first in (0..8_192).step_by(512) {
                 read(&volume, first, 512).await.expect("a disk without faults");
                 seam.yield_now().await;
@@ -82,202 +82,202 @@ fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
             ended.set(ended.get() + 1);
         });
     }
-    rig.world.run_for(Nanos::from_secs(30)).unwrap();
-    assert_eq!(ended.get(), names.len(), "a read waits for ever");
+    fixture.world.run_for(Nanos::from_secs(30)).unwrap();
+    assert_eq!(ended.get(), names.len(), "a read never ended");
 }
 
-/// Seed 4401 of its day: a discard with FUA was acknowledged although what a later write had made of its second block was not
-/// on the backing.
+/// Seed 4401: a discard with FUA was acknowledged although a later write over its second block was not on the backing.
 #[test]
-fn a_discard_with_fua_is_not_durable_before_what_took_its_place() {
-    let rig = Rig::with_memory(1, 16 * MIB);
-    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 24, 1)).unwrap();
-    rig.world.block_on(volume.flush()).unwrap();
-    // A write on its way holds the discard up.
+fn fua_discard_waits_for_the_write_that_replaced_it() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    fixture.world.block_on(write(&volume, 0, 24, 1)).unwrap();
+    fixture.world.block_on(volume.flush()).unwrap();
+    // A write in flight delays the discard.
     let busy = volume.clone();
-    rig.seam.spawn(async move {
+    fixture.seam.spawn(async move {
         let flags = WriteFlags { fua: true, ..Default::default() };
-        busy.write(2 * 4096, 4096, flags, &mut Same(3)).await.expect("a disk without faults");
+        busy.write(2 * 4096, 4096, flags, &mut SameTag(3)).await.expect("a disk without faults");
     });
-    rig.world.run_for(Nanos::from_micros(10)).unwrap();
+    fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     let fua = volume.clone();
     let discarded = Rc::new(Cell::new(false));
     let seen = Rc::clone(&discarded);
-    rig.seam.spawn(async move {
+    fixture.seam.spawn(async move {
         fua.discard(0, 3 * 4096, WriteFlags { fua: true, ..Default::default() }).await.expect("a disk without faults");
         seen.set(true);
     });
-    rig.world.run_for(Nanos::from_micros(10)).unwrap();
-    rig.world.block_on(write(&volume, 8, 8, 2)).unwrap();
-    assert!(!discarded.get(), "the discard was to be held up");
+    fixture.world.run_for(Nanos::from_micros(10)).unwrap();
+    fixture.world.block_on(write(&volume, 8, 8, 2)).unwrap();
+    assert!(!discarded.get(), "the discard must be delayed");
     while !discarded.get() {
-        rig.world.run_for(Nanos::from_micros(10)).unwrap();
+        fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     }
-    assert_ne!(disk.durable_tag(8), 1, "what was there before the discard would survive a crash");
+    assert_ne!(disk.durable_tag(8), 1, "the content from before the discard would survive a crash");
 }
 
-/// Seed 18845 of its day: a reconnect between a write's end and its flush was noticed by destage, and FUA promised what had
-/// to be written again.
+/// Seed 18845: destage detected a reconnect between a write's end and its flush, and FUA was acknowledged for data that
+/// had to be written again.
 #[test]
-fn a_write_with_fua_that_a_reconnect_undid_is_written_again_before_it_is_acknowledged() {
+fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
     for seed in 0..300 {
         let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
-        let rig = Rig::new(world, CoreSpec::default());
-        let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-        let volume = rig.attach("disk", |_| ()).unwrap();
-        let (seam, other) = (rig.seam.clone(), disk.clone());
-        rig.seam.spawn(async move {
-            // The moment at which a disk of 100 us has taken the write.
+        let fixture = Fixture::new(world, CoreSpec::default());
+        let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+        let volume = fixture.attach("disk", |_| ()).unwrap();
+        let (seam, other) = (fixture.seam.clone(), disk.clone());
+        fixture.seam.spawn(async move {
+            // The time at which a disk of 100 us has accepted the write.
             seam.sleep(Nanos::from_micros(100)).await;
             other.reconnect();
         });
-        let kept = rig.world.block_on(async move {
-            let done = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut Same(7)).await;
+        let kept = fixture.world.block_on(async move {
+            let done = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7)).await;
             done.is_err() || disk.durable_tag(0) == 7
         });
-        assert!(kept, "seed {seed}: acknowledged with FUA and not durable");
+        assert!(kept, "seed {seed}: acknowledged with FUA, but not durable");
     }
 }
 
-/// A write-through volume of 64 KiB of tag 1, durable, in a world of `seed`.
-fn written_through(seed: u64) -> (Rig, DiskControl, Volume<SimSeam>) {
+/// Creates a write-through volume with 64 KiB of durable tag 1 in a world of `seed`.
+fn written_through(seed: u64) -> (Fixture, DiskControl, Volume<SimSeam>) {
     let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
-    let rig = Rig::new(world, CoreSpec::default());
-    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-    let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
-    rig.world.block_on(write(&volume, 0, 128, 1)).unwrap();
-    rig.world.block_on(volume.flush()).unwrap();
-    (rig, disk, volume)
+    let fixture = Fixture::new(world, CoreSpec::default());
+    let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = fixture.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
+    fixture.world.block_on(write(&volume, 0, 128, 1)).unwrap();
+    fixture.world.block_on(volume.flush()).unwrap();
+    (fixture, disk, volume)
 }
 
-/// What a request returned, once it has ended.
+/// Result of a request, once it has ended.
 type Ended = Rc<RefCell<Option<Result<(), RequestError>>>>;
 
-/// Runs `request` beside the test.
-fn beside(rig: &Rig, request: impl Future<Output = Result<(), RequestError>> + 'static) -> Ended {
+/// Runs `request` concurrently with the test.
+fn beside(fixture: &Fixture, request: impl Future<Output = Result<(), RequestError>> + 'static) -> Ended {
     let ended = Ended::default();
     let seen = Rc::clone(&ended);
-    rig.seam.spawn(async move {
+    fixture.seam.spawn(async move {
         let result = request.await;
         *seen.borrow_mut() = Some(result);
     });
-    // On its way, and nothing of it has arrived.
-    rig.world.run_for(Nanos::from_micros(10)).unwrap();
+    // The request is in flight and has not reached the disk.
+    fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     ended
 }
 
-/// Seed 52107 of its day: the write was acknowledged while a discard over it waited; the discard failed and took along what the
-/// backing had not flushed and forgot.
+/// Seed 52107: a write was acknowledged while a discard over it waited. The discard failed, and the data that the
+/// backing had not flushed was lost in its reconnect.
 #[test]
-fn a_write_that_arrives_under_a_discard_that_fails_outlives_a_reconnect() {
+fn write_under_a_failed_discard_survives_a_reconnect() {
     for seed in 0..20 {
-        let (rig, disk, volume) = written_through(seed);
+        let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let written = beside(&rig, async move { write(&other, 0, 128, 2).await });
+        let written = beside(&fixture, async move { write(&other, 0, 128, 2).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::ZERO, When::Always));
-        let failed = rig.world.block_on(volume.discard(0, 128 * 512, WriteFlags::default()));
+        let failed = fixture.world.block_on(volume.discard(0, 128 * 512, WriteFlags::default()));
         assert!(failed.is_err() && written.take() == Some(Ok(())));
         disk.clear_faults();
         disk.reconnect();
-        rig.world.block_on(volume.destage_all()).unwrap();
+        fixture.world.block_on(volume.destage_all()).unwrap();
         let found = durable(&disk, 0, 128);
-        assert!(!found.contains(&1), "seed {seed}: the acknowledged write is gone: {found:?}");
+        assert!(!found.contains(&1), "seed {seed}: the acknowledged write is lost: {found:?}");
     }
 }
 
-/// The same the other way round.
+/// The same race with write and discard exchanged.
 #[test]
-fn a_discard_that_arrives_under_a_write_that_fails_outlives_a_reconnect() {
+fn discard_under_a_failed_write_survives_a_reconnect() {
     for seed in 0..20 {
-        let (rig, disk, volume) = written_through(seed);
+        let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let discarded = beside(&rig, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        let discarded = beside(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
-        let failed = rig.world.block_on(write(&volume, 0, 128, 2));
+        let failed = fixture.world.block_on(write(&volume, 0, 128, 2));
         assert!(failed.is_err() && discarded.take() == Some(Ok(())));
         disk.clear_faults();
         disk.reconnect();
-        rig.world.block_on(volume.destage_all()).unwrap();
+        fixture.world.block_on(volume.destage_all()).unwrap();
         let found = durable(&disk, 0, 128);
         assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
     }
 }
-/// Found beside it: of a discard that a reconnect cut off only the first part was waited for.
+/// Found with seed 52107: only the first part of a discard cut off by a reconnect was waited for.
 #[test]
-fn a_discard_that_a_reconnect_cuts_off_is_acknowledged_when_all_of_it_is_on_the_backing() {
+fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
     for seed in 0..20 {
-        let (rig, disk, volume) = written_through(seed);
+        let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let discarded = beside(&rig, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
-        // Cuts the range in two.
+        let discarded = beside(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        // Splits the range in two.
         let (first, middle) = (volume.clone(), volume.clone());
         let writes = [
-            beside(&rig, async move { write(&first, 0, 8, 2).await }),
-            beside(&rig, async move { write(&middle, 64, 8, 3).await }),
+            beside(&fixture, async move { write(&first, 0, 8, 2).await }),
+            beside(&fixture, async move { write(&middle, 64, 8, 3).await }),
         ];
         disk.reconnect();
         while discarded.borrow().is_none() {
-            rig.world.run_for(Nanos::from_micros(10)).unwrap();
+            fixture.world.run_for(Nanos::from_micros(10)).unwrap();
         }
         assert_eq!(discarded.take(), Some(Ok(())), "seed {seed}");
         let found: Vec<u64> = (0..128).map(|sector| disk.tag(sector)).collect();
         assert_eq!((&found[8..64], &found[72..]), (&[0; 56][..], &[0; 56][..]), "seed {seed}");
-        rig.world.block_on(volume.destage_all()).unwrap();
+        fixture.world.block_on(volume.destage_all()).unwrap();
         assert!(writes.iter().all(|write| write.take() == Some(Ok(()))), "seed {seed}");
     }
 }
 
-/// Found by reading: of a discard that a reconnect took along and that was written over, only what took the place of the first block was waited for.
+/// Found by reading: a reconnect lost a discard that had been overwritten, and only the replacement of its first block
+/// was waited for.
 #[test]
-fn a_discard_that_a_reconnect_takes_along_under_writes_is_acknowledged_when_all_of_them_are_on_the_backing() {
+fn overwritten_lost_discard_is_acked_after_all_replacing_writes() {
     const SECTORS: u64 = 8_192;
     for seed in 0..20 {
-        let (rig, disk, volume) = written_through(seed);
-        rig.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
+        let (fixture, disk, volume) = written_through(seed);
+        fixture.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
         let other = volume.clone();
-        let discarded = beside(&rig, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
+        let discarded = beside(&fixture, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
         let over = volume.clone();
-        let written = beside(&rig, async move { write(&over, 0, SECTORS, 2).await });
-        // The first run of what was written arrives long before the others.
+        let written = beside(&fixture, async move { write(&over, 0, SECTORS, 2).await });
+        // The first run of the write arrives long before the others.
         disk.add_fault(Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Nth(1)));
         disk.reconnect();
         while discarded.borrow().is_none() {
-            rig.world.run_for(Nanos::from_micros(10)).unwrap();
+            fixture.world.run_for(Nanos::from_micros(10)).unwrap();
         }
         assert_eq!(discarded.take(), Some(Ok(())), "seed {seed}");
         let old = (0..SECTORS).filter(|sector| disk.tag(*sector) == 1).count();
-        assert_eq!(old, 0, "seed {seed}: sectors that were discarded and are as before");
-        rig.world.block_on(volume.destage_all()).unwrap();
+        assert_eq!(old, 0, "seed {seed}: discarded sectors with their old content");
+        fixture.world.block_on(volume.destage_all()).unwrap();
         assert_eq!(written.take(), Some(Ok(())), "seed {seed}");
     }
 }
 
-/// Seed 500101190 of its day: who waited for zeroes that other zeroes had taken the place of waited for the write alone that later took the
-/// place of their first block.
+/// Seed 500101190: a waiter for zeroes that other zeroes had replaced waited only for the write that later replaced
+/// their first block.
 #[test]
-fn zeroes_that_must_be_durable_are_waited_for_though_zeroes_and_then_a_write_take_their_place() {
-    let rig = Rig::with_memory(1, 16 * MIB);
-    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
-    let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 512, 1)).unwrap();
-    rig.world.block_on(volume.flush()).unwrap();
-    // A block that is on its way holds the zeroes over it up.
+fn fua_zeroes_wait_for_everything_that_replaced_them() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    fixture.world.block_on(write(&volume, 0, 512, 1)).unwrap();
+    fixture.world.block_on(volume.flush()).unwrap();
+    // A block in flight delays the zeroes over it.
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, When::Nth(0)));
-    rig.world.block_on(write(&volume, 40, 8, 2)).unwrap();
+    fixture.world.block_on(write(&volume, 40, 8, 2)).unwrap();
     let sending = volume.clone();
-    let flushed = beside(&rig, async move { sending.flush().await });
+    let flushed = beside(&fixture, async move { sending.flush().await });
     let other = volume.clone();
     let flags = ZeroFlags { fua: true, ..ZeroFlags::default() };
-    let zeroed = beside(&rig, async move { other.zero(24 * 512, 88 * 512, flags).await });
-    rig.world.block_on(volume.zero(0, 504 * 512, ZeroFlags::default())).unwrap();
-    rig.world.block_on(write(&volume, 24, 8, 3)).unwrap();
+    let zeroed = beside(&fixture, async move { other.zero(24 * 512, 88 * 512, flags).await });
+    fixture.world.block_on(volume.zero(0, 504 * 512, ZeroFlags::default())).unwrap();
+    fixture.world.block_on(write(&volume, 24, 8, 3)).unwrap();
     assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "nothing has reached the disk yet");
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ZERO, When::Always));
     while zeroed.borrow().is_none() {
-        rig.world.run_for(Nanos::from_millis(10)).unwrap();
+        fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     }
     assert_eq!(zeroed.take(), Some(Ok(())));
-    assert_eq!(durable(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged and not there");
+    assert_eq!(durable(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
 }

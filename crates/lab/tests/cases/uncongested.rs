@@ -1,10 +1,10 @@
-//! A datastore that is not congested costs nothing: the same clients with it and without it, in virtual time.
+//! An uncongested datastore costs nothing: the same clients with it and without it, in virtual time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, DatastoreSpec, DatastoreStats, VolumeSpec};
-use lab::rig::{FlashPlan, Rig, Target};
+use lab::fixture::{Fixture, FlashPlan, Target};
 use lab::workload::{Access, Crowd, Door, Job, Pace, Pattern, Skew, quantile};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimSeam, WorldSpec};
@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 const DATASTORE: &str = "spindles";
 const SECONDS: usize = 60;
 
-/// Requests go straight to a volume.
+/// A door that sends requests to one volume.
 #[derive(Clone)]
 struct Client(Target);
 
@@ -29,12 +29,12 @@ impl Door<SimSeam> for Client {
     }
 }
 
-/// The figures of a run.
+/// Figures of a run.
 #[derive(Default)]
 struct Course {
-    /// Requests of both volumes that ended in each second.
+    /// Completed requests of both volumes per second.
     per_second: Vec<u64>,
-    /// Latencies of reads, in order of size.
+    /// Sorted read latencies.
     reads_us: Vec<u32>,
     datastore: Option<DatastoreStats>,
 }
@@ -44,7 +44,7 @@ impl Course {
         quantile(&self.reads_us, 999)
     }
 
-    /// The least that a second had of the same second of `other`.
+    /// Lowest ratio of a second's requests to those of the same second of `other`, and that second.
     fn worst_second(&self, other: &Course) -> (f64, usize) {
         let pairs = self.per_second.iter().zip(&other.per_second).enumerate();
         let ratios = pairs.map(|(second, (own, other))| (*own as f64 / (*other).max(1) as f64, second));
@@ -52,24 +52,24 @@ impl Course {
     }
 }
 
-/// Stalls of the processor: so long, so long after the last one.
+/// Stalls of the CPU: their interval and length.
 #[derive(Clone, Copy)]
 struct Stalls {
     every_ms: u64,
     length_ms: u64,
 }
 
-/// Two volumes of 2 GiB on five spindles; clients at 400 reads and 100 writes a second, and at 150 and 40.
+/// Two volumes of 2 GiB on five spindles; clients at 400 reads and 100 writes per second, and at 150 and 40.
 fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Course {
     let blocks = (256 * MIB / seam::BLOCK_BYTES as u64) as usize;
     let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) };
-    let rig = Rig::new(world, CoreSpec::default());
-    rig.open_flash(&FlashPlan { devices: 2, bytes: GIB, iops: 20_000 });
+    let fixture = Fixture::new(world, CoreSpec::default());
+    fixture.open_flash(&FlashPlan { devices: 2, bytes: GIB, iops: 20_000 });
     if with_datastore {
-        rig.core.set_datastore(&DatastoreSpec::new(DATASTORE));
+        fixture.core.set_datastore(&DatastoreSpec::new(DATASTORE));
     }
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas10k);
-    let disks = rig.on_array(array, &[2 * GIB; 2]);
+    let disks = fixture.on_array(array, &[2 * GIB; 2]);
     let volumes: Vec<_> = disks
         .into_iter()
         .enumerate()
@@ -79,21 +79,21 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Co
                     spec.datastore = DATASTORE.to_owned();
                 }
             };
-            rig.attach_disk(&format!("volume{number}"), disk, edit).expect("a new volume")
+            fixture.attach_disk(&format!("volume{number}"), disk, edit).expect("a new volume")
         })
         .collect();
-    rig.until_checked(&volumes);
+    fixture.until_checked(&volumes);
     let course = Rc::new(RefCell::new(Course { per_second: vec![0; SECONDS], ..Course::default() }));
-    let begun = rig.seam.now();
+    let begun = fixture.seam.now();
     for (number, (volume, rates)) in volumes.iter().zip([[400.0, 100.0], [150.0, 40.0]]).enumerate() {
         let pattern = |read_percent| {
             Pattern { align_bytes: 8192, ..Pattern::random(256 * MIB, 8192, read_percent) }.with_skew(Skew::Zipf(zipf))
         };
         let jobs = [100, 0].map(|reads| Job::eager("client", pattern(reads), 4)).into_iter().zip(rates);
         let jobs: Vec<_> = jobs.map(|(job, rate)| job.paced(Pace::Rate(rate))).collect();
-        let (course, seam) = (Rc::clone(&course), rig.seam.clone());
+        let (course, seam) = (Rc::clone(&course), fixture.seam.clone());
         Crowd::start(
-            &rig.seam,
+            &fixture.seam,
             &Client(Target::Volume(volume.clone())),
             &jobs,
             seed * 10 + number as u64,
@@ -111,18 +111,18 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Co
         );
     }
     if let Some(Stalls { every_ms, length_ms }) = stalls {
-        let seam = rig.seam.clone();
-        rig.seam.spawn(async move {
+        let seam = fixture.seam.clone();
+        fixture.seam.spawn(async move {
             loop {
                 seam.sleep(Nanos::from_millis(every_ms)).await;
                 seam.spend(Nanos::from_millis(length_ms));
             }
         });
     }
-    rig.world.block_on(rig.seam.sleep(Nanos::from_secs(SECONDS as u64)));
+    fixture.world.block_on(fixture.seam.sleep(Nanos::from_secs(SECONDS as u64)));
     let mut course = course.take();
     course.reads_us.sort_unstable();
-    course.datastore = rig.core.datastores().into_iter().next();
+    course.datastore = fixture.core.datastores().into_iter().next();
     course
 }
 
@@ -137,14 +137,14 @@ fn costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
 }
 
 #[test]
-fn datastore_that_is_not_congested_slows_no_second_of_its_volumes() {
+fn uncongested_datastore_slows_no_second_of_its_volumes() {
     for (seed, zipf) in [(1, 1.2), (2, 1.2), (1, 0.99), (2, 0.99)] {
         costs_nothing(seed, zipf, None);
     }
 }
 
 #[test]
-fn stalls_of_the_processor_slow_a_datastore_no_more_than_its_disks() {
+fn cpu_stalls_slow_a_datastore_no_more_than_its_disks() {
     for (seed, length_ms) in [(1, 50), (1, 200), (2, 200), (3, 500)] {
         costs_nothing(seed, 1.2, Some(Stalls { every_ms: 3 * length_ms, length_ms }));
     }

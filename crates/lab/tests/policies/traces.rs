@@ -1,4 +1,4 @@
-//! The long traces and what others measured on them.
+//! The long traces and the published results for them.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use lab::replay::{Pages, Recording};
 
 /// A row of the published table.
 pub struct Row {
-    /// The trace's file.
+    /// File name of the trace.
     pub trace: String,
-    /// Pages of 64 KiB, else blocks of 4 KiB.
+    /// True for pages of 64 KiB, false for blocks of 4 KiB.
     pub large: bool,
-    /// The cache's size in percent of the footprint.
+    /// Cache size in percent of the footprint.
     pub percent: u64,
-    /// The same in pages.
+    /// Cache size in pages.
     pub slots: usize,
     columns: Vec<(String, f64)>,
 }
 
 impl Row {
-    /// What a policy was published to miss.
+    /// Published miss ratio of a policy.
     pub fn miss_ratio(&self, policy: &str) -> f64 {
         self.columns.iter().find(|(name, _)| name == policy).expect("a column of the table").1
     }
 }
 
-/// The traces in memory.
+/// All traces in memory.
 pub struct Traces {
     folder: PathBuf,
     table: String,
@@ -32,10 +32,10 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Reads all of them, or says why not.
+    /// Reads all traces; `None` without a folder of traces.
     pub fn open() -> Option<Traces> {
         let Some(folder) = std::env::var_os("HOTSET_TRACES").map(PathBuf::from) else {
-            println!("not measured: HOTSET_TRACES does not say where the traces are");
+            println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
             return None;
         };
         #[expect(clippy::disallowed_methods, reason = "a test reads its input")]
@@ -64,7 +64,7 @@ impl Traces {
             .collect()
     }
 
-    /// The accesses that a row was measured on.
+    /// The accesses of a row.
     pub fn pages(&self, row: &Row) -> &Pages {
         let (_, recording) = self.recordings.iter().find(|(name, _)| *name == row.trace).expect("a trace of the table");
         if row.large { &recording.pages } else { &recording.blocks }

@@ -1,9 +1,10 @@
-//! The model itself: what it allows, and above all what it refuses.
+//! Tests of the model: the versions that it allows and, above all, the versions that it refuses.
 
 use super::*;
 
 const SECTORS: u64 = 64;
 
+/// A model and its clock in nanoseconds.
 struct Play(Model, u64);
 
 impl Play {
@@ -47,7 +48,7 @@ impl Play {
         self.0.crash(None, now);
     }
 
-    /// Reads sector 0 as what `from` wrote there; zeroes for `None`.
+    /// Reads sector 0 and returns the content of `from` as the read's result; zeroes for `None`.
     fn read(&mut self, from: Option<OpId>) -> Result<(), Finding> {
         let op = self.begin(OpKind::Read, 0, 1);
         self.end_read(op, from)
@@ -64,7 +65,7 @@ fn tag(from: Option<OpId>) -> Tag {
 }
 
 #[test]
-fn a_read_returns_the_newest_acknowledged_write_and_nothing_older() {
+fn read_returns_newest_acknowledged_write_only() {
     let mut play = Play::new();
     play.read(None).unwrap();
     let first = play.write(0, 4);
@@ -76,7 +77,7 @@ fn a_read_returns_the_newest_acknowledged_write_and_nothing_older() {
 }
 
 #[test]
-fn a_write_concurrent_with_the_read_may_be_seen_or_not() {
+fn concurrent_write_may_or_may_not_be_read() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let read = play.begin(OpKind::Read, 0, 1);
@@ -90,22 +91,22 @@ fn a_write_concurrent_with_the_read_may_be_seen_or_not() {
 }
 
 #[test]
-fn of_two_concurrent_writes_either_may_win_but_the_winner_stays() {
+fn either_concurrent_write_may_win_but_the_winner_stays() {
     let mut play = Play::new();
     let one = play.begin(OpKind::Write, 0, 1);
     let two = play.begin(OpKind::Write, 0, 1);
     play.ok(one);
     play.ok(two);
     play.read(Some(one)).unwrap();
-    assert!(play.read(Some(two)).is_err(), "content swings between two settled versions");
+    assert!(play.read(Some(two)).is_err(), "content alternates between two settled versions");
     play.read(Some(one)).unwrap();
     play.flush();
     play.crash();
-    assert!(play.read(Some(two)).is_err(), "what was seen before the flush is what the flush kept");
+    assert!(play.read(Some(two)).is_err(), "the flush kept the version that was read before it");
 }
 
 #[test]
-fn foreign_and_misplaced_content_is_refused() {
+fn foreign_and_misplaced_content_is_a_violation() {
     let mut play = Play::new();
     let op = play.begin(OpKind::Write, 0, 8);
     play.ok(op);
@@ -116,11 +117,11 @@ fn foreign_and_misplaced_content_is_refused() {
     };
     assert!(read(&mut play, Tag::new(1, op, 1)).contains("another sector's data"));
     assert!(read(&mut play, Tag::new(2, op, 0)).contains("another volume's data"));
-    assert!(read(&mut play, Tag::new(1, op + 100, 0)).contains("content that nobody wrote"));
+    assert!(read(&mut play, Tag::new(1, op + 100, 0)).contains("content that no operation wrote"));
 }
 
 #[test]
-fn after_a_crash_what_was_flushed_is_there_and_later_writes_may_be() {
+fn crash_keeps_flushed_writes_and_may_keep_later_ones() {
     for survivor in 0..3 {
         let mut play = Play::new();
         let ops = [play.write(0, 1), play.write(0, 1)];
@@ -135,7 +136,7 @@ fn after_a_crash_what_was_flushed_is_there_and_later_writes_may_be() {
 }
 
 #[test]
-fn after_a_crash_nothing_older_than_the_last_flush_comes_back() {
+fn crash_never_returns_versions_older_than_the_last_flush() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     play.flush();
@@ -147,7 +148,7 @@ fn after_a_crash_nothing_older_than_the_last_flush_comes_back() {
 }
 
 #[test]
-fn a_flush_covers_only_what_was_acknowledged_before_it_began() {
+fn flush_covers_only_writes_acknowledged_before_it_began() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     play.flush();
@@ -160,7 +161,7 @@ fn a_flush_covers_only_what_was_acknowledged_before_it_began() {
 }
 
 #[test]
-fn a_failed_or_volatile_flush_promises_nothing() {
+fn failed_or_volatile_flush_promises_nothing() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     play.flush();
@@ -175,7 +176,7 @@ fn a_failed_or_volatile_flush_promises_nothing() {
 }
 
 #[test]
-fn a_write_with_fua_is_durable_without_a_flush() {
+fn fua_write_is_durable_without_a_flush() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let now = play.now();
@@ -187,7 +188,7 @@ fn a_write_with_fua_is_durable_without_a_flush() {
 }
 
 #[test]
-fn a_failed_write_leaves_either_version_until_the_next_that_succeeds() {
+fn failed_write_leaves_either_version_until_the_next_success() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let failed = play.begin(OpKind::Write, 0, 1);
@@ -204,7 +205,7 @@ fn a_failed_write_leaves_either_version_until_the_next_that_succeeds() {
 }
 
 #[test]
-fn a_discard_reads_as_zeroes_and_survives_like_a_write() {
+fn discard_reads_as_zeroes_and_survives_like_a_write() {
     let mut play = Play::new();
     let old = play.write(0, 8);
     let discard = play.begin(OpKind::Discard, 0, 8);
@@ -234,11 +235,11 @@ fn allocation_status_never_calls_data_zero_or_hole() {
     assert!(ask(&mut play, true, false).is_err());
     let op = play.begin(OpKind::Allocation, 0, 16);
     let now = play.now();
-    assert!(play.0.end_allocation(op, &[], now).is_err(), "an answer has at least one run");
+    assert!(play.0.end_allocation(op, &[], now).is_err(), "an answer has at least one extent");
 }
 
 #[test]
-fn a_drained_backing_holds_the_newest_version_of_everything() {
+fn drained_backing_holds_the_newest_versions() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let new = play.write(0, 1);
@@ -250,7 +251,7 @@ fn a_drained_backing_holds_the_newest_version_of_everything() {
 }
 
 #[test]
-fn versions_seen_after_a_crash_may_fall_back_to_the_flushed_one_at_the_next() {
+fn unflushed_version_seen_after_a_crash_may_vanish_at_the_next() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     play.flush();
@@ -267,29 +268,29 @@ fn versions_seen_after_a_crash_may_fall_back_to_the_flushed_one_at_the_next() {
     play.read(Some(new)).unwrap();
     play.flush();
     play.crash();
-    assert!(play.read(Some(old)).is_err(), "seen, then flushed: it stays");
+    assert!(play.read(Some(old)).is_err(), "seen, then flushed: the version stays");
 }
 
 #[test]
-fn data_that_only_the_backing_held_may_go_when_the_backing_forgets() {
+fn written_through_data_may_vanish_when_the_backing_loses_it() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     play.flush();
     let held = play.write(0, 1);
-    play.0.backing_forgot();
-    assert!(play.read(Some(old)).is_err(), "a write that the cache held is written again");
+    play.0.backing_lost_unflushed();
+    assert!(play.read(Some(old)).is_err(), "the cache rewrites the data that it holds");
     play.read(Some(held)).unwrap();
     let now = play.now();
-    let unheld = Submit { client: 1, count: 1, unheld: true, ..Submit::default() };
-    let passed = play.0.begin(OpKind::Write, unheld, now);
+    let write_through = Submit { client: 1, count: 1, write_through: true, ..Submit::default() };
+    let passed = play.0.begin(OpKind::Write, write_through, now);
     play.ok(passed);
-    play.0.backing_forgot();
+    play.0.backing_lost_unflushed();
     play.read(Some(held)).unwrap();
     play.read(Some(passed)).unwrap();
 }
 
 #[test]
-fn write_back_volatile_keeps_what_is_older_than_its_age() {
+fn write_back_volatile_keeps_writes_older_than_the_deferral() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let new = play.write(0, 1);
@@ -300,7 +301,7 @@ fn write_back_volatile_keeps_what_is_older_than_its_age() {
 }
 
 #[test]
-fn a_volume_that_grew_again_shows_zeroes_where_it_was_cut() {
+fn regrown_volume_reads_zeroes_past_the_old_end() {
     let mut play = Play::new();
     let cut = play.write(0, SECTORS);
     let now = play.now();
@@ -313,7 +314,7 @@ fn a_volume_that_grew_again_shows_zeroes_where_it_was_cut() {
 }
 
 #[test]
-fn old_versions_are_forgotten_once_nothing_can_bring_them_back() {
+fn superseded_durable_versions_are_dropped() {
     let mut play = Play::new();
     for _ in 0..100 {
         play.write(0, 1);
@@ -326,7 +327,7 @@ fn old_versions_are_forgotten_once_nothing_can_bring_them_back() {
 }
 
 #[test]
-fn zeroes_of_a_discard_under_way_do_not_count_as_those_of_an_older_one() {
+fn zeroes_of_a_pending_discard_do_not_confirm_older_zeroes() {
     let mut play = Play::new();
     let zero = play.begin(OpKind::Zero, 0, 1);
     let write = play.begin(OpKind::Write, 0, 1);

@@ -1,4 +1,4 @@
-//! An engine in a simulated world, put together in one call: for named cases, workloads in virtual time, and measurements.
+//! A simulated world with an engine, for named cases, workloads in virtual time and measurements.
 
 use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeSpec, WriteFlags};
 use flash::{FormatOptions, OpenOptions, Store};
@@ -12,17 +12,17 @@ use crate::torture::content::Tag;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
-/// A world with an engine in it.
-pub struct Rig {
+/// A simulated world and an engine in it.
+pub struct Fixture {
     /// The world.
     pub world: World,
-    /// The world as the engine sees it.
+    /// The world's seam, which the engine runs on.
     pub seam: SimSeam,
     /// The engine.
     pub core: Core<SimSeam>,
 }
 
-/// What a volume of that name is by default, changed by `edit`.
+/// The default specification of the volume `name`, changed by `edit`.
 pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
     let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
     let mut spec = VolumeSpec::new(name, incarnation);
@@ -30,54 +30,54 @@ pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
     spec
 }
 
-impl Rig {
-    /// A world with an engine and nothing else.
-    pub fn new(world: WorldSpec, core: CoreSpec) -> Rig {
+impl Fixture {
+    /// Creates a world and an engine without disks.
+    pub fn new(world: WorldSpec, core: CoreSpec) -> Fixture {
         let world = World::new(world);
         let seam = world.seam();
         let core = Core::new(seam.clone(), core);
-        Rig { world, seam, core }
+        Fixture { world, seam, core }
     }
 
-    /// A world of `seed` with `memory_bytes` of buffers.
-    pub fn with_memory(seed: u64, memory_bytes: u64) -> Rig {
+    /// Creates a world of `seed` with `memory_bytes` of buffers.
+    pub fn with_memory(seed: u64, memory_bytes: u64) -> Fixture {
         let blocks = (memory_bytes / seam::BLOCK_BYTES as u64) as usize;
-        Rig::new(WorldSpec { blocks, ..WorldSpec::new(seed) }, CoreSpec::default())
+        Fixture::new(WorldSpec { blocks, ..WorldSpec::new(seed) }, CoreSpec::default())
     }
 
-    /// Ends the world as `mode` says and begins another on its disks, with an engine of the same kind.
-    pub fn crash(self, mode: CrashMode, world: WorldSpec) -> Rig {
+    /// Crashes the world as `mode` says and creates a new one on its disks, with an engine of the same specification.
+    pub fn crash(self, mode: CrashMode, world: WorldSpec) -> Fixture {
         let spec = self.core.spec().clone();
         let images = self.end(mode);
-        let rig = Rig::new(world, spec);
-        rig.world.adopt(images);
-        rig
+        let fixture = Fixture::new(world, spec);
+        fixture.world.adopt(images);
+        fixture
     }
 
-    /// Ends the world as `mode` says; what is left is its disks.
+    /// Crashes the world as `mode` says and returns its disks.
     pub fn end(self, mode: CrashMode) -> DiskImages {
-        let Rig { world, seam, core } = self;
+        let Fixture { world, seam, core } = self;
         drop((seam, core));
         world.crash(mode)
     }
 
-    /// Puts a disk into the world.
+    /// Adds a disk to the world.
     pub fn add_disk(&self, name: &str, spec: SimDiskSpec) -> DiskControl {
         self.world.add_disk(name, spec)
     }
 
-    /// Opens a disk that is in the world.
+    /// Opens a disk of the world.
     pub fn open(&self, name: &str) -> SimDisk {
         let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
         self.world.block_on(self.seam.open_disk(&open)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Serves the disk `name` as a volume of the same name.
+    /// Attaches the disk `name` as a volume of the same name.
     pub fn attach(&self, name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> Result<Volume<SimSeam>, AttachError> {
         self.attach_disk(name, AnyDisk::Plain(self.open(name)), edit)
     }
 
-    /// Serves `disk` as a volume.
+    /// Attaches `disk` as a volume.
     pub fn attach_disk(
         &self,
         name: &str,
@@ -87,7 +87,7 @@ impl Rig {
         self.core.attach(spec(name, edit), Backing { disk })
     }
 
-    /// Disks of `sizes` bytes side by side on one modelled array, which is just large enough.
+    /// Adds disks of `sizes` bytes side by side on one modelled array that is just large enough.
     pub fn on_array(&self, spec: ArraySpec, sizes: &[u64]) -> Vec<AnyDisk<SimSeam>> {
         let room = sizes.iter().map(|size| size.next_multiple_of(spec.row_bytes())).sum();
         let array = SharedArray::new(self.seam.clone(), spec.fitted(room)).expect("an array that can be built");
@@ -95,7 +95,7 @@ impl Rig {
         windows.map(|(number, size)| self.window(&array, &format!("window{number}"), *size)).collect()
     }
 
-    /// The next `bytes` of a modelled array, which has room for them, as a disk of this name.
+    /// Adds a disk `name` on the next `bytes` of a modelled array, which must have room for them.
     pub fn window(&self, array: &SharedArray<SimSeam>, name: &str, bytes: u64) -> AnyDisk<SimSeam> {
         self.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(bytes) });
         AnyDisk::Modelled(ModelledDisk::new(array, self.open(name)).expect("the array has room for its volumes"))
@@ -123,7 +123,7 @@ impl Rig {
         });
     }
 
-    /// Waits until what flash holds of the volumes, if there is any, was compared with their backings.
+    /// Waits until the flash contents of the volumes, if any, have been compared with their backings.
     pub fn until_checked(&self, volumes: &[Volume<SimSeam>]) {
         let unchecked = |volume: &Volume<SimSeam>| self.core.pages().is_some() && !volume.stats().flash.checked;
         self.world.block_on(async {
@@ -134,38 +134,38 @@ impl Rig {
     }
 }
 
-/// Flash devices, all alike.
+/// The flash devices of a world, all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashPlan {
-    /// How many; one alone keeps no dirty data.
+    /// Number of devices; a single device keeps no dirty data.
     pub devices: usize,
-    /// Size of each.
+    /// Size of each device.
     pub bytes: u64,
-    /// Requests a second that each serves.
+    /// Requests per second that each device serves.
     pub iops: u64,
 }
 
 impl FlashPlan {
-    /// What each device is.
+    /// Specification of each device.
     pub fn ssd(&self) -> SsdSpec {
         SsdSpec {
             capacity_bytes: self.bytes,
             read_iops_max: self.iops,
             write_iops_max: self.iops,
-            ..DiskType::Ssd.ssd().expect("it is flash")
+            ..DiskType::Ssd.ssd().expect("an SSD type")
         }
     }
 
-    /// Two devices, as fast as their kind is, with room for so many bytes of clean pages.
+    /// Two devices of their type's usual speed, with room for `bytes` of clean pages.
     pub fn for_pages(bytes: u64) -> FlashPlan {
-        let ssd = DiskType::Ssd.ssd().expect("it is flash");
-        // Beside the pages: checksums, map journal, and a log for what is dirty.
+        let ssd = DiskType::Ssd.ssd().expect("an SSD type");
+        // Each device also holds checksums, the map journal and a log for dirty data.
         let each = bytes / 2 / 16 * 18 + (256 << 20);
         FlashPlan { devices: 2, bytes: each.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
     }
 }
 
-/// What a workload is played on: a volume, or the bare storage to compare it with.
+/// Target of a workload: a volume, or the bare storage for comparison.
 #[derive(Clone)]
 pub enum Target {
     /// Through the engine.
@@ -175,7 +175,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Reads and forgets `len` bytes from `at` on.
+    /// Reads `len` bytes from `at` and discards them.
     pub async fn read(&self, seam: &SimSeam, at: u64, len: usize) -> Result<(), RequestError> {
         match self {
             Target::Volume(volume) => {
@@ -193,7 +193,7 @@ impl Target {
     pub async fn write(&self, seam: &SimSeam, at: u64, len: usize, tag: u64) -> Result<(), RequestError> {
         match self {
             Target::Volume(volume) => {
-                let mut source = Same(tag);
+                let mut source = SameTag(tag);
                 if volume.write_now(at, len, &mut source) {
                     return Ok(());
                 }
@@ -210,7 +210,7 @@ impl Target {
         }
     }
 
-    /// Makes durable what was acknowledged.
+    /// Makes all acknowledged writes durable.
     pub async fn flush(&self) -> Result<(), RequestError> {
         match self {
             Target::Volume(volume) => volume.flush().await,
@@ -225,38 +225,38 @@ fn buffers(seam: &SimSeam, at: u64, len: usize) -> Vec<seam::PieceMut<seam::sim:
     while done < len {
         let start = ((at + done as u64) % seam::BLOCK_BYTES as u64) as usize;
         let count = (seam::BLOCK_BYTES - start).min(len - done);
-        let block = seam.alloc().expect("a comparison on bare storage is given memory enough");
+        let block = seam.alloc().expect("a comparison on bare storage has enough memory");
         pieces.push(Piece::new(block, start, count));
         done += count;
     }
     pieces
 }
 
-/// A write of the same tag in every sector.
-pub struct Same(pub u64);
+/// A write source with the same tag in every sector.
+pub struct SameTag(pub u64);
 
-impl engine::WriteSource<SimSeam> for Same {
+impl engine::WriteSource<SimSeam> for SameTag {
     fn fill(&mut self, _from: usize, block: &mut seam::sim::SimBlockMut, at: usize, len: usize) {
         (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).for_each(|sector| block.set_tag(sector, self.0));
     }
 }
 
-/// A disk that answers in 50 to 500 us, out of order.
+/// A disk that answers after 50 to 500 us, out of order.
 pub fn lively_disk(size_bytes: u64) -> SimDiskSpec {
     let timing = Timing::between(Nanos::from_micros(50), Nanos::from_micros(500));
     SimDiskSpec { timing, ..SimDiskSpec::new(size_bytes) }
 }
 
-/// Writes `count` sectors of `tag` at `first`, as a front end does: at once if that can be.
+/// Writes `count` sectors of `tag` at `first` as a front end does: synchronously if possible.
 pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -> Result<(), RequestError> {
-    let (at, len, source) = (first * SECTOR, (count * SECTOR) as usize, &mut Same(tag));
+    let (at, len, source) = (first * SECTOR, (count * SECTOR) as usize, &mut SameTag(tag));
     if volume.write_now(at, len, source) {
         return Ok(());
     }
     volume.write(at, len, WriteFlags::default(), source).await
 }
 
-/// Reads `count` sectors from `first` on, as a front end does: at once if they are in memory.
+/// Reads `count` sectors from `first` on as a front end does: synchronously if they are in memory.
 pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Vec<u64>, RequestError> {
     let mut pieces = Vec::new();
     let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
@@ -266,7 +266,7 @@ pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Ve
     Ok(crate::torture::tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
 }
 
-/// What `count` sectors of a disk hold durably.
+/// Durable tags of `count` sectors of a disk.
 pub fn durable(disk: &DiskControl, first: u64, count: u64) -> Vec<u64> {
     (first..first + count).map(|sector| disk.durable_tag(sector)).collect()
 }

@@ -1,4 +1,4 @@
-//! The engine's own replacement, run as the engine runs it: slots, and a policy that chooses among them.
+//! The engine's own replacement policy, driven as the engine drives it: slots, and a policy that chooses among them.
 
 use engine::policy::{Admit, Policy};
 
@@ -6,24 +6,24 @@ use super::Cache;
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// A cache whose pages a policy of the engine chooses.
-pub struct Own<P> {
+/// A cache under a replacement policy of the engine.
+pub struct EnginePolicy<P> {
     policy: P,
     slots: usize,
-    /// By page.
+    /// Slot by page.
     slot: Vec<u32>,
-    /// By slot.
+    /// Page by slot.
     page: Vec<u32>,
 }
 
-impl<P: Policy> Own<P> {
-    /// `slots` pages of `distinct`; `policy` was made for as many slots.
+impl<P: Policy> EnginePolicy<P> {
+    /// A cache of `slots` pages; `policy` has the same number of slots; the trace has `distinct` pages.
     pub fn new(policy: P, slots: usize, distinct: u32) -> Self {
-        Own { policy, slots, slot: vec![NO_SLOT; distinct as usize], page: Vec::with_capacity(slots) }
+        EnginePolicy { policy, slots, slot: vec![NO_SLOT; distinct as usize], page: Vec::with_capacity(slots) }
     }
 }
 
-impl<P: Policy> Cache for Own<P> {
+impl<P: Policy> Cache for EnginePolicy<P> {
     fn access(&mut self, page: u32) -> bool {
         let slot = self.slot[page as usize];
         if slot != NO_SLOT {
@@ -40,13 +40,13 @@ impl<P: Policy> Cache for Own<P> {
             slot
         };
         self.slot[page as usize] = slot;
-        self.policy.insert(0, slot, mixed(page), Admit::Normal);
+        self.policy.insert(0, slot, mix_bits(page), Admit::Normal);
         false
     }
 }
 
-/// 64 well mixed bits of a page, as the engine makes them of an address.
-pub fn mixed(page: u32) -> u64 {
+/// 64 well-mixed bits of a page number, as the engine makes them from an address.
+pub fn mix_bits(page: u32) -> u64 {
     let mixed = u64::from(page).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }

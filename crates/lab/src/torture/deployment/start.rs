@@ -1,4 +1,5 @@
-//! A daemon's start on what an administrator has left: the store is judged, each volume is, and what may be served is.
+//! Start of a daemon after an administrator's actions: judges the store and each volume, and serves the admitted
+//! volumes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,35 +14,35 @@ use state::{
     StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
-use super::super::bench::{Life, Subject, SubjectParts};
 use super::super::content::Tag;
 use super::super::run::{Run, disk_name};
-use super::mischief::{Plan, Words, acceptance};
-use super::{Attached, Site};
-use crate::rig::write;
+use super::super::session::{Session, Subject, SubjectParts};
+use super::actions::{Plan, Response, acceptance};
+use super::{Attached, Deployment};
+use crate::fixture::write;
 
-/// Starts a daemon; returns the volumes that it serves.
+/// Starts a daemon and returns the session and its volumes.
 pub(super) async fn begin(
-    site: &mut Site,
+    deployment: &mut Deployment,
     run: &mut Run,
     world: &World,
     plan: &Plan,
     operations: u64,
-) -> Result<(Life, Vec<Attached>), String> {
+) -> Result<(Session, Vec<Attached>), String> {
     let options = Rc::clone(&run.options);
     let seam = world.seam();
     let core = Core::new(seam.clone(), run.core_spec());
-    let nothing = |core| Ok((Life::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
+    let nothing = |core| Ok((Session::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
     if !plan.has_state {
-        if plan.words == Words::Rebuild {
-            rebuild(site, &seam, plan).await?;
+        if plan.response == Response::Rebuild {
+            rebuild(deployment, &seam, plan).await?;
         }
         run.report.refusals += options.volumes.len() as u64;
         return nothing(core);
     }
-    let (identity, life) = (u128::from(site.draw_number()), site.draw_number());
-    site.state.begin_life(identity, life);
-    let store = open_store(site, &seam, &core, plan).await?;
+    let (identity, session) = (u128::from(deployment.draw_number()), deployment.draw_number());
+    deployment.state.begin_life(identity, session);
+    let store = open_store(deployment, &seam, &core, plan).await?;
     let (mut subjects, mut attached, mut served) = (Vec::new(), Vec::new(), Vec::new());
     let mut rebuilds = false;
     for (index, volume) in options.volumes.iter().enumerate() {
@@ -51,35 +52,35 @@ pub(super) async fn begin(
         disk.flush().await.map_err(|error| format!("disk {}: {error}", index + 1))?;
         let name = format!("volume{}", index + 1);
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
-        let claim = VolumeClaim { name: &name, identity: site.backings[index].identity.clone() };
-        let found = find(site, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
-        let known = site.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
+        let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
+        let found = find(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = known.is_some_and(|record| record.name != name);
-        let former = [known, site.state.by_name(&name)];
-        let loss = former.into_iter().flatten().find_map(|record| owed_loss(&site.state, record, !record.clean));
-        let mut judged = judge(site, &claim, &found, &served, store.as_deref(), &Acceptance::default());
+        let former = [known, deployment.state.by_name(&name)];
+        let loss = former.into_iter().flatten().find_map(|record| owed_loss(&deployment.state, record, !record.clean));
+        let mut judged = judge(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
         let (mut gave_up, mut is_discarded) = (false, false);
         if let Err(refusal) = judged.clone() {
-            // A disk known by its place cannot always prove itself after a crash.
-            let may_be_unproven = !site.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
-            if !site.is_touched && !may_be_unproven {
-                return Err(format!("{name} is refused though nobody has done anything: {refusal}"));
+            // A disk identified by its path cannot always be proven after a crash.
+            let may_be_unproven = !deployment.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
+            if !deployment.has_acted && !may_be_unproven {
+                return Err(format!("{name} is refused without an action of the administrator: {refusal}"));
             }
-            rebuilds |= plan.words == Words::Rebuild
+            rebuilds |= plan.response == Response::Rebuild
                 && matches!(refusal, Refusal::StateOlder { .. } | Refusal::Unclaimed { .. });
             let loss = loss_of(&refusal);
-            if let Some(accept) = acceptance(plan.words, loss) {
+            if let Some(accept) = acceptance(plan.response, loss) {
                 (gave_up, is_discarded) = (accept.give_up.is_some(), accept.discard_past_end);
-                judged = judge(site, &claim, &found, &served, store.as_deref(), &accept);
+                judged = judge(deployment, &claim, &found, &served, store.as_deref(), &accept);
                 let is_taken = match refusal {
                     Refusal::ContentUnproven { .. } => !gave_up,
-                    // The disk of another volume, with what waits for it.
+                    // The disk of another volume, with dirty data waiting for it.
                     Refusal::BackingChanged { .. } => found.evidence.blocks_in_log > 0,
                     _ => false,
                 };
-                if is_taken && judged.is_ok() && site.backings[index].is_changed {
-                    // Dirty data is put on a disk because the administrator said that it belongs there.
-                    site.is_over = true;
+                if is_taken && judged.is_ok() && deployment.backings[index].is_changed {
+                    // The administrator accepted that dirty data is destaged to a changed disk.
+                    deployment.is_over = true;
                     return nothing(core);
                 }
             }
@@ -88,73 +89,75 @@ pub(super) async fn begin(
             run.report.refusals += 1;
             continue;
         };
-        if is_other_record && found.evidence.blocks_in_log > 0 && site.backings[index].is_changed {
-            // The disk of another volume goes by this name now, with its dirty data: the model holds this volume's.
-            site.is_over = true;
+        if is_other_record && found.evidence.blocks_in_log > 0 && deployment.backings[index].is_changed {
+            // Another volume's disk has this name now, with its dirty data: the model holds this volume's.
+            deployment.is_over = true;
             return nothing(core);
         }
         if store.is_some() && policy == WritePolicy::WriteBack {
-            site.state.mark_on_flash(incarnation, store.as_deref());
+            deployment.state.mark_on_flash(incarnation, store.as_deref());
         }
         let sectors = disk.geometry().size_bytes / SECTOR_BYTES as u64;
-        let owed_end = site.backings[index].owed_end;
+        let owed_end = deployment.backings[index].owed_end;
         if owed_end > sectors && !gave_up && !is_discarded {
             return Err(format!(
-                "{name} is served on a backing of {sectors} sectors, and what it was owed up to sector {owed_end} is gone without a word"
+                "{name} is served on a backing of {sectors} sectors, but the data owed to it up to sector {owed_end} \
+                 was dropped silently"
             ));
         }
-        let record = site.state.by_incarnation_mut(incarnation).expect("it was just noted");
+        let record = deployment.state.by_incarnation_mut(incarnation).expect("the record was just added");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
-        let generation = site.state.generation;
-        let unflushed_loss = unflushed_loss(site.state.by_incarnation(incarnation), generation);
-        if site.backings[index].is_loss_untold && unflushed_loss == UnflushedLoss::None {
-            return Err(format!("clients of {name} are not told that what they had not flushed may be lost"));
+        let generation = deployment.state.generation;
+        let unflushed_loss = unflushed_loss(deployment.state.by_incarnation(incarnation), generation);
+        if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
+            return Err(format!("clients of {name} are not told that unflushed writes may be lost"));
         }
         run.models[index].borrow_mut().resize(sectors, seam.now());
-        // Where dirty data waits and the volume is served all the same, log and backing together have to be everything.
-        let is_put_back = site.backings[index].is_changed && found.evidence.blocks_in_log == 0 && owed_end == 0;
+        // If dirty data waits and the volume is served anyway, log and backing together must be complete.
+        let is_put_back = deployment.backings[index].is_changed && found.evidence.blocks_in_log == 0 && owed_end == 0;
         if gave_up || is_put_back {
             let mut model = run.models[index].borrow_mut();
-            let control = world.disk(&path).expect("it was opened just now");
+            let control = world.disk(&path).expect("the disk was just opened");
             if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
-                site.is_over = true;
+                deployment.is_over = true;
                 return nothing(core);
             }
         }
-        (site.backings[index].is_changed, site.backings[index].is_cut) = (false, false);
+        (deployment.backings[index].is_changed, deployment.backings[index].is_cut) = (false, false);
         let mut spec = VolumeSpec::new(&name, incarnation);
         (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
         spec.unflushed_loss = unflushed_loss;
         let backing = Backing::plain(disk.clone());
         let Ok(served_volume) = core.attach_recovered(spec, backing).await else {
-            // Data in the log, and a policy without it.
+            // The log holds data, and the policy does not use the log.
             run.report.refusals += 1;
             continue;
         };
         served.push(name.clone());
-        let control = world.disk(&path).expect("it was opened just now");
+        let control = world.disk(&path).expect("the disk was just opened");
         let parts = SubjectParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(&run.models[index])));
         attached.push(Attached { incarnation, drops_pages });
         if plan.second_path == Some(index) {
-            second_path(site, &core, &disk, index, &served).await?;
+            second_path(deployment, &core, &disk, index, &served).await?;
         }
     }
     if rebuilds {
-        // The daemon has to be stopped for it: this life ends at once.
+        // A rebuild requires a stopped daemon, so this session ends at once.
         drop(subjects);
-        rebuild(site, &seam, plan).await?;
+        rebuild(deployment, &seam, plan).await?;
         return nothing(core);
     }
-    if let (Some(log), Some(manifest)) = (core.log(), site.state.manifest(flash::MANIFEST_BYTES_MAX)) {
+    if let (Some(log), Some(manifest)) = (core.log(), deployment.state.manifest(flash::MANIFEST_BYTES_MAX)) {
         log.save_manifest(manifest).await.map_err(|error| error.to_string())?;
     }
     let operations = if subjects.is_empty() { 0 } else { operations };
-    Ok((Life::new(core, subjects, options, operations), attached))
+    Ok((Session::new(core, subjects, options, operations), attached))
 }
 
-/// Blocks that a volume on another one's disk writes, and what.
+/// Number of blocks that a second volume writes to another volume's disk.
 const FOREIGN_BLOCKS: u64 = 8;
+/// Tag of those blocks.
 const FOREIGN: u64 = 77;
 
 struct VolumeClaim<'a> {
@@ -168,7 +171,7 @@ struct Found {
 }
 
 async fn open_store(
-    site: &mut Site,
+    deployment: &mut Deployment,
     seam: &SimSeam,
     core: &Core<SimSeam>,
     plan: &Plan,
@@ -185,7 +188,7 @@ async fn open_store(
     let identity = match flash::identify(seam, &disks, options).await {
         Err(StoreError::NoStore { .. }) => {
             let format =
-                FormatOptions { segment_bytes: Some(site.options.segment_bytes()), ..FormatOptions::default() };
+                FormatOptions { segment_bytes: Some(deployment.options.segment_bytes()), ..FormatOptions::default() };
             match Store::format(seam, &disks, format).await {
                 Ok(()) => flash::identify(seam, &disks, options).await,
                 Err(error) => Err(error),
@@ -193,7 +196,7 @@ async fn open_store(
         }
         other => other,
     };
-    // Devices that do not belong together, or of which one is missing: the daemon goes on without them.
+    // The daemon continues without devices that do not belong together or are incomplete.
     let Ok(identity) = identity else { return Ok(None) };
     let holds_data = match flash::inspect(seam, &disks).await.1 {
         Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
@@ -202,47 +205,47 @@ async fn open_store(
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
     let found = StoreFound { store, ownership, devices, holds_data };
     let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
-    let judged = site.state.judge_store(&found).and_then(|used| {
+    let judged = deployment.state.judge_store(&found).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
-        manifest.map_or(Ok(()), |manifest| site.state.judge_manifest(&found, &manifest.payload)).map(|()| used)
+        manifest.map_or(Ok(()), |manifest| deployment.state.judge_manifest(&found, &manifest.payload)).map(|()| used)
     });
     let used = match judged {
         Ok(used) => used,
         Err(refusal) => {
-            if !site.is_touched {
-                return Err(format!("the store is refused though nobody has done anything: {refusal}"));
+            if !deployment.has_acted {
+                return Err(format!("the store is refused without an action of the administrator: {refusal}"));
             }
             match refusal {
                 Refusal::StateOlder { store, epoch, known } => {
-                    site.state.older_than = Some(OlderThan { store, epoch, known });
+                    deployment.state.older_than = Some(OlderThan { store, epoch, known });
                 }
-                Refusal::StoreForeign { store, .. } => drop(site.state.unclaimed.insert(store)),
+                Refusal::StoreForeign { store, .. } => drop(deployment.state.unclaimed.insert(store)),
                 _ => {}
             }
             return Ok(None);
         }
     };
-    site.state.begin_store(&found, used);
-    let record = site.state.store_mut(&found.store).clone();
+    deployment.state.begin_store(&found, used);
+    let record = deployment.state.store_mut(&found.store).clone();
     let options = OpenOptions {
-        ownership: Some(site.state.ownership()),
+        ownership: Some(deployment.state.ownership()),
         seen: Some((identity.store, record.generation)),
-        sequence_min: if site.options.sabotage == state::Sabotage::AnyStore { 0 } else { record.sequence },
+        sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore { 0 } else { record.sequence },
         ..options
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
-    site.state.store_opened(&found.store, store.generation());
+    deployment.state.store_opened(&found.store, store.generation());
     if record.map_void {
         store.pages().distrust();
-        site.state.store_mut(&found.store).map_void = false;
+        deployment.state.store_mut(&found.store).map_void = false;
     }
     core.open_log(store, recovered);
-    site.state.note_held(&found.store, core.unclaimed());
+    deployment.state.note_held(&found.store, core.unclaimed());
     Ok(Some(found.store))
 }
 
 async fn find(
-    site: &Site,
+    deployment: &Deployment,
     seam: &SimSeam,
     core: &Core<SimSeam>,
     disk: &SimDisk,
@@ -251,7 +254,7 @@ async fn find(
 ) -> Found {
     let backing = Backing::plain(disk.clone());
     let size_bytes = disk.geometry().size_bytes;
-    let record = site.state.volumes.iter().find(|record| record.backing_identity == identity);
+    let record = deployment.state.volumes.iter().find(|record| record.backing_identity == identity);
     let incarnation = record.map(|record| record.incarnation);
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
@@ -271,7 +274,7 @@ async fn find(
     Found {
         waiting: waiting.collect(),
         evidence: Evidence {
-            is_unique: site.options.is_unique,
+            is_unique: deployment.options.is_unique,
             content: ContentRecord {
                 size_bytes,
                 instance: None,
@@ -290,14 +293,14 @@ async fn find(
 }
 
 fn judge(
-    site: &mut Site,
+    deployment: &mut Deployment,
     claim: &VolumeClaim<'_>,
     found: &Found,
     served: &[String],
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
-    let drawn = site.draw_number();
+    let drawn = deployment.draw_number();
     let claim_of = Claim {
         name: claim.name,
         identity: &claim.identity,
@@ -310,10 +313,10 @@ fn judge(
         writes: true,
         accept,
     };
-    site.state.identify(&claim_of, || drawn)
+    deployment.state.identify(&claim_of, || drawn)
 }
 
-/// The name of the data that a refusal says may be lost.
+/// Identifier of the data that a refusal says may be lost.
 fn loss_of(refusal: &Refusal) -> Option<String> {
     match refusal {
         Refusal::BackingChanged { loss, .. } => loss.as_ref().map(|loss| loss.incarnation.clone()),
@@ -326,8 +329,8 @@ fn loss_of(refusal: &Refusal) -> Option<String> {
     }
 }
 
-/// The records made anew from the store's devices.
-async fn rebuild(site: &mut Site, seam: &SimSeam, plan: &Plan) -> Result<(), String> {
+/// Rebuilds the records from the store's devices.
+async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Result<(), String> {
     let mut disks = Vec::new();
     for name in &plan.devices {
         let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
@@ -347,25 +350,25 @@ async fn rebuild(site: &mut Site, seam: &SimSeam, plan: &Plan) -> Result<(), Str
         manifest: manifest.map(|manifest| manifest.payload),
         dirty_blocks,
     };
-    let empty = State { sabotage: site.options.sabotage, ..State::default() };
-    let current = if plan.has_state { site.state.clone() } else { empty };
+    let empty = State { sabotage: deployment.options.sabotage, ..State::default() };
+    let current = if plan.has_state { deployment.state.clone() } else { empty };
     if let Ok((made, _)) = state::rebuild(current, &inventory) {
-        site.state = made;
+        deployment.state = made;
     }
     Ok(())
 }
 
-/// Another volume names the same disk; where the daemon lets it, it writes there.
+/// Configures a second volume on the same disk; if the daemon admits it, it writes there.
 async fn second_path(
-    site: &mut Site,
+    deployment: &mut Deployment,
     core: &Core<SimSeam>,
     disk: &SimDisk,
     index: usize,
     served: &[String],
 ) -> Result<(), String> {
-    let claim = VolumeClaim { name: "second", identity: site.backings[index].identity.clone() };
+    let claim = VolumeClaim { name: "second", identity: deployment.backings[index].identity.clone() };
     let found = Found { waiting: BTreeMap::new(), evidence: Evidence::default() };
-    let Ok(admission) = judge(site, &claim, &found, served, None, &Acceptance::default()) else {
+    let Ok(admission) = judge(deployment, &claim, &found, served, None, &Acceptance::default()) else {
         return Ok(());
     };
     let volume =

@@ -1,4 +1,4 @@
-//! Who looks at a daemon: followers of the stream who read and do not draw, and a scraper.
+//! Observers of a daemon: followers of the event stream that read without drawing, and a scraper.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,27 +7,28 @@ use std::time::{Duration, Instant};
 
 use crate::process::this_thread_cpu_us;
 
-/// Followers of the stream, and volumes that each wants to see.
+/// Followers of the stream.
 pub const FOLLOWERS: usize = 20;
+/// Volumes that each follower subscribes to.
 pub const FOLLOWED: usize = 12;
 /// Pause between two scrapes; the first comes after half of it.
 pub const SCRAPE_PAUSE: Duration = Duration::from_secs(5);
 
-/// What an audience has seen, and what it used itself.
+/// Measurements of the observers, and their own CPU time.
 #[derive(Default)]
-pub struct Audience {
-    /// How long each scrape took.
+pub struct Observers {
+    /// Duration of each scrape.
     pub scrapes_ms: Vec<f64>,
-    /// Bytes of the last one.
+    /// Size of the last scrape in bytes.
     pub scraped_bytes: usize,
-    /// Bytes that came over the stream.
+    /// Bytes received over the stream.
     pub streamed_bytes: usize,
     cpu_us: f64,
     watched_us: f64,
 }
 
-impl Audience {
-    /// Does `run` while followers follow, each `FOLLOWED` of the volumes `names`, and a scraper scrapes.
+impl Observers {
+    /// Runs `run` while followers read the stream, each with `FOLLOWED` of the volumes `names`, and a scraper scrapes.
     pub fn watch<T>(&mut self, address: &str, names: &[String], run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let (done, began) = (&AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
@@ -39,7 +40,7 @@ impl Audience {
             let scraper = scope.spawn(|| scrape(address, done));
             let ran = run();
             done.store(true, Ordering::Relaxed);
-            let panicked = |_| io::Error::other("the audience panicked");
+            let panicked = |_| io::Error::other("the observers panicked");
             for follower in followers {
                 let (bytes, cpu_us) = follower.join().map_err(panicked)??;
                 self.streamed_bytes += bytes;
@@ -54,26 +55,26 @@ impl Audience {
         })
     }
 
-    /// What it used itself while it watched, of a core.
+    /// CPU time of the observers themselves, as a fraction of a core.
     pub fn share(&self) -> f64 {
         self.cpu_us / self.watched_us
     }
 }
 
-/// Bytes that came until it was `done`, and CPU time.
+/// Reads the stream until `done`; returns the received bytes and the CPU time.
 fn follow(address: &str, path: &str, done: &AtomicBool) -> io::Result<(usize, f64)> {
     let (mut stream, mut read) = (ask(address, path)?, 0);
     let mut room = vec![0; 1 << 16];
     while !done.load(Ordering::Relaxed) {
         match stream.read(&mut room)? {
-            0 => return Err(io::Error::other("a follower was sent away")),
+            0 => return Err(io::Error::other("a follower was disconnected")),
             bytes => read += bytes,
         }
     }
     Ok((read, this_thread_cpu_us()))
 }
 
-/// How long each scrape took until it was `done`, bytes of the last, and CPU time.
+/// Scrapes until `done`; returns the duration of each scrape, the bytes of the last one, and the CPU time.
 fn scrape(address: &str, done: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)> {
     let (mut scrapes_ms, mut bytes, mut due) = (Vec::new(), 0, Instant::now() + SCRAPE_PAUSE / 2);
     while !done.load(Ordering::Relaxed) {
@@ -89,7 +90,7 @@ fn scrape(address: &str, done: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)
     Ok((scrapes_ms, bytes, this_thread_cpu_us()))
 }
 
-/// Asks for something over HTTP, and leaves the answer to be read.
+/// Sends an HTTP request and returns the response body for reading.
 fn ask(address: &str, path: &str) -> io::Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;

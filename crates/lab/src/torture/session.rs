@@ -1,4 +1,5 @@
-//! What clients, administrators and fate share during one life: the volumes, their models, and what may go wrong now.
+//! State that clients, administrators and fault injection share during one session: the volumes, their models, and the
+//! errors allowed at present.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -15,21 +16,21 @@ use super::history::{OpKind, Outcome};
 use super::model::{Finding, Model, Submit};
 use super::options::{Options, VolumeOptions};
 
-/// After a trouble has ended, failures that it caused may still be told for this long.
+/// Time after a fault during which failures that it caused may still be reported.
 const GRACE: Nanos = Nanos::from_secs(2);
 
 /// Longest zero-range of a client.
 const ZERO_BYTES_MAX: u64 = 256 << 10;
 
-/// A condition that may be on for a while, and whether it has been on since a mark.
+/// A flag that remembers whether it has been set at any time since a mark.
 #[derive(Default)]
-pub struct Watch {
+pub struct LatchedFlag {
     on: Cell<bool>,
     times_on: Cell<u64>,
 }
 
-impl Watch {
-    /// Turns it on or off.
+impl LatchedFlag {
+    /// Sets or clears the flag.
     pub fn set(&self, on: bool) {
         if on && !self.on.get() {
             self.times_on.set(self.times_on.get() + 1);
@@ -37,70 +38,70 @@ impl Watch {
         self.on.set(on);
     }
 
-    /// True when it is on.
+    /// True while the flag is set.
     pub fn is_on(&self) -> bool {
         self.on.get()
     }
 
-    /// Remembers now.
+    /// Returns a mark for [`LatchedFlag::since`].
     pub fn mark(&self) -> u64 {
         self.times_on.get() - u64::from(self.on.get())
     }
 
-    /// True when it has been on at any time since `mark`.
+    /// True if the flag has been set at any time since `mark`.
     pub fn since(&self, mark: u64) -> bool {
         self.times_on.get() > mark
     }
 }
 
-/// What a subject is made of in one world.
+/// Parts of a subject in one world.
 pub struct SubjectParts {
-    /// Its number in tags and options.
+    /// Number of the volume in tags and options.
     pub number: u16,
     /// The engine's volume.
     pub volume: Volume<SimSeam>,
-    /// The backing as the engine has it open.
+    /// The backing as the engine opened it.
     pub disk: SimDisk,
-    /// The backing from behind.
+    /// Control of the simulated backing.
     pub control: DiskControl,
 }
 
-/// One volume under torture.
+/// A volume under test.
 pub struct Subject {
-    /// Its number in tags and options.
+    /// Number of the volume in tags and options.
     pub number: u16,
-    /// What was drawn for it.
+    /// Drawn options of the volume.
     pub options: VolumeOptions,
-    /// What it promised.
+    /// Model of the volume's promises.
     pub model: Rc<RefCell<Model>>,
-    /// The engine's volume; another one after it was detached and attached.
+    /// The engine's volume; replaced when the volume is detached and attached again.
     pub volume: RefCell<Volume<SimSeam>>,
-    /// The backing as the engine has it open.
+    /// The backing as the engine opened it.
     pub disk: SimDisk,
-    /// The backing from behind.
+    /// Control of the simulated backing.
     pub control: DiskControl,
-    /// A flush promises durability by age alone.
-    pub volatile: Watch,
-    /// A write may be held by nobody but the backing.
-    pub unheld: Watch,
-    /// It is being detached.
-    pub detaching: Watch,
-    /// Only write-back-volatile so far in this life.
+    /// Set while a flush promises durability only after the deferral time.
+    pub volatile: LatchedFlag,
+    /// Set while an acknowledged write may be held by the backing alone.
+    pub write_through: LatchedFlag,
+    /// Set while the volume is being detached.
+    pub detaching: LatchedFlag,
+    /// True if the policy has been write-back-volatile during the whole session.
     pub always_volatile: Cell<bool>,
-    /// The size that a resize under way would give, in sectors.
+    /// Size in sectors that a resize in flight will set.
     pub resizing: Cell<Option<u64>>,
-    /// Requests to any place may fail.
-    pub trouble: Watch,
-    /// When that last ended.
-    pub trouble_ended: Cell<Option<Nanos>>,
-    /// Bytes that the backing cannot read, and whether it cannot write them either.
+    /// Set while any request may fail.
+    pub trouble: LatchedFlag,
+    /// End of the last fault.
+    pub fault_ended: Cell<Option<Nanos>>,
+    /// Unreadable byte ranges of the backing; true for ranges that are also unwritable.
     pub bad: RefCell<Vec<(Range<u64>, bool)>>,
     closed: Cell<bool>,
     inside: Cell<u32>,
 }
 
 impl Subject {
-    /// A subject at the start of a life.
+    /// Creates a subject at the start of a session.
     pub fn new(parts: SubjectParts, options: VolumeOptions, model: Rc<RefCell<Model>>) -> Subject {
         let subject = Subject {
             number: parts.number,
@@ -109,52 +110,52 @@ impl Subject {
             volume: RefCell::new(parts.volume),
             disk: parts.disk,
             control: parts.control,
-            volatile: Watch::default(),
-            unheld: Watch::default(),
-            detaching: Watch::default(),
+            volatile: LatchedFlag::default(),
+            write_through: LatchedFlag::default(),
+            detaching: LatchedFlag::default(),
             always_volatile: Cell::new(true),
             resizing: Cell::new(None),
-            trouble: Watch::default(),
-            trouble_ended: Cell::new(None),
+            trouble: LatchedFlag::default(),
+            fault_ended: Cell::new(None),
             bad: RefCell::default(),
             closed: Cell::new(false),
             inside: Cell::new(0),
         };
-        subject.settle();
+        subject.sync_expectations();
         subject
     }
 
-    /// Takes over the policy and mode that the volume has now.
-    pub fn settle(&self) {
+    /// Takes the expectations from the volume's present policy and mode.
+    pub fn sync_expectations(&self) {
         let volume = self.volume();
-        self.expect(volume.policy(), volume.mode());
+        self.set_expectations(volume.policy(), volume.mode());
     }
 
-    /// Reckons with what `policy` and `mode` promise.
-    pub fn expect(&self, policy: WritePolicy, mode: CacheMode) {
+    /// Sets the expectations for `policy` and `mode`.
+    pub fn set_expectations(&self, policy: WritePolicy, mode: CacheMode) {
         self.volatile.set(policy == WritePolicy::WriteBackVolatile);
-        self.unheld.set(!policy.defers_writes() || mode == CacheMode::Paused);
+        self.write_through.set(!policy.defers_writes() || mode == CacheMode::Paused);
         self.always_volatile.set(self.always_volatile.get() && policy == WritePolicy::WriteBackVolatile);
     }
 
-    /// Reckons with both what was and what comes: a change is under way.
-    pub fn expect_change(&self, policy: WritePolicy, mode: CacheMode) {
+    /// Sets the expectations for a change in flight: those of the old and of the new policy and mode.
+    pub fn expect_either(&self, policy: WritePolicy, mode: CacheMode) {
         self.volatile.set(self.volatile.is_on() || policy == WritePolicy::WriteBackVolatile);
-        self.unheld.set(self.unheld.is_on() || !policy.defers_writes() || mode == CacheMode::Paused);
+        self.write_through.set(self.write_through.is_on() || !policy.defers_writes() || mode == CacheMode::Paused);
         self.always_volatile.set(self.always_volatile.get() && policy == WritePolicy::WriteBackVolatile);
     }
 
-    /// The volume as it is attached now.
+    /// The currently attached volume.
     pub fn volume(&self) -> Volume<SimSeam> {
         self.volume.borrow().clone()
     }
 
-    /// Sectors that clients may use now.
+    /// Sectors that clients may use.
     pub fn sectors(&self) -> u64 {
         self.model.borrow().sectors()
     }
 
-    /// Waits until no administrator demands to be alone.
+    /// Waits until no administrator requires exclusive access, then enters.
     pub async fn enter(&self, seam: &SimSeam) {
         while self.closed.get() {
             seam.sleep(Nanos::from_micros(200)).await;
@@ -167,7 +168,7 @@ impl Subject {
         self.inside.set(self.inside.get() - 1);
     }
 
-    /// Keeps clients out and waits until those inside have left.
+    /// Blocks new clients and waits until those inside have left.
     pub async fn close(&self, seam: &SimSeam) {
         while self.closed.replace(true) {
             seam.sleep(Nanos::from_micros(200)).await;
@@ -177,31 +178,33 @@ impl Subject {
         }
     }
 
-    /// Lets clients in again.
+    /// Admits clients again.
     pub fn open(&self) {
         self.closed.set(false);
     }
 
-    /// True when the error of a request that began at `began` may be told. `range`: the bytes that it touched, `None` for a flush
-    /// and its like. `changes`: it had to write.
-    pub fn excused(&self, error: &RequestError, marks: &Marks, range: Option<Range<u64>>, changes: bool) -> bool {
-        let late = self.trouble_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
+    /// True when a request that began at `began` may fail with `error`. `range` holds the bytes that it touched, `None`
+    /// for a flush and similar requests. `changes` is true for requests that write.
+    pub fn may_fail(&self, error: &RequestError, marks: &Marks, range: Option<Range<u64>>, changes: bool) -> bool {
+        let late = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
         match error {
             RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
             RequestError::ShuttingDown => self.detaching.since(marks.detaching),
-            RequestError::Disk(_) => self.trouble.since(marks.trouble) || late || self.hit_bad(range, changes),
+            RequestError::Disk(_) => {
+                self.trouble.since(marks.trouble) || late || self.touches_bad_range(range, changes)
+            }
         }
     }
 
-    /// True when a request for `range` has to touch what the backing cannot read or write.
-    fn hit_bad(&self, range: Option<Range<u64>>, changes: bool) -> bool {
+    /// True when a request for `range` must touch a part of the backing that cannot be read or written.
+    fn touches_bad_range(&self, range: Option<Range<u64>>, changes: bool) -> bool {
         let unit = u64::from(self.options.logical_block);
         let partial = unit > SECTOR_BYTES as u64;
         self.bad.borrow().iter().any(|(bad, unwritable)| match &range {
-            // Whole blocks alone can be written to a backing of 4 KiB blocks: the part that is missing has to be read.
+            // A backing with 4 KiB blocks takes whole blocks only, so the missing part must be read.
             None => *unwritable || partial,
             Some(range) if changes => {
-                // Another client's zero-range may have taken its place, and fails as a whole.
+                // The write may have been replaced by another client's zero-range, which fails as a whole.
                 let reach = ZERO_BYTES_MAX;
                 let near = range.start < bad.end + reach && range.end + reach > bad.start;
                 near && (*unwritable || partial)
@@ -214,7 +217,7 @@ impl Subject {
     }
 }
 
-/// What was so when an operation began.
+/// State at the begin of an operation.
 pub struct Marks {
     began: Nanos,
     volatile: u64,
@@ -224,33 +227,33 @@ pub struct Marks {
     changes: bool,
 }
 
-/// One life of the world.
-pub struct Life {
-    /// The world as the engine sees it.
+/// One session: the engine in one world, from its start to its end.
+pub struct Session {
+    /// The world's seam, which the engine runs on.
     pub seam: SimSeam,
     /// The engine.
     pub core: Core<SimSeam>,
     /// The volumes.
     pub subjects: Vec<Subject>,
-    /// What was drawn.
+    /// The drawn options.
     pub options: Rc<Options>,
-    /// Client operations that this life may begin in all.
+    /// Client operations of this session.
     pub given: u64,
-    /// Those that it may still begin.
+    /// Client operations left in this session.
     pub left: Cell<u64>,
-    /// Blocks and zero-ranges taken back from the life before.
+    /// Blocks and zero-ranges recovered from the previous session's memory.
     pub taken_back: u64,
-    /// Clients and administrators at work.
+    /// Running clients and administrators.
     pub busy: Cell<u32>,
-    /// The first promise found broken, with its volume's number.
+    /// The first violated promise, with its volume's number.
     pub finding: RefCell<Option<(u16, Finding)>>,
     waiting: RefCell<Option<Waker>>,
 }
 
-impl Life {
-    /// A life with nobody at work yet.
-    pub fn new(core: Core<SimSeam>, subjects: Vec<Subject>, options: Rc<Options>, operations: u64) -> Life {
-        Life {
+impl Session {
+    /// Creates a session without clients.
+    pub fn new(core: Core<SimSeam>, subjects: Vec<Subject>, options: Rc<Options>, operations: u64) -> Session {
+        Session {
             seam: core.seam().clone(),
             core,
             subjects,
@@ -264,8 +267,8 @@ impl Life {
         }
     }
 
-    /// Takes one of the operations that are left, unless a promise is broken already.
-    pub fn take_turn(&self) -> bool {
+    /// Takes one of the remaining operations; false when none is left or a promise is violated.
+    pub fn take_operation(&self) -> bool {
         let left = self.left.get();
         if left == 0 || self.finding.borrow().is_some() {
             self.left.set(0);
@@ -276,12 +279,12 @@ impl Life {
         true
     }
 
-    /// True when clients have nothing more to begin.
-    pub fn spent(&self) -> bool {
+    /// True when no operations are left.
+    pub fn is_exhausted(&self) -> bool {
         self.left.get() == 0
     }
 
-    /// Notes a broken promise; the first counts.
+    /// Records a violated promise; only the first is kept.
     pub fn report(&self, subject: &Subject, result: Result<(), Finding>) {
         if let Err(finding) = result {
             self.finding.borrow_mut().get_or_insert((subject.number, finding));
@@ -290,14 +293,15 @@ impl Life {
         }
     }
 
-    /// Somebody ended.
+    /// Records that a client or administrator has ended.
     pub fn leave(&self) {
         self.busy.set(self.busy.get() - 1);
         self.notify();
     }
 
-    /// Waits until `condition` holds; it is asked whenever somebody ended, operations ran out or a promise broke.
-    pub async fn until(&self, condition: impl Fn(&Life) -> bool) {
+    /// Waits until `condition` holds. The condition is evaluated when a task ends, operations run out or a promise is
+    /// violated.
+    pub async fn until(&self, condition: impl Fn(&Session) -> bool) {
         poll_fn(|context| {
             if condition(self) {
                 return Poll::Ready(());
@@ -314,7 +318,7 @@ impl Life {
         }
     }
 
-    /// Begins an operation of `client` on sectors `first..first + count`.
+    /// Begins an operation of `client` on the sectors.
     pub fn begin(&self, subject: &Subject, client: u16, kind: OpKind, sectors: Range<u64>, fua: bool) -> (OpId, Marks) {
         let whole = matches!(kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_));
         let bytes = sectors.start * SECTOR_BYTES as u64..sectors.end * SECTOR_BYTES as u64;
@@ -331,12 +335,12 @@ impl Life {
             first: sectors.start,
             count: sectors.end - sectors.start,
             fua,
-            unheld: subject.unheld.is_on(),
+            write_through: subject.write_through.is_on(),
         };
         (subject.model.borrow_mut().begin(kind, submit, self.seam.now()), marks)
     }
 
-    /// Ends an operation that returns no content, and reports an error that nothing excuses. True when it succeeded.
+    /// Ends an operation without content and reports an error that is not allowed. True when the operation succeeded.
     pub fn end(&self, subject: &Subject, op: OpId, marks: &Marks, result: &Result<(), RequestError>) -> bool {
         let volatile = subject.volatile.since(marks.volatile);
         let outcome = match result {
@@ -345,7 +349,7 @@ impl Life {
         };
         subject.model.borrow_mut().end(op, outcome, volatile, self.seam.now());
         if let Err(error) = result
-            && !subject.excused(error, marks, marks.range.clone(), marks.changes)
+            && !subject.may_fail(error, marks, marks.range.clone(), marks.changes)
         {
             let what = format!("op {op} failed though nothing was wrong with its part of the backing: {error}");
             self.report(subject, Err(Finding { what, sector: marks.range.as_ref().map(|range| range.start / 512) }));
@@ -354,8 +358,8 @@ impl Life {
     }
 }
 
-/// The bytes of a write: a tag a sector.
-pub struct Source {
+/// TagSource of a write's content: a tag per sector.
+pub struct TagSource {
     /// The volume's number.
     pub volume: u16,
     /// The operation.
@@ -364,8 +368,8 @@ pub struct Source {
     pub first: u64,
 }
 
-impl Source {
-    /// The content of a write of `len` bytes, all in whole blocks, in the engine's own buffers, if it has as many.
+impl TagSource {
+    /// Content of a write of `len` bytes in whole blocks, in the engine's own buffers; `None` when there are too few.
     pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<GivenBlocks<SimSeam>> {
         let mut blocks = volume.buffers(len / BLOCK_BYTES)?;
         for (index, block) in blocks.iter_mut().enumerate() {
@@ -375,12 +379,9 @@ impl Source {
     }
 }
 
-impl WriteSource<SimSeam> for Source {
+impl WriteSource<SimSeam> for TagSource {
     fn fill(&mut self, from: usize, block: &mut SimBlockMut, at: usize, len: usize) {
-        assert!(
-            [from, at, len].iter().all(|value| value.is_multiple_of(SECTOR_BYTES)),
-            "a source is asked for whole sectors"
-        );
+        assert!([from, at, len].iter().all(|value| value.is_multiple_of(SECTOR_BYTES)), "a source fills whole sectors");
         let first = self.first + (from / SECTOR_BYTES) as u64;
         for (index, sector) in (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).enumerate() {
             block.set_tag(sector, Tag::new(self.volume, self.op, first + index as u64).0);

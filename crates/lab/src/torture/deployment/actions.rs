@@ -1,0 +1,280 @@
+//! Actions of an administrator between two sessions, drawn at random.
+
+use engine::WritePolicy;
+use seam::sim::DiskImages;
+use state::{Acceptance, State};
+
+use super::super::options::End;
+use super::super::run::{Run, disk_name};
+use super::{Deployment, Snapshot};
+
+const BLOCK: u64 = seam::BLOCK_BYTES as u64;
+/// Devices of the flash store.
+pub const OWN: [&str; 2] = ["flash1", "flash2"];
+/// Two other devices of the same kind.
+pub const OTHERS: [&str; 2] = ["other1", "other2"];
+
+/// Configuration of the next daemon, and the administrator's response to its refusals.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Flash devices in the configuration.
+    pub devices: Vec<&'static str>,
+    /// True when the state file can be read.
+    pub has_state: bool,
+    /// Policies in the configuration that replace the drawn ones.
+    pub policies: Vec<Option<WritePolicy>>,
+    /// A volume whose disk is also configured for a second volume.
+    pub second_path: Option<usize>,
+    /// Response of the administrator to a refused volume.
+    pub response: Response,
+}
+
+/// Response of an administrator to a refused volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// No response.
+    None,
+    /// `adopt` without accepting a loss.
+    Adopt,
+    /// `adopt`, accepting the loss that the refusal names.
+    GiveUp,
+    /// `resize --discard-dirty`.
+    Discard,
+    /// `state rebuild`.
+    Rebuild,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Plan {
+            devices: OWN.to_vec(),
+            has_state: true,
+            policies: Vec::new(),
+            second_path: None,
+            response: Response::None,
+        }
+    }
+}
+
+/// An action of an administrator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Restores both flash devices from an older copy.
+    StoreOld,
+    /// Restores one flash device from an older copy.
+    DeviceOld,
+    /// Removes flash from the configuration.
+    StoreAway,
+    /// Configures only one of the devices.
+    DeviceAlone,
+    /// Configures another pair of devices.
+    StoreOther,
+    /// Empties both devices.
+    StoreEmpty,
+    /// Loses the state directory.
+    StateLost,
+    /// Restores the state directory from an older copy.
+    StateOld,
+    /// Truncates the state file.
+    StateCut,
+    /// Restores a backing from an older copy.
+    BackingOld,
+    /// Shrinks a backing.
+    BackingShrunk,
+    /// Grows a backing.
+    BackingGrown,
+    /// Exchanges a backing with another volume's, or for an empty one.
+    BackingExchanged,
+    /// Configures a second volume on the disk of another one.
+    SecondPath,
+    /// Changes the policies in the configuration.
+    Policies,
+    /// Removes a volume and adds it again.
+    Removed,
+}
+
+const ALL: [Action; 16] = [
+    Action::StoreOld,
+    Action::DeviceOld,
+    Action::StoreAway,
+    Action::DeviceAlone,
+    Action::StoreOther,
+    Action::StoreEmpty,
+    Action::StateLost,
+    Action::StateOld,
+    Action::StateCut,
+    Action::BackingOld,
+    Action::BackingShrunk,
+    Action::BackingGrown,
+    Action::BackingExchanged,
+    Action::SecondPath,
+    Action::Policies,
+    Action::Removed,
+];
+
+impl Deployment {
+    /// Applies the drawn action to disks and records and returns the configuration of the next daemon.
+    pub(super) fn between(&mut self, run: &mut Run, number: usize, images: &mut DiskImages) -> Plan {
+        if let Some(Snapshot { images: before, state, backings }) = self.undo.take() {
+            *images = before;
+            self.state = state;
+            self.backings = backings;
+        }
+        let response = [
+            Response::None,
+            Response::Adopt,
+            Response::GiveUp,
+            Response::Discard,
+            Response::Rebuild,
+            Response::Rebuild,
+        ];
+        let mut plan = Plan { response: self.random.pick(&response), ..Plan::default() };
+        if !self.random.percent(self.options.action_percent) {
+            return plan;
+        }
+        let actions = self.random.pick(&ALL);
+        let before = Snapshot { images: images.clone(), state: self.state.clone(), backings: self.backings.clone() };
+        if self.make(actions, run, number, images, &mut plan) {
+            // Another disk with the same content counts as unchanged.
+            for (index, volume) in run.options.volumes.iter().enumerate() {
+                let same =
+                    content(&before.images, index, volume.size_bytes) == content(images, index, volume.size_bytes);
+                self.backings[index].is_changed &= !same || before.backings[index].is_changed;
+            }
+            run.report.administrator_actions += 1;
+            self.has_acted = true;
+            let own = [Action::StateCut, Action::BackingOld, Action::BackingShrunk];
+            let more = [Action::BackingGrown, Action::BackingExchanged, Action::SecondPath, Action::Policies];
+            let keeps_newest_store = own.contains(&actions) || more.contains(&actions) || actions == Action::StateOld;
+            self.may_miss_old_state |= !keeps_newest_store;
+            for model in &run.models {
+                model
+                    .borrow_mut()
+                    .event(format!("an administrator: {actions:?}, response {:?}", plan.response), seam::Nanos::ZERO);
+            }
+            // A later session may undo the action, but not one that changed the configuration of a started daemon.
+            if self.random.percent(30) && plan.devices == OWN && plan.policies.is_empty() && plan.second_path.is_none()
+            {
+                self.undo = Some(before);
+            }
+        }
+        plan
+    }
+
+    /// Applies an action; true if it changed anything.
+    fn make(&mut self, actions: Action, run: &Run, number: usize, images: &mut DiskImages, plan: &mut Plan) -> bool {
+        let replaces = matches!(actions, Action::BackingOld | Action::BackingExchanged);
+        if replaces && !self.options.checks_pages {
+            return false;
+        }
+        let index = self.random.below(run.options.volumes.len() as u64) as usize;
+        let device = self.random.below(2) as usize;
+        let last = run.options.sessions[number - 1];
+        // The newest snapshot is the present state.
+        let older = self.past.len().saturating_sub(1);
+        let moment = (older > 0).then(|| self.random.below(older as u64) as usize);
+        match actions {
+            Action::StoreOld | Action::DeviceOld => {
+                let Some(moment) = moment else { return false };
+                let devices = if actions == Action::StoreOld { &OWN[..] } else { &OWN[device..=device] };
+                devices.iter().for_each(|name| images.put(name, &self.past[moment].images, name));
+            }
+            Action::StoreAway => plan.devices = Vec::new(),
+            Action::DeviceAlone => plan.devices = vec![OWN[device]],
+            Action::StoreOther => plan.devices = OTHERS.to_vec(),
+            Action::StoreEmpty => OWN.iter().for_each(|name| images.empty(name)),
+            // Old records cannot be detected unless a newer store is configured: docs/admin/refusals.md says so.
+            Action::StateLost | Action::StateOld if self.may_miss_old_state => return false,
+            Action::StateLost => {
+                self.state = State { sabotage: self.options.sabotage, ..State::default() };
+                // Only the state directory records that a daemon was killed: docs/admin/refusals.md says so.
+                self.backings.iter_mut().for_each(|backing| backing.is_loss_unreported = false);
+            }
+            Action::StateOld => {
+                let Some(moment) = moment else { return false };
+                self.state = self.past[moment].state.clone();
+            }
+            // Records rebuilt from an older store are old themselves.
+            Action::StateCut if self.may_miss_old_state && plan.response == Response::Rebuild => return false,
+            Action::StateCut => plan.has_state = false,
+            Action::BackingOld => {
+                // After a crash the blocks destaged last may not be recorded yet: docs/admin/refusals.md says so.
+                let Some(moment) = moment.filter(|_| self.backings[index].was_stopped) else { return false };
+                images.put(disk_name(index), &self.past[moment].images, disk_name(index));
+                // The disk of that time may have been exchanged since.
+                self.backings[index].identity.clone_from(&self.past[moment].backings[index].identity);
+                self.backings[index].is_changed = true;
+            }
+            Action::BackingShrunk | Action::BackingGrown => {
+                let bytes = images.size_bytes(disk_name(index)).expect("the disk exists");
+                // A multiple of every logical block size.
+                let part = self.random.between(1, 8) * (bytes / 16 / BLOCK) * BLOCK;
+                let grows = actions == Action::BackingGrown;
+                if self.backings[index].is_cut && grows {
+                    return false;
+                }
+                images.resize(disk_name(index), if grows { bytes + part } else { bytes - part });
+                self.backings[index].is_cut = !grows;
+            }
+            Action::BackingExchanged => {
+                let copy = images.clone();
+                let other = (index + 1) % run.options.volumes.len();
+                let logical = |of: usize| run.options.volumes[of].logical_block;
+                if logical(index) != logical(other) {
+                    return false;
+                }
+                if other == index {
+                    images.empty(disk_name(index));
+                    if self.options.is_unique {
+                        self.backings[index].identity = format!("new disk {number}");
+                    }
+                } else {
+                    images.put(disk_name(index), &copy, disk_name(other));
+                    images.put(disk_name(other), &copy, disk_name(index));
+                    if self.options.is_unique {
+                        let (here, there) =
+                            (self.backings[index].identity.clone(), self.backings[other].identity.clone());
+                        (self.backings[index].identity, self.backings[other].identity) = (there, here);
+                    }
+                    self.backings[other].is_changed = true;
+                }
+                self.backings[index].is_changed = true;
+            }
+            Action::SecondPath => plan.second_path = Some(index),
+            Action::Policies => {
+                let drawn = |random: &mut crate::random::Random| Some(random.pick(&WritePolicy::ALL).1);
+                plan.policies = run.options.volumes.iter().map(|_| drawn(&mut self.random)).collect();
+            }
+            Action::Removed => {
+                // A removal destages the volume; the added volume is a new one.
+                if last != End::Orderly {
+                    return false;
+                }
+                let name = format!("volume{}", index + 1);
+                // The daemon does not remove a volume that may have data in an absent flash log.
+                let record = self.state.by_name(&name).filter(|record| record.dirty_on_flash.is_none());
+                let Some(incarnation) = record.map(|record| record.incarnation) else { return false };
+                self.state.forget(incarnation);
+                self.backings[index].is_loss_unreported = false;
+            }
+        }
+        true
+    }
+}
+
+/// Content of a volume's disk.
+pub fn content(images: &DiskImages, index: usize, bytes: u64) -> Vec<u64> {
+    let mut tags = vec![0; (bytes / seam::SECTOR_BYTES as u64) as usize];
+    images.tags(disk_name(index), 0, &mut tags);
+    tags
+}
+
+/// Converts the administrator's response to the daemon's form. `loss` identifies the data that the refusal named.
+pub fn acceptance(response: Response, loss: Option<String>) -> Option<Acceptance> {
+    match response {
+        Response::None | Response::Rebuild => None,
+        Response::Adopt => Some(Acceptance { adopt: true, ..Acceptance::default() }),
+        Response::GiveUp => Some(Acceptance { adopt: true, give_up: loss, ..Acceptance::default() }),
+        Response::Discard => Some(Acceptance { discard_past_end: true, ..Acceptance::default() }),
+    }
+}

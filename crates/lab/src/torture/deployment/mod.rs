@@ -1,0 +1,384 @@
+//! An administrator acts between the sessions of a run: devices, state directories and backings are exchanged, restored
+//! from copies or lost. At each start the daemon's own rules (`crates/state`) decide which volumes may be served.
+//!
+//! The harness knows the permitted cost of each action. A refusal is always permitted, except when the administrator
+//! has not acted. A served volume must keep every promise. A backing that was restored from an older copy while the
+//! volume had no data to destage defines the volume's content.
+
+mod actions;
+mod start;
+
+use std::fmt;
+use std::rc::Rc;
+
+use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
+use seam::{Nanos, SECTOR_BYTES, Seam};
+use state::State;
+
+use self::actions::Plan;
+use super::Violation;
+use super::content::Tag;
+use super::history::OpKind;
+use super::model::Finding;
+use super::options::{End, FaultKind, Options, pool_blocks_min};
+use super::run::{Run, SESSION_TIME_MAX, add_disks, disk_name, operations_of_session};
+use super::session::Session;
+use crate::random::Random;
+
+/// Smallest size of a volume that must have pages on flash: several times the memory.
+const PAGED_BYTES_MIN: u64 = 3 << 20;
+/// Number of snapshots kept for copies.
+const PAST_MAX: usize = 3;
+
+/// Drawn options of a deployment.
+#[derive(Clone, Debug)]
+pub struct DeploymentOptions {
+    /// Probability of an action between two sessions, in percent.
+    pub action_percent: u32,
+    /// True when a backing's identity is stored in the storage itself; otherwise it is derived from its path.
+    pub is_unique: bool,
+    /// True when clean pages are compared with the backing at a start. Otherwise stale pages are kept out only by
+    /// refusing the flash store or dropping its pages, so no backing is restored or exchanged in such a run.
+    pub checks_pages: bool,
+    /// True when memory is small and admission to flash is easy, so that many pages are on flash.
+    pub has_pages: bool,
+    /// A rule of the daemon that is violated deliberately.
+    pub sabotage: state::Sabotage,
+}
+
+impl DeploymentOptions {
+    /// Draws all options.
+    pub fn draw(seed: u64) -> DeploymentOptions {
+        let mut random = Random::new(seed, 9_200);
+        DeploymentOptions {
+            action_percent: random.pick(&[0, 50, 80, 100]),
+            is_unique: random.percent(50),
+            checks_pages: random.percent(50),
+            has_pages: random.percent(50),
+            sabotage: state::Sabotage::None,
+        }
+    }
+
+    /// Segment size: large enough for a page, or for records only.
+    fn segment_bytes(&self) -> u64 {
+        if self.has_pages { 256 << 10 } else { 64 << 10 }
+    }
+
+    /// Applies this deployment to the options of a run: always with flash, and without injected faults.
+    pub fn apply(self, options: Options) -> Options {
+        let mut random = Random::new(options.seed, 9_201);
+        let flash = super::flash::FlashOptions {
+            check_blocks: if self.checks_pages { 1_200 } else { 0 },
+            ..super::flash::FlashOptions::plain(2, self.segment_bytes(), random.between(16, 60))
+        };
+        let sessions = random.between(3, 6);
+        let end = |random: &mut Random| match random.below(10) {
+            0..2 => End::CrashAtIo(random.between(1, 1500)),
+            2..4 => End::Crash,
+            // The stop of a service leaves dirty data on flash.
+            4..8 => End::Park,
+            _ => End::Orderly,
+        };
+        let mut options = options;
+        if self.has_pages {
+            options.length_max = options.length_max.min(16 << 10);
+            options.pool_blocks = pool_blocks_min(u64::from(options.clients), options.length_max) as usize;
+            options.operations *= 2;
+            for volume in &mut options.volumes {
+                volume.size_bytes = volume.size_bytes.max(PAGED_BYTES_MIN);
+                volume.region_percent = 100;
+            }
+        }
+        let sessions: Vec<End> = (0..sessions)
+            .map(|session| if session + 1 == sessions { End::Orderly } else { end(&mut random) })
+            .collect();
+        Options {
+            sessions,
+            faults: Vec::<FaultKind>::new(),
+            admin: false,
+            resizes: false,
+            keeps: false,
+            flash: Some(flash),
+            deployment: Some(self),
+            ..options
+        }
+    }
+}
+
+impl fmt::Display for DeploymentOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let identity = if self.is_unique { "unique" } else { "from paths" };
+        write!(f, "an administrator between {} % of the sessions, identities {identity}", self.action_percent)?;
+        if self.has_pages {
+            write!(f, ", many pages on flash")?;
+        }
+        if !self.checks_pages {
+            write!(f, ", pages are not checked")?;
+        }
+        if self.sabotage != state::Sabotage::None {
+            write!(f, ", sabotage {:?}", self.sabotage)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copy of disks and records at the end of a session.
+struct Snapshot {
+    images: DiskImages,
+    state: State,
+    backings: Vec<BackingState>,
+}
+
+/// State of a volume's backing after the administrator's actions.
+#[derive(Clone, Debug)]
+struct BackingState {
+    /// Identity that the disk reports.
+    identity: String,
+    /// True if the content was changed since the daemon last served the volume.
+    is_changed: bool,
+    /// True if the backing was shrunk since the volume was last served.
+    is_cut: bool,
+    /// End of the sectors whose content was in the flash log alone when the volume was last served.
+    owed_end: u64,
+    /// True while a loss of unflushed writes may not have been reported to clients.
+    is_loss_unreported: bool,
+    /// True if the last session that served the volume ended in a stop, not in a crash.
+    was_stopped: bool,
+}
+
+/// State of the administrator's deployment between two starts.
+struct Deployment {
+    options: DeploymentOptions,
+    random: Random,
+    state: State,
+    past: Vec<Snapshot>,
+    /// Snapshot from before an action that is undone after one session.
+    undo: Option<Snapshot>,
+    backings: Vec<BackingState>,
+    /// True once an action may justify a refusal.
+    has_acted: bool,
+    /// True once the store was absent or stale: it can no longer reveal that the records are old.
+    may_miss_old_state: bool,
+    /// Number of identities drawn so far.
+    drawn: u64,
+    /// True when the run must end, because its content can no longer be compared with client writes.
+    is_over: bool,
+}
+
+/// A volume served in the present session.
+struct Attached {
+    incarnation: u64,
+    drops_pages: bool,
+}
+
+/// Runs sessions in succession on the same disks and records.
+pub(super) fn play(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box<Violation>> {
+    let random = Random::new(run.options.seed, 9_202);
+    let (past, undo) = (Vec::new(), None);
+    let state = State { sabotage: options.sabotage, ..State::default() };
+    let backing = |index: usize| BackingState {
+        identity: format!("disk{}", index + 1),
+        is_changed: false,
+        is_cut: false,
+        owed_end: 0,
+        is_loss_unreported: false,
+        was_stopped: true,
+    };
+    let backings = (0..run.options.volumes.len()).map(backing).collect();
+    let options = options.clone();
+    let mut deployment = Deployment {
+        options,
+        random,
+        state,
+        past,
+        undo,
+        backings,
+        has_acted: false,
+        may_miss_old_state: false,
+        drawn: 0,
+        is_over: false,
+    };
+    let mut images = None;
+    for number in 0..run.options.sessions.len() {
+        if deployment.is_over {
+            break;
+        }
+        images = Some(deployment.run_session(run, number, images)?);
+    }
+    Ok(())
+}
+
+impl Deployment {
+    fn draw_number(&mut self) -> u64 {
+        self.drawn += 1;
+        self.random.draw() | 1
+    }
+
+    fn run_session(
+        &mut self,
+        run: &mut Run,
+        number: usize,
+        left: Option<DiskImages>,
+    ) -> Result<DiskImages, Box<Violation>> {
+        let options = Rc::clone(&run.options);
+        let mut random = Random::new(options.seed, 1_000 + number as u64);
+        let (plan, images) = match left {
+            Some(mut images) => (self.between(run, number, &mut images), Some(images)),
+            None => (Plan::default(), None),
+        };
+        let world = World::new(WorldSpec {
+            seed: random.draw(),
+            order: options.order,
+            blocks: options.pool_blocks,
+            keep: Content::Tags,
+            trace: run.trace,
+            keeps: false,
+            time_max: SESSION_TIME_MAX,
+        });
+        let remains = world.remains();
+        match images {
+            Some(images) => world.adopt(images),
+            None => {
+                add_disks(&world, &options);
+                options.flash.iter().for_each(|flash| flash.add_named(&world, &actions::OTHERS));
+            }
+        }
+        let operations = operations_of_session(options.operations, options.sessions.len(), number);
+        let begun = world.run_until(start::begin(self, run, &world, &plan, operations));
+        let (session, attached) = match begun {
+            Ok(Ok((session, attached))) => (Rc::new(session), attached),
+            Ok(Err(what)) => return Err(run.violation(None, Finding { what, sector: None })),
+            Err(stop) => return Err(run.stuck(&world, "the start", &stop)),
+        };
+        let end = options.sessions[number];
+        let mode = match session.subjects.is_empty() {
+            true => CrashMode::LoseAll,
+            false => {
+                // Writes of clients in this session would be lost with an undo.
+                self.undo = None;
+                self.pass(run, &world, &session, &attached, end, &mut random)?
+            }
+        };
+        self.check_refused_are_unwritten(run, &world, &session)?;
+        run.add_to_report(&world, &session);
+        let served: Vec<usize> = session.subjects.iter().map(|subject| usize::from(subject.number) - 1).collect();
+        drop(session);
+        let images = world.crash(mode);
+        run.check_freed(&remains)?;
+        served.into_iter().for_each(|index| self.record_owed_end(run, index, &images));
+        let backings = self.backings.clone();
+        self.past.push(Snapshot { images: images.clone(), state: self.state.clone(), backings });
+        if self.past.len() > PAST_MAX {
+            self.past.remove(0);
+        }
+        Ok(images)
+    }
+
+    fn record_end(&mut self, session: &Session, was_stopped: bool) {
+        for subject in &session.subjects {
+            self.backings[usize::from(subject.number) - 1].was_stopped = was_stopped;
+        }
+    }
+
+    /// Records the end of the data that the backing lacks.
+    fn record_owed_end(&mut self, run: &Run, index: usize, images: &DiskImages) {
+        let model = run.models[index].borrow();
+        let held = actions::content(images, index, model.sectors() * SECTOR_BYTES as u64);
+        let is_owed = |sector: &u64| !model.is_held_by(*sector..*sector + 1, |at| Tag(held[at as usize]));
+        self.backings[index].owed_end = (0..model.sectors()).rev().find(is_owed).map_or(0, |last| last + 1);
+    }
+
+    /// Runs clients until the session ends as drawn, and records what the daemon would have recorded by then.
+    fn pass(
+        &mut self,
+        run: &mut Run,
+        world: &World,
+        session: &Rc<Session>,
+        attached: &[Attached],
+        end: End,
+        random: &mut Random,
+    ) -> Result<CrashMode, Box<Violation>> {
+        let engine_end = if end == End::Park { End::Work } else { end };
+        let crashed = run
+            .pass(world, session, engine_end, random)
+            .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
+        self.record_dropped_pages(session, attached);
+        if crashed && end != End::Park {
+            for subject in &session.subjects {
+                let defers = subject.volume().policy().defers_writes();
+                let is_lost = defers && subject.model.borrow().has_unflushed();
+                self.backings[usize::from(subject.number) - 1].is_loss_unreported |= is_lost;
+            }
+            self.record_end(session, false);
+            let mode = random.pick(&CrashMode::ALL);
+            run.crash(session, mode, false, world.now());
+            return Ok(mode);
+        }
+        self.record_end(session, true);
+        session
+            .subjects
+            .iter()
+            .for_each(|subject| self.backings[usize::from(subject.number) - 1].is_loss_unreported = false);
+        let ended = world.run_until(self.stop_cleanly(session, attached, end == End::Park));
+        match ended {
+            Ok(Ok(())) => Ok(CrashMode::LoseAll),
+            Ok(Err(what)) => Err(run.violation(None, Finding { what, sector: None })),
+            Err(stop) => Err(run.stuck(world, "the clean stop", &stop)),
+        }
+    }
+
+    /// The daemon polls once a second, so a crash may come first.
+    fn record_dropped_pages(&mut self, session: &Session, attached: &[Attached]) {
+        let Some(store) = session.core.log().map(|log| state::show_uuid(&log.uuid())) else { return };
+        for (subject, attached) in session.subjects.iter().zip(attached) {
+            if attached.drops_pages && subject.volume().stats().flash.checked && self.random.percent(70) {
+                self.state.note_pages_dropped(attached.incarnation, &store);
+            }
+        }
+    }
+
+    async fn stop_cleanly(&mut self, session: &Rc<Session>, attached: &[Attached], parks: bool) -> Result<(), String> {
+        for (subject, attached) in session.subjects.iter().zip(attached) {
+            if !parks {
+                self.state.mark_clean(attached.incarnation);
+                continue;
+            }
+            let (op, marks) = session.begin(subject, 0, OpKind::Flush, 0..0, false);
+            let volume = subject.volume();
+            let parked = volume.park().await;
+            let is_clean = matches!(parked, Ok(false));
+            let result = parked.map(drop);
+            session.end(subject, op, &marks, &result);
+            match (result.is_ok(), is_clean) {
+                (true, true) => self.state.mark_clean(attached.incarnation),
+                (true, false) => {
+                    let destaged = session.core.destaged_noted(attached.incarnation);
+                    self.state.mark_parked(attached.incarnation, destaged);
+                }
+                (false, _) => return Err("a volume could not be parked in the flash log without a fault".to_owned()),
+            }
+        }
+        if let Some(store) = session.core.log() {
+            let name = state::show_uuid(&store.uuid());
+            let sequence = store.close().await.map_err(|error| format!("the store cannot be closed: {error}"))?;
+            let record = self.state.store_mut(&name);
+            record.sequence = record.sequence.max(sequence);
+        }
+        // Destage I/O in flight continues after the stop until the process ends.
+        session.seam.sleep(Nanos::from_millis(self.random.below(20))).await;
+        Ok(())
+    }
+
+    /// Checks that no write went to the backing of a refused volume.
+    fn check_refused_are_unwritten(&self, run: &Run, world: &World, session: &Session) -> Result<(), Box<Violation>> {
+        for index in 0..run.options.volumes.len() {
+            let is_served = session.subjects.iter().any(|subject| usize::from(subject.number) == index + 1);
+            let writes = world.disk(disk_name(index)).map_or(0, |disk| disk.counts().writes);
+            if !is_served && writes > 0 {
+                let what = format!("volume {} was refused, but {writes} writes went to its backing", index + 1);
+                return Err(run.violation(None, Finding { what, sector: None }));
+            }
+        }
+        Ok(())
+    }
+}
