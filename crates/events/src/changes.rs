@@ -1,7 +1,7 @@
-//! What has changed from one sample to the next, whoever or whatever changed it; and what somebody had changed, with what it was before.
+//! Differences between two status samples, whatever caused them, and the effect of requested changes.
 //!
-//! A change that somebody asked for is told once, when it has ended, and with its actor: while it is under way, and in the sample that it ended in,
-//! its volume is not looked at here.
+//! A requested change is reported once, with its actor, when it has ended. While the change is under way, and in the
+//! sample in which it ends, the comparison of samples skips its volume.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use control::{StatusReport, VolumeReport};
 
 use super::log::Note;
 
-/// Facts of a volume that are followed: name, kind of event, how it is read.
-type Fact = (&'static str, EventKind, fn(&VolumeReport) -> Cow<'_, str>);
+/// A property of a volume that is compared: name, kind of event, how it is read.
+type Property = (&'static str, EventKind, fn(&VolumeReport) -> Cow<'_, str>);
 
-const FACTS: [Fact; 13] = [
+const PROPERTIES: [Property; 13] = [
     ("state", EventKind::State, |volume| volume.state.name().into()),
     ("policy", EventKind::Policy, |volume| volume.policy.as_str().into()),
     ("size", EventKind::Limit, |volume| format!("{} bytes", volume.size_bytes).into()),
@@ -30,24 +30,24 @@ const FACTS: [Fact; 13] = [
     ("reservation_iops", EventKind::Limit, |volume| volume.qos.reservation_iops.to_string().into()),
 ];
 
-/// What a change that somebody asked for is about.
+/// The volumes that a requested change concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Touched {
     /// One volume.
     Volume(String),
-    /// Any of them.
+    /// All volumes.
     All,
 }
 
-type Facts = [String; FACTS.len()];
+type Properties = [String; PROPERTIES.len()];
 
-fn facts(volume: &VolumeReport) -> Facts {
-    FACTS.map(|(_, _, read)| read(volume).into_owned())
+fn properties(volume: &VolumeReport) -> Properties {
+    PROPERTIES.map(|(_, _, read)| read(volume).into_owned())
 }
 
-/// Those that differ: kind, and `policy write-through, was write-back`.
-fn differences(before: &Facts, now: &VolumeReport) -> Vec<(EventKind, String)> {
-    let pairs = FACTS.iter().zip(before);
+/// The differing properties: kind, and a text such as `policy write-through, was write-back`.
+fn differences(before: &Properties, now: &VolumeReport) -> Vec<(EventKind, String)> {
+    let pairs = PROPERTIES.iter().zip(before);
     let differs = pairs.filter_map(|((name, kind, read), before)| {
         let now = read(now);
         (now != before.as_str()).then(|| (*kind, format!("{name} {now}, was {before}")))
@@ -55,58 +55,58 @@ fn differences(before: &Facts, now: &VolumeReport) -> Vec<(EventKind, String)> {
     differs.collect()
 }
 
-/// What was seen last.
+/// Compares each status sample with the one before.
 #[derive(Default)]
 pub struct Tracker {
-    seen: Option<Seen>,
-    /// Changes under way.
+    seen: Option<Snapshot>,
+    /// Requested changes under way.
     busy: Vec<Touched>,
-    /// What was being changed at some moment since this look began.
+    /// Every requested change that was under way at some moment since the last [`Tracker::begin_look`].
     touched: BTreeSet<Touched>,
 }
 
 #[derive(Default)]
-struct Seen {
-    volumes: BTreeMap<String, Facts>,
-    /// By number: name and state.
+struct Snapshot {
+    volumes: BTreeMap<String, Properties>,
+    /// Name and state by device number.
     devices: BTreeMap<u32, (String, String)>,
     job: Option<String>,
 }
 
 impl Tracker {
-    /// A look begins: what is being changed from here on to [`Tracker::look`] is passed over.
+    /// Starts a comparison. Volumes under change between this call and [`Tracker::look`] are skipped.
     pub fn begin_look(&mut self) {
         self.touched = self.busy.iter().cloned().collect();
     }
 
-    /// What has changed by itself since the look before. The first one has nothing to compare with.
+    /// Compares `status` with the sample before and returns the differences. The first sample has none.
     pub fn look(&mut self, status: &StatusReport) -> Vec<Note> {
-        // A core that does not answer tells nothing of its volumes and devices.
+        // The status of a core that does not answer lacks its volumes and devices.
         let (cores, cores_answer) = (&status.cores, !status.cores.is_empty());
         let answers = |volume: &VolumeReport| cores.iter().any(|core| core.core == volume.core);
         let Some(seen) = &mut self.seen else {
             if cores_answer {
                 let volumes = status.volumes.iter().filter(|volume| answers(volume));
-                let volumes = volumes.map(|volume| (volume.name.clone(), facts(volume))).collect();
-                self.seen = Some(Seen { volumes, devices: devices(status).unwrap_or_default(), job: job(status) });
+                let volumes = volumes.map(|volume| (volume.name.clone(), properties(volume))).collect();
+                self.seen = Some(Snapshot { volumes, devices: devices(status).unwrap_or_default(), job: job(status) });
             }
             return Vec::new();
         };
         let mut notes = Vec::new();
         if !self.touched.contains(&Touched::All) {
             let is_touched = |name: &String| self.touched.contains(&Touched::Volume(name.clone()));
-            let looked_at = |volume: &&VolumeReport| answers(volume) && !is_touched(&volume.name);
-            for volume in status.volumes.iter().filter(looked_at) {
+            let is_compared = |volume: &&VolumeReport| answers(volume) && !is_touched(&volume.name);
+            for volume in status.volumes.iter().filter(is_compared) {
                 let mut note = |kind, text| notes.push(Note::new(kind, Some(&volume.name), text));
                 match seen.volumes.get_mut(&volume.name) {
                     None => {
                         note(EventKind::State, format!("is there: {}, {}", volume.state.name(), volume.policy));
-                        seen.volumes.insert(volume.name.clone(), facts(volume));
+                        seen.volumes.insert(volume.name.clone(), properties(volume));
                     }
                     Some(before) => {
                         let differs = differences(before, volume);
                         if !differs.is_empty() {
-                            *before = facts(volume);
+                            *before = properties(volume);
                             differs.into_iter().for_each(|(kind, text)| note(kind, text));
                         }
                     }
@@ -139,50 +139,50 @@ impl Tracker {
             seen.devices = devices;
             let job = job(status);
             if seen.job != job {
-                let told = |job: &String, what| Note::new(EventKind::Device, None, format!("{job} has {what}"));
-                notes.extend(seen.job.iter().map(|job| told(job, "ended")));
-                notes.extend(job.iter().map(|job| told(job, "begun")));
+                let note = |job: &String, what| Note::new(EventKind::Device, None, format!("{job} has {what}"));
+                notes.extend(seen.job.iter().map(|job| note(job, "ended")));
+                notes.extend(job.iter().map(|job| note(job, "begun")));
                 seen.job = job;
             }
         }
         notes
     }
 
-    /// Somebody has something changed.
+    /// A requested change begins.
     pub fn begin(&mut self, touched: Touched) {
         self.touched.insert(touched.clone());
         self.busy.push(touched);
     }
 
-    /// That has ended.
+    /// A requested change has ended.
     pub fn end(&mut self, touched: &Touched) {
         if let Some(at) = self.busy.iter().position(|busy| busy == touched) {
             self.busy.swap_remove(at);
         }
     }
 
-    /// How a volume is after somebody had it changed: what is different, in words.
+    /// The differences of a volume after a requested change, in words; stores its present state.
     pub fn compare(&mut self, now: &VolumeReport) -> Vec<String> {
         let Some(seen) = &mut self.seen else { return Vec::new() };
-        let before = seen.volumes.insert(now.name.clone(), facts(now));
+        let before = seen.volumes.insert(now.name.clone(), properties(now));
         before.map_or(Vec::new(), |before| differences(&before, now).into_iter().map(|(_, text)| text).collect())
     }
 
-    /// A volume that somebody has removed.
+    /// Drops a volume that a client removed.
     pub fn forget(&mut self, name: &str) {
         self.seen.iter_mut().for_each(|seen| drop(seen.volumes.remove(name)));
     }
 
-    /// These are the volumes after a change of any of them.
+    /// Stores the volumes as they are after a change that may concern any of them.
     pub fn learn(&mut self, volumes: &[VolumeReport]) {
-        let all = volumes.iter().map(|volume| (volume.name.clone(), facts(volume)));
+        let all = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
         if let Some(seen) = &mut self.seen {
             seen.volumes = all.collect();
         }
     }
 }
 
-/// The flash devices; none where nothing is known of them.
+/// The flash devices; `None` if the status has none of them.
 fn devices(status: &StatusReport) -> Option<BTreeMap<u32, (String, String)>> {
     let flash = status.flash.as_ref().filter(|flash| flash.in_use && !flash.devices.is_empty())?;
     Some(flash.devices.iter().map(|device| (device.number, (device.name(), device.state.clone()))).collect())
@@ -225,16 +225,16 @@ mod tests {
 
     fn look(tracker: &mut Tracker, status: &StatusReport) -> Vec<String> {
         tracker.begin_look();
-        told(tracker.look(status))
+        lines(tracker.look(status))
     }
 
-    fn told(notes: Vec<Note>) -> Vec<String> {
-        let told = |note: Note| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
-        notes.into_iter().map(told).collect()
+    fn lines(notes: Vec<Note>) -> Vec<String> {
+        let line = |note: Note| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
+        notes.into_iter().map(line).collect()
     }
 
     #[test]
-    fn every_change_is_told_once_and_what_stays_is_not() {
+    fn each_difference_is_reported_once_and_equal_properties_are_not() {
         let before = status(
             &[("a", Active, "write-back"), ("b", Active, "none"), ("c", Active, "none")],
             &[(0, "in-service"), (1, "in-service")],
@@ -268,28 +268,28 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_changed_is_theirs_alone_whenever_samples_are_taken() {
+    fn a_requested_change_is_never_reported_as_a_spontaneous_one() {
         let old = status(&[("a", Active, "write-back"), ("b", Active, "none")], &[], None);
         let new = status(&[("a", Active, "none"), ("b", Paused, "none")], &[], None);
         let a = Touched::Volume("a".to_owned());
         let mut tracker = Tracker::default();
         look(&mut tracker, &old);
         tracker.begin(a.clone());
-        // Under way, it shows already.
+        // The sample shows the change while the request is still under way.
         assert_eq!(look(&mut tracker, &new), ["state b: state paused, was active"]);
-        // It ends while a sample is taken that still has what was before.
+        // The request ends while a sample is taken that still has the old value.
         tracker.begin_look();
         assert_eq!(tracker.compare(&new.volumes[0]), ["policy none, was write-back"]);
         tracker.end(&a);
         let stale = status(&[("a", Active, "write-back"), ("b", Paused, "none")], &[], None);
         assert_eq!(tracker.look(&stale), []);
         assert_eq!(look(&mut tracker, &new), [""; 0]);
-        // The next one is nobody's.
+        // The next difference has no request behind it.
         assert_eq!(look(&mut tracker, &stale), ["policy a: policy write-back, was none"]);
     }
 
     #[test]
-    fn volumes_that_somebody_removes_or_reloads_do_not_go_by_themselves() {
+    fn removed_and_reloaded_volumes_are_not_reported_as_gone() {
         let both = status(&[("a", Active, "none"), ("b", Active, "none")], &[], None);
         let one = status(&[("b", Paused, "none")], &[], None);
         let mut tracker = Tracker::default();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_does_not_answer_changes_nothing() {
+    fn a_core_that_does_not_answer_causes_no_events() {
         let sound = status(&[("a", Active, "write-back")], &[(0, "in-service")], None);
         let mut silent = status(&[("a", Active, "none")], &[], None);
         silent.cores.clear();

@@ -1,6 +1,6 @@
-//! The files of events: a JSON object a line, appended and made durable batch by batch on a thread of its own.
+//! The event files: one JSON object per line, appended and made durable in batches on a thread of its own.
 //!
-//! A line that a crash broke off is passed over. When the file is full it becomes the old one, and the old one goes.
+//! The reader skips a line that a crash cut short. A full file replaces the old file, and a new one is started.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -12,32 +12,32 @@ use std::time::Duration;
 
 use control::report::{EventReport, EventsHealth};
 
-/// Bytes of a file, past which another one is begun; there are two.
+/// Size past which a new file is started; at most two files exist.
 pub const FILE_BYTES: u64 = 4 << 20;
-/// Lines that wait for their disk; past that the oldest are not kept over a restart.
+/// Lines that wait for the disk at most; beyond that the oldest are dropped and do not survive a restart.
 pub const WAITING_MAX: usize = 1_000;
-/// Pause before a disk that failed is tried again.
+/// Pause before a failed write is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 pub const NEW: &str = "events.jsonl";
 pub const OLD: &str = "events.old.jsonl";
 
-/// What the thread is sent.
+/// A message to the writer thread.
 pub enum Message {
-    /// To be written.
+    /// A line to write.
     Line(String),
-    /// Answered, by hanging up, when everything before it was tried.
+    /// The sender is dropped once everything before this message has been tried.
     Flush(SyncSender<()>),
 }
 
-/// The events that the files in `folder` have, the oldest first, the newest `kept` at most. Nobody needs to hold the log.
+/// Reads the events in the files of `folder`, oldest first, the newest `kept` at most. An open log is not needed.
 pub fn read(folder: &Path, kept: usize) -> VecDeque<EventReport> {
     let mut events: VecDeque<EventReport> = VecDeque::new();
     for name in [OLD, NEW] {
-        // What cannot be read is missed, and nothing else.
+        // A file that cannot be read loses its own events only.
         let bytes = read_bounded(&folder.join(name)).unwrap_or_default();
         for line in bytes.split(|byte| *byte == b'\n') {
             let Ok(event) = serde_json::from_slice::<EventReport>(line) else { continue };
-            // A batch whose end was not told is written again: its lines may stand there twice.
+            // A batch whose write failed is written again, so the file may contain its lines twice.
             if events.back().is_none_or(|last| last.number < event.number) {
                 events.push_back(event);
             }
@@ -50,13 +50,13 @@ pub fn read(folder: &Path, kept: usize) -> VecDeque<EventReport> {
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
-    // One of ours is past its bound by a batch at most.
+    // A file of this writer exceeds its limit by one batch at most.
     file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(2 * FILE_BYTES)))?;
     file.take(2 * FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What the thread does: writes what comes, until nobody sends any more.
+/// The writer thread: writes the lines it receives until every sender is gone.
 pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>) {
     let mut writer = Writer { folder: folder.to_owned(), open: None };
     let mut waiting: VecDeque<String> = VecDeque::new();
@@ -70,9 +70,9 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // What has come meanwhile is made durable with it.
+        // Messages that arrived meanwhile join the same batch.
         let more = messages.try_iter().take(WAITING_MAX);
-        let (mut lost, mut asked) = (0, Vec::new());
+        let (mut lost, mut flushes) = (0, Vec::new());
         for message in first.into_iter().chain(more) {
             match message {
                 Message::Line(line) => {
@@ -82,7 +82,7 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
                     }
                     waiting.push_back(line);
                 }
-                Message::Flush(done) => asked.push(done),
+                Message::Flush(done) => flushes.push(done),
             }
         }
         let failed = match writer.append(waiting.iter()) {
@@ -96,7 +96,7 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
         health.lost += lost;
         health.failed = failed;
         drop(health);
-        drop(asked);
+        drop(flushes);
     }
 }
 
@@ -118,11 +118,11 @@ impl Writer {
         }
         let mut file = match self.open.take() {
             Some(file) => file,
-            None => self.begin()?,
+            None => self.open_file()?,
         };
         let before = file.metadata()?.len();
         if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_data()) {
-            // Half a batch helps nobody; where it cannot be taken back it is passed over when it is read.
+            // The batch is written again, so the partial one is cut off. If that fails, the reader skips it.
             let _ = file.set_len(before);
             return Err(error);
         }
@@ -134,12 +134,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The file, at the beginning of a line.
-    fn begin(&self) -> io::Result<File> {
+    /// Opens the file, positioned at the beginning of a line.
+    fn open_file(&self) -> io::Result<File> {
         std::fs::create_dir_all(&self.folder)?;
         let path = self.folder.join(NEW);
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        // Its name has to outlive a power cut as well.
+        // The directory entry has to survive a power cut too.
         File::open(&self.folder)?.sync_all()?;
         if file.seek(SeekFrom::End(0))? > 0 {
             file.seek(SeekFrom::End(-1))?;

@@ -1,30 +1,30 @@
-//! What happened and who did it, what is wrong now, and who is told.
+//! Event log, alerts, and their delivery by webhook.
 //!
-//! Nobody waits for a disk or a network here: the log and the webhook have a thread each, behind bounded queues.
+//! Callers never wait for a disk or a network: the log and the webhook have a thread each, behind bounded queues.
 //!
 //! ```text
-//! log.rs        the newest events in memory, and what there is to be asked of them
-//! file.rs       their files: lines in, lines out, their bound
-//! asked.rs      what somebody asks to have changed, in words
-//! changes.rs    what has changed from one sample to the next, and what somebody had changed
-//! alerts/       what is wrong: the list of kinds, what is remembered to find them, when they are raised and cleared
-//! webhook/      alerts on their way to whoever wants to be told
+//! log.rs        the newest events in memory, and the queries over them
+//! file.rs       the event files: lines written, lines read, their size limit
+//! audit.rs      the text of the event that records a request for a change
+//! changes.rs    differences between two status samples, and the effect of requested changes
+//! alerts/       the list of alert kinds, the state kept to detect them, when they are raised and cleared
+//! webhook/      delivery of alerts to the configured receiver
 //! ```
 //!
 //! Invariants:
 //!
-//! 1. An event's number is larger than those of all events before it that are still known, over restarts too.
-//! 2. What is noted is asked for at once; what a file lacks is counted as lost, never waited for.
-//! 3. Nothing here grows without bound: events, bytes of each, files, alerts, messages.
+//! 1. An event's number is larger than the number of every earlier event that is still known, over restarts too.
+//! 2. A noted event can be queried at once. An event that the file lacks is counted as lost; no caller waits for it.
+//! 3. Events, bytes per event, files, alerts and messages are all bounded.
 
 pub mod alerts;
-mod asked;
+mod audit;
 mod changes;
 mod file;
 mod log;
 mod webhook;
 
-pub use asked::{Asked, asked};
+pub use audit::{Asked, asked};
 pub use changes::{Touched, Tracker};
 pub use file::read;
 pub use log::{EVENTS_TOLD, Events, Note, Wanted};

@@ -1,4 +1,4 @@
-//! The newest events in memory, where they are asked for. What is noted here is handed to the thread of `file.rs`.
+//! The newest events in memory, which answer all queries. Each noted event also goes to the writer thread of `file.rs`.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,58 +11,58 @@ use control::report::{EventKind, EventReport, EventsHealth, EventsPage};
 
 use super::file::{self, Message, WAITING_MAX};
 
-/// Events that are kept.
-const KEPT: usize = 10_000;
-/// Bytes of what an event says.
+/// Events kept in memory.
+const EVENTS_MAX: usize = 10_000;
+/// Bytes of an event's text at most.
 const TEXT_BYTES_MAX: usize = 400;
-/// Bytes of whom it is about, and of who did it.
+/// Bytes of an event's subject and of its actor at most.
 const NAME_BYTES_MAX: usize = 160;
-/// Events that a sample tells: a client that sees one sample a second misses none as long as fewer come.
+/// Events in one status sample. A client that reads one sample per second misses none as long as fewer occur.
 pub const EVENTS_TOLD: usize = 64;
-/// Time that the last lines have at the end.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of [`Events::flush`].
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Something that has happened, before it has a number and a time.
+/// An event before it gets its number and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// What kind.
+    /// Its kind.
     pub kind: EventKind,
-    /// The volume or device that it is about.
+    /// The volume or device that the event concerns.
     pub subject: Option<String>,
-    /// Who did it.
+    /// The user or client that caused the event.
     pub actor: Option<String>,
-    /// What it was.
+    /// The event in words.
     pub text: String,
 }
 
 impl Note {
-    /// One that nobody did.
+    /// Creates a note without an actor.
     pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> Note {
         Note { kind, subject: subject.map(str::to_owned), actor: None, text: text.into() }
     }
 }
 
-/// Which events are asked for.
+/// Selection of events.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// At most so many.
+    /// Number of events at most.
     pub limit: usize,
-    /// With smaller numbers.
+    /// Only events with smaller numbers.
     pub before: Option<u64>,
-    /// With larger numbers.
+    /// Only events with larger numbers.
     pub after: Option<u64>,
-    /// From this second since 1970 on.
+    /// Only events from this second since 1970 on.
     pub since_unix_seconds: Option<u64>,
-    /// Before this second.
+    /// Only events before this second since 1970.
     pub until_unix_seconds: Option<u64>,
-    /// Of this volume or device.
+    /// Only events of this volume or device.
     pub subject: Option<String>,
-    /// Of this kind.
+    /// Only events of this kind.
     pub kind: Option<EventKind>,
 }
 
 impl Wanted {
-    fn is(&self, event: &EventReport) -> bool {
+    fn matches(&self, event: &EventReport) -> bool {
         let at = event.at_unix_ms;
         self.before.is_none_or(|before| event.number < before)
             && self.after.is_none_or(|after| event.number > after)
@@ -73,101 +73,103 @@ impl Wanted {
     }
 }
 
-/// The log.
+/// The event log.
 pub struct Events {
-    held: Mutex<Held>,
+    state: Mutex<LogState>,
     writer: SyncSender<Message>,
     health: Arc<Mutex<EventsHealth>>,
 }
 
-struct Held {
+struct LogState {
     events: VecDeque<EventReport>,
     next: u64,
 }
 
 impl Events {
-    /// Reads what is left of those before. Where there can be no thread or no file they are kept in memory alone, and its health says so.
+    /// Opens the log and reads the events of earlier runs. Without a thread or a file, events are kept in memory only;
+    /// [`Events::health`] then reports the failure.
     pub fn open(folder: &Path) -> Events {
-        let events = file::read(folder, KEPT);
+        let events = file::read(folder, EVENTS_MAX);
         let next = events.back().map_or(1, |last| last.number + 1);
         let health = Arc::new(Mutex::new(EventsHealth::default()));
         let (writer, messages) = sync_channel(WAITING_MAX);
-        let (folder, told) = (folder.to_owned(), health.clone());
-        let body = move || file::write(&messages, &folder, &told);
+        let (folder, writer_health) = (folder.to_owned(), health.clone());
+        let body = move || file::write(&messages, &folder, &writer_health);
         if let Err(error) = std::thread::Builder::new().name("events".to_owned()).spawn(body) {
             let failed = Some(format!("its thread cannot be started: {error}"));
             health.lock().unwrap_or_else(PoisonError::into_inner).failed = failed;
         }
-        Events { held: Mutex::new(Held { events, next }), writer, health }
+        Events { state: Mutex::new(LogState { events, next }), writer, health }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // What is held is whole between any two statements.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        // A panic cannot leave the state half-changed, so a poisoned lock is safe to use.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn health_mut(&self) -> MutexGuard<'_, EventsHealth> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes one; it is numbered and timed here.
+    /// Adds an event with the next number and the current time.
     pub fn note(&self, note: Note) {
         let Note { kind, subject, actor, text } = note;
-        let name = |name: Option<String>| name.map(|name| one_line(&name, NAME_BYTES_MAX));
-        let (subject, actor, text) = (name(subject), name(actor), one_line(&text, TEXT_BYTES_MAX));
+        let name = |name: Option<String>| name.map(|name| single_line(&name, NAME_BYTES_MAX));
+        let (subject, actor, text) = (name(subject), name(actor), single_line(&text, TEXT_BYTES_MAX));
         let at_unix_ms = moment::since_1970().as_millis() as u64;
-        let mut held = self.held();
-        let event = EventReport { number: held.next, at_unix_ms, kind, subject, actor, text };
-        held.next += 1;
+        let mut state = self.state();
+        let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text };
+        state.next += 1;
         let line = serde_json::to_string(&event).expect("an event has only text keys");
-        if held.events.len() == KEPT {
-            held.events.pop_front();
+        if state.events.len() == EVENTS_MAX {
+            state.events.pop_front();
         }
-        held.events.push_back(event);
-        // Under the lock, so that lines are in the order of their numbers. It never waits: a disk that hangs costs the events alone.
+        state.events.push_back(event);
+        // Sent under the lock, so that lines are in the order of their numbers. `try_send` never waits: a disk that
+        // hangs costs only the lines of the file.
         if self.writer.try_send(Message::Line(line)).is_err() {
             self.health_mut().lost += 1;
         }
     }
 
-    /// The newest that are wanted.
+    /// The newest events that match `wanted`, and the number before which the next page starts.
     pub fn page(&self, wanted: &Wanted) -> EventsPage {
-        let held = self.held();
-        let mut found = held.events.iter().rev().filter(|event| wanted.is(event));
+        let state = self.state();
+        let mut found = state.events.iter().rev().filter(|event| wanted.matches(event));
         let events: Vec<EventReport> = found.by_ref().take(wanted.limit).cloned().collect();
         let next = found.next().and(events.last()).map(|last| last.number);
         EventsPage { events, next }
     }
 
-    /// The newest of all, the oldest of them first.
+    /// The newest [`EVENTS_TOLD`] events, oldest first.
     pub fn newest(&self) -> Vec<EventReport> {
-        let held = self.held();
-        held.events.range(held.events.len().saturating_sub(EVENTS_TOLD)..).cloned().collect()
+        let state = self.state();
+        state.events.range(state.events.len().saturating_sub(EVENTS_TOLD)..).cloned().collect()
     }
 
-    /// The last one of a kind.
+    /// The last event of a kind.
     pub fn last(&self, kind: EventKind) -> Option<EventReport> {
-        self.held().events.iter().rev().find(|event| event.kind == kind).cloned()
+        self.state().events.iter().rev().find(|event| event.kind == kind).cloned()
     }
 
-    /// How it stands.
+    /// Health of the log, for the status report.
     pub fn health(&self) -> EventsHealth {
-        let newest = self.held().events.back().map_or(0, |event| event.number);
+        let newest = self.state().events.back().map_or(0, |event| event.number);
         EventsHealth { newest, ..self.health_mut().clone() }
     }
 
-    /// Waits a moment for the last lines to be in the file.
+    /// Waits until the lines sent so far are in the file, [`FLUSH_TIMEOUT`] at most.
     pub fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         if self.writer.try_send(Message::Flush(done)).is_ok() {
-            // Either way there is nothing more to be done.
-            let _ = is_done.recv_timeout(LAST_PATIENCE);
+            // A time-out is ignored: the daemon stops anyway.
+            let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }
 
-/// `text` without what would move a terminal's cursor, and no longer than `bytes_max`.
-fn one_line(text: &str, bytes_max: usize) -> String {
+/// `text` without control characters, which would move a terminal's cursor, cut to `bytes_max`.
+fn single_line(text: &str, bytes_max: usize) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() > bytes_max {
         let mark = "…";
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_there_after_a_crash_and_go_on_counting_past_a_line_that_broke_off() {
+    fn events_survive_a_crash_and_numbers_continue_after_a_broken_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path().join("events");
         let events = Events::open(&folder);
@@ -209,7 +211,7 @@ mod tests {
         drop(events);
         let path = folder.join(NEW);
         let mut text = std::fs::read(&path).expect("it was written");
-        // A batch that was written again, and a line that a crash cut short.
+        // A batch written twice, and a line that a crash cut short.
         let again = text.clone();
         text.extend(again);
         text.extend(b"{\"number\":3,\"at_un\0\0\0");
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_hold_every_event_once_and_filters_what_they_say() {
+    fn pages_contain_each_event_once_and_filters_select_matching_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
         for at in 0..25 {
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_memory_nor_files_grow_without_end() {
+    fn memory_and_files_stay_within_their_limits() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
         for at in 0..24_000 {
@@ -295,7 +297,7 @@ mod tests {
             }
         }
         events.flush();
-        assert_eq!(events.held().events.len(), KEPT);
+        assert_eq!(events.state().events.len(), EVENTS_MAX);
         assert_eq!(events.newest().len(), EVENTS_TOLD);
         let last = events.newest().pop().expect("there is one");
         assert!(last.text.len() <= TEXT_BYTES_MAX && last.text.starts_with("23999  [2Jää"), "{}", last.text);
@@ -308,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_takes_nothing_costs_the_files_alone_and_is_told_until_it_takes_them() {
+    fn a_failing_disk_costs_only_the_files_and_is_reported_until_it_recovers() {
         let folder = tempfile::tempdir().expect("a folder");
-        // A file stands where the folder should be.
+        // A regular file blocks the place of the folder.
         let place = folder.path().join("events");
         std::fs::write(&place, "").expect("it is written");
         let events = Events::open(&place);
@@ -327,7 +329,7 @@ mod tests {
         std::fs::remove_file(&place).expect("it was there");
         let end = std::time::Instant::now() + Duration::from_secs(30);
         while events.health().failed.is_some() {
-            assert!(std::time::Instant::now() < end, "it is never tried again");
+            assert!(std::time::Instant::now() < end, "the write is tried again");
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(events);

@@ -243,7 +243,7 @@ impl File {
     }
 
     /// Deletes expired rows. Beyond the size limit it also deletes the oldest rows of the finest tier, down to the rows
-    /// that the next tier is built from, then those of the next tier.
+    /// that the next tier is built from, then the rows of the next tier.
     pub fn trim(&mut self, now: u64) -> Result<(), FileError> {
         for (at, tier) in TIERS.iter().enumerate() {
             let end = now.saturating_sub(tier.keep + tier.row + TIERS[2].step);

@@ -193,7 +193,7 @@ impl<S: Seam> Server<S> {
         self.end(Stop::Drain, patience).await;
     }
 
-    /// As [`Server::stop`], but returns the clients that a successor can take over: those without TLS in the
+    /// As [`Server::stop`], but returns the clients that a successor can take over: clients without TLS in the
     /// transmission phase, whose begun requests are complete and whose replies have been received.
     pub async fn hand_over(&self, patience: Nanos) -> Vec<Handed<S>> {
         self.end(Stop::HandOver, patience).await;

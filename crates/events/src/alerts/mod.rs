@@ -1,12 +1,12 @@
-//! What is wrong now, looked for in each sample; raised and cleared so that what comes and goes does not flap.
+//! Alerts: problems found in each status sample, raised and cleared with delays so that they do not flap.
 //!
 //! ```text
-//! kinds.rs     the one list of kinds: how each is found, what follows from it, what to do
-//! look.rs      what they are found in, and what is remembered of samples before
+//! kinds.rs     the list of kinds: how each is found, its effect, its remedy
+//! context.rs   the input of the kinds: the sample, the limits, and state kept from earlier samples
 //! ```
 
+mod context;
 pub mod kinds;
-mod look;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,100 +15,101 @@ use control::StatusReport;
 use control::report::{AlertKind, AlertReport, EventKind};
 use serde::Serialize;
 
+use self::context::{AlertContext, Memory};
 use self::kinds::{KINDS, Kind};
-use self::look::{Look, Memory};
+
 use super::log::Note;
 
-/// What is active at most; of a thousand volumes on one array each may have several.
+/// Active alerts at most. A thousand volumes on one array may each have several.
 const ACTIVE_MAX: usize = 1_000;
-/// An alert has to be gone for so long before it is cleared.
+/// Time for which the cause of an alert has to be absent before the alert is cleared.
 const CALM_MS: u64 = 5_000;
-/// Each time that one comes back soon after it was cleared it has to be gone for twice as long, up to this.
+/// An alert that returns within [`RECURRENCE_MS`] needs twice the calm time of before, up to this limit.
 const CALM_MAX_MS: u64 = 300_000;
-/// Soon is within this.
-const SOON_MS: u64 = 600_000;
+/// Time after its clearing within which an alert counts as returned.
+const RECURRENCE_MS: u64 = 600_000;
 
-/// From when on something is wrong.
+/// Thresholds of the alert kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Dirty data that is older is too old.
+    /// Age of dirty data beyond which a volume has an alert.
     pub dirty_age: Duration,
-    /// Flash devices are to last until this second since 1970.
+    /// Second since 1970 until which flash devices are to last.
     pub endurance_until: Option<u64>,
-    /// Volumes with metrics of their own; none where nothing is told to Prometheus.
+    /// Number of volumes with metrics of their own; `None` without Prometheus metrics.
     pub metrics_volumes: Option<usize>,
-    /// Data cores that there should be.
+    /// Number of data cores that should answer.
     pub cores: usize,
 }
 
-/// Whether an alert has come up or is over.
+/// Direction of a change of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Turn {
-    /// It came up.
+pub enum Transition {
+    /// The alert became active.
     Raised,
-    /// It is over.
+    /// The alert is over.
     Cleared,
 }
 
-/// An alert came up or is over.
+/// An alert that was raised or cleared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which of both.
-    pub state: Turn,
-    /// What it is about.
+    /// Raised or cleared.
+    pub state: Transition,
+    /// The alert.
     #[serde(flatten)]
     pub alert: AlertReport,
 }
 
 impl Change {
-    /// The event.
+    /// The event that records the change.
     pub fn note(&self) -> Note {
         let AlertReport { kind, severity, subject, cause, .. } = &self.alert;
-        let turn = match self.state {
-            Turn::Raised => "raised",
-            Turn::Cleared => "cleared",
+        let transition = match self.state {
+            Transition::Raised => "raised",
+            Transition::Cleared => "cleared",
         };
-        Note::new(EventKind::Alert, subject.as_deref(), format!("{kind} {turn} ({severity}): {cause}"))
+        Note::new(EventKind::Alert, subject.as_deref(), format!("{kind} {transition} ({severity}): {cause}"))
     }
 }
 
-/// Kind, as its place in the list, and subject.
+/// Index of the kind in [`KINDS`], and subject.
 type Key = (usize, Option<String>);
 
-struct Held {
+struct ActiveAlert {
     alert: AlertReport,
     seen_ms: u64,
     calm_ms: u64,
 }
 
-/// What is wrong, from sample to sample.
+/// The alerts and the state that decides when they are raised and cleared.
 #[derive(Default)]
 pub struct Alerts {
     memory: Memory,
-    active: BTreeMap<Key, Held>,
-    /// What was found and has to last before it is raised: since when.
+    active: BTreeMap<Key, ActiveAlert>,
+    /// Problems found that have not lasted long enough to be raised, with the time of their first sample.
     pending: BTreeMap<Key, u64>,
-    /// When it was cleared, and how long it had to be gone.
+    /// Cleared alerts, with the time of their clearing and the calm time that they needed.
     cleared: BTreeMap<Key, (u64, u64)>,
 }
 
 impl Alerts {
-    /// Looks for all kinds; what has changed.
+    /// Looks for all kinds in a sample and returns the alerts that were raised or cleared.
     pub fn look(&mut self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) -> Vec<Change> {
-        self.memory.see(at_unix_ms, status);
-        self.cleared.retain(|_, (cleared, _)| at_unix_ms.saturating_sub(*cleared) < SOON_MS);
+        self.memory.add_sample(at_unix_ms, status);
+        self.cleared.retain(|_, (cleared, _)| at_unix_ms.saturating_sub(*cleared) < RECURRENCE_MS);
         let mut changes = Vec::new();
         let mut pending = BTreeMap::new();
         for (at, kind) in KINDS.iter().enumerate() {
             let active = |subject: Option<&str>| self.active.contains_key(&(at, subject.map(str::to_owned)));
-            let look = Look { at_unix_ms, status, limits, memory: &self.memory, is_active: &active };
+            let context = AlertContext { at_unix_ms, status, limits, memory: &self.memory, is_active: &active };
             let mut found = Vec::new();
-            (kind.find)(&look, &mut found);
+            (kind.find)(&context, &mut found);
             for (subject, cause) in found {
                 let key = (at, subject);
-                if let Some(held) = self.active.get_mut(&key) {
-                    (held.alert.cause, held.seen_ms) = (cause, at_unix_ms);
+                if let Some(active_alert) = self.active.get_mut(&key) {
+                    (active_alert.alert.cause, active_alert.seen_ms) = (cause, at_unix_ms);
                     continue;
                 }
                 let since = self.pending.get(&key).copied().unwrap_or(at_unix_ms);
@@ -121,12 +122,12 @@ impl Alerts {
         }
         self.pending = pending;
         let (active, cleared) = (&mut self.active, &mut self.cleared);
-        active.retain(|key, held| {
-            let stays = at_unix_ms.saturating_sub(held.seen_ms) < held.calm_ms;
+        active.retain(|key, active_alert| {
+            let stays = at_unix_ms.saturating_sub(active_alert.seen_ms) < active_alert.calm_ms;
             if !stays {
-                changes.push(Change { state: Turn::Cleared, alert: held.alert.clone() });
+                changes.push(Change { state: Transition::Cleared, alert: active_alert.alert.clone() });
                 if cleared.len() < ACTIVE_MAX {
-                    cleared.insert(key.clone(), (at_unix_ms, held.calm_ms));
+                    cleared.insert(key.clone(), (at_unix_ms, active_alert.calm_ms));
                 }
             }
             stays
@@ -145,17 +146,17 @@ impl Alerts {
             effect: kind.effect.to_owned(),
             remedy: kind.remedy.to_owned(),
         };
-        self.active.insert(key, Held { alert: alert.clone(), seen_ms: at_unix_ms, calm_ms });
-        Change { state: Turn::Raised, alert }
+        self.active.insert(key, ActiveAlert { alert: alert.clone(), seen_ms: at_unix_ms, calm_ms });
+        Change { state: Transition::Raised, alert }
     }
 
-    /// All that are active, the most severe first.
+    /// All active alerts, the most severe first.
     pub fn active(&self) -> Vec<AlertReport> {
-        self.active.values().map(|held| held.alert.clone()).collect()
+        self.active.values().map(|active_alert| active_alert.alert.clone()).collect()
     }
 }
 
-/// What of `active` the status does not tell in words of its own.
+/// The causes of alerts in `active` that the status does not state in a sentence of its own.
 pub fn untold(active: &[AlertReport]) -> impl Iterator<Item = String> {
     let is_told = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && !known.told.is_empty());
     active.iter().filter(move |alert| !is_told(alert.kind) && alert.kind != AlertKind::Other).map(|alert| match &alert

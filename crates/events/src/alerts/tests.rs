@@ -1,4 +1,4 @@
-//! Each kind where it is, none where nothing is wrong, and no flapping.
+//! Each kind is found in its condition, none in a healthy status, and alerts do not flap.
 
 use control::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
@@ -32,7 +32,7 @@ fn healthy() -> StatusReport {
     StatusReport { volumes: vec![volume], flash: Some(flash), cores, ..StatusReport::default() }
 }
 
-/// Looks at the same for a while, from a second after all was well on; what is active then.
+/// Looks at a healthy status, then 99 seconds at the changed one, and returns the active alerts.
 fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
     let mut alerts = Alerts::default();
     assert_eq!(alerts.look(1_000, &healthy(), &limits()), []);
@@ -64,7 +64,7 @@ fn volume(change: fn(&mut VolumeReport)) -> impl FnOnce(&mut StatusReport) {
 }
 
 #[test]
-fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
+fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(|_| ()), [""; 0]);
     assert_eq!(found(|status| status.cores.clear()), ["core-silent core 0"]);
     let lost: fn(&mut FlashReport) = |flash| flash.devices[1].state = "lost".to_owned();
@@ -133,7 +133,7 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
     let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
     assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
-    // The last look is in the hundredth second.
+    // The last sample is in the hundredth second.
     let certificate = |ends: u64| {
         let file = "/etc/hotset/api.crt".to_owned();
         let report = CertificateReport { table: "api".to_owned(), file, ends_unix_seconds: Some(ends) };
@@ -153,7 +153,7 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
 }
 
 #[test]
-fn what_the_status_says_in_words_has_a_kind_and_what_has_none_is_other() {
+fn status_sentences_map_to_their_kind_and_unknown_ones_to_other() {
     for (words, kind) in [
         ("dirty data does not get to the backing (EIO); 4 KiB are kept and tried again", "destage-failing v"),
         ("runs as write-through: fewer than two flash devices are in service", "policy-reduced v"),
@@ -163,7 +163,7 @@ fn what_the_status_says_in_words_has_a_kind_and_what_has_none_is_other() {
     ] {
         let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(words.to_owned()));
         assert_eq!(names, [kind]);
-        // None of these is said a second time.
+        // The status states these itself, so they are not repeated.
         assert_eq!(untold(&alerts.active()).count(), 0, "{words}");
     }
     for words in [
@@ -174,8 +174,10 @@ fn what_the_status_says_in_words_has_a_kind_and_what_has_none_is_other() {
         "the flash log holds data of 2 volumes that are not served",
         "its data core does not answer",
         "the clean pages from before the start were dropped: a crash",
-        "the scrub found 3 blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
-        "volume v (00): no flash device has a good copy of the 4 KiB at byte 0: reading them fails until they are written again",
+        "the scrub found 3 blocks of which no copy on flash is good; those that were not \
+         overwritten since cannot be read",
+        "volume v (00): no flash device has a good copy of the 4 KiB at byte 0: reading them fails \
+         until they are written again",
     ] {
         assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(words.to_owned()))), [""; 0]);
     }
@@ -189,52 +191,57 @@ fn single() -> StatusReport {
     single
 }
 
-/// Seconds of `span` in which something is raised or cleared, where `is_wrong` says in which it is wrong.
-fn turns(alerts: &mut Alerts, span: std::ops::Range<u64>, is_wrong: impl Fn(u64) -> bool) -> Vec<(u64, Turn)> {
+/// The transitions in `span` with their seconds, where `has_cause` tells which seconds have the cause of an alert.
+fn transitions(
+    alerts: &mut Alerts,
+    span: std::ops::Range<u64>,
+    has_cause: impl Fn(u64) -> bool,
+) -> Vec<(u64, Transition)> {
     span.flat_map(|second| {
-        let status = if is_wrong(second) { single() } else { healthy() };
+        let status = if has_cause(second) { single() } else { healthy() };
         alerts.look(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
     })
     .collect()
 }
 
 #[test]
-fn what_comes_and_goes_is_raised_once_and_cleared_when_it_stays_away() {
+fn an_intermittent_cause_raises_one_alert_until_it_stays_away() {
     let mut alerts = Alerts::default();
-    assert_eq!(turns(&mut alerts, 0..60, |second| second % 3 == 0), [(0, Turn::Raised)]);
-    assert_eq!(turns(&mut alerts, 60..80, |_| false), [(62, Turn::Cleared)]);
+    assert_eq!(transitions(&mut alerts, 0..60, |second| second % 3 == 0), [(0, Transition::Raised)]);
+    assert_eq!(transitions(&mut alerts, 60..80, |_| false), [(62, Transition::Cleared)]);
     assert!(alerts.active().is_empty());
 }
 
 #[test]
-fn what_comes_back_soon_has_to_stay_away_for_ever_longer() {
+fn an_alert_that_returns_soon_needs_a_longer_calm_time() {
     let mut alerts = Alerts::default();
-    // Wrong in one second of ten: without patience that were 720 turns.
-    let turns = turns(&mut alerts, 0..3_600, |second| second % 10 == 0);
-    assert_eq!(turns, [(0, Turn::Raised), (5, Turn::Cleared), (10, Turn::Raised)]);
-    // A quarter of an hour without it, and it is forgotten.
-    let calm = self::turns(&mut alerts, 3_600..4_600, |_| false);
-    assert_eq!(calm, [(3_600, Turn::Cleared)]);
-    let again = self::turns(&mut alerts, 4_600..4_610, |second| second == 4_600);
-    assert_eq!(again, [(4_600, Turn::Raised), (4_605, Turn::Cleared)]);
+    // The cause exists in one second of ten; without longer calm times there would be 720 transitions.
+    let transitions = transitions(&mut alerts, 0..3_600, |second| second % 10 == 0);
+    assert_eq!(transitions, [(0, Transition::Raised), (5, Transition::Cleared), (10, Transition::Raised)]);
+    // After a quarter of an hour without the cause, the calm time is short again.
+    let calm = self::transitions(&mut alerts, 3_600..4_600, |_| false);
+    assert_eq!(calm, [(3_600, Transition::Cleared)]);
+    let again = self::transitions(&mut alerts, 4_600..4_610, |second| second == 4_600);
+    assert_eq!(again, [(4_600, Transition::Raised), (4_605, Transition::Cleared)]);
 }
 
 #[test]
-fn a_value_beside_its_bound_does_not_flap() {
+fn a_value_near_its_threshold_does_not_flap() {
     let mut alerts = Alerts::default();
     let mut look = |second: u64, age_ms| {
         let mut status = healthy();
         status.volumes[0].dirty_age_ms = age_ms;
         alerts.look(second * 1000, &status, &limits()).len()
     };
-    // Ten seconds under the bound, ten over it, for ten minutes.
-    let turns: usize = (0..600).map(|second| look(second, if second / 10 % 2 == 0 { 59_000 } else { 61_000 })).sum();
-    assert_eq!(turns, 1);
+    // Ten seconds below the threshold, ten above it, for ten minutes.
+    let transitions: usize =
+        (0..600).map(|second| look(second, if second / 10 % 2 == 0 { 59_000 } else { 61_000 })).sum();
+    assert_eq!(transitions, 1);
     assert_eq!((600..620).map(|second| look(second, 53_000)).sum::<usize>(), 1);
 }
 
 #[test]
-fn errors_are_told_for_minutes_after_the_last_one() {
+fn errors_are_reported_for_five_minutes_after_the_last_one() {
     let mut alerts = Alerts::default();
     let mut erred = healthy();
     erred.volumes[0].backing_errors = 3;
@@ -248,7 +255,7 @@ fn errors_are_told_for_minutes_after_the_last_one() {
 }
 
 #[test]
-fn a_few_slow_reads_are_chance_and_a_slow_minute_is_told_for_a_minute() {
+fn a_slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
     let mut alerts = Alerts::default();
     let mut reads = Counts { below: vec![CountsBelow { us: 1e6, count: 0 }], all: 0, sum_us: 0.0 };
     let mut minute = |alerts: &mut Alerts, minute: u64, fast: u64, slow: u64| {
@@ -266,13 +273,13 @@ fn a_few_slow_reads_are_chance_and_a_slow_minute_is_told_for_a_minute() {
 }
 
 #[test]
-fn the_list_has_every_kind_in_the_order_of_their_severity() {
+fn the_list_contains_each_kind_in_order_of_severity() {
     assert_eq!(KINDS.map(|kind| kind.kind), AlertKind::ALL);
     assert!(KINDS.iter().all(|kind| !kind.when.is_empty() && kind.when.len() < 200));
 }
 
 #[test]
-fn what_is_active_is_bounded() {
+fn the_number_of_active_alerts_is_limited() {
     let mut many = healthy();
     let volume = |number| VolumeReport {
         dirty_age_ms: 70_000,

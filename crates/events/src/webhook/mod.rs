@@ -1,7 +1,8 @@
-//! Alerts on their way to whoever wants to be told: a POST of JSON for those of a moment, tried again until it is taken.
+//! Delivery of alerts to a webhook: one POST of JSON for the alerts of one moment, repeated until it is accepted.
 //!
-//! A thread of its own behind a bounded queue: who does not answer costs the daemon nothing. While nobody answers the newest messages are kept;
-//! one that is answered and refused is given up after a few attempts, so that it does not hold up those behind it.
+//! A thread of its own sends the messages from a bounded queue, so a receiver that does not answer never delays the
+//! daemon. While the receiver does not answer, the newest messages are kept. A message that the receiver refuses is
+//! dropped after a few attempts, so that it does not block the messages behind it.
 
 mod receiver;
 
@@ -14,15 +15,15 @@ use std::time::{Duration, Instant};
 use control::report::WebhookHealth;
 use serde::Serialize;
 
-use self::receiver::Failed;
+use self::receiver::DeliveryError;
 pub use self::receiver::{Address, Receiver};
 use super::alerts::Change;
 
 /// Messages that wait at most.
 const WAITING_MAX: usize = 256;
-/// Alerts of a message at most.
+/// Alerts in one message at most.
 const ALERTS_MAX: usize = 64;
-/// Pauses before another attempt; the last one holds until a message is taken.
+/// Pauses before the next attempt; the last one repeats until a message is accepted.
 const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -30,13 +31,13 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(15),
     Duration::from_secs(60),
 ];
-/// Attempts for a message that is refused each time.
+/// Attempts after which a refused message is dropped.
 const REFUSALS_MAX: u32 = 5;
 
-/// What is sent.
+/// The JSON body of a message.
 #[derive(Serialize)]
 struct Body<'a> {
-    /// Of this layout.
+    /// Version of this layout.
     version: u32,
     /// The machine's name.
     host: &'a str,
@@ -44,7 +45,7 @@ struct Body<'a> {
     alerts: &'a [Change],
 }
 
-/// The way there.
+/// Queue of messages to the receiver.
 pub struct Webhook {
     messages: SyncSender<String>,
     health: Arc<Mutex<WebhookHealth>>,
@@ -52,7 +53,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Starts the thread; `host` is what this machine calls itself.
+    /// Starts the delivery thread; `host` is the name of this machine.
     pub fn start(receiver: Receiver, host: String) -> io::Result<Webhook> {
         let to = receiver.address.to_string();
         let health = Arc::new(Mutex::new(WebhookHealth { to, ..WebhookHealth::default() }));
@@ -63,7 +64,7 @@ impl Webhook {
         Ok(Webhook { messages, health, host })
     }
 
-    /// Sends these when it can be.
+    /// Queues `changes` for delivery; messages that do not fit are dropped and counted.
     pub fn send(&self, at_unix_ms: u64, changes: &[Change]) {
         for alerts in changes.chunks(ALERTS_MAX) {
             let body = Body { version: 1, host: &self.host, at_unix_ms, alerts };
@@ -76,25 +77,25 @@ impl Webhook {
         }
     }
 
-    /// How it stands.
+    /// Health of the delivery, for the status report.
     pub fn health(&self) -> WebhookHealth {
         lock(&self.health).clone()
     }
 }
 
 fn lock(health: &Mutex<WebhookHealth>) -> MutexGuard<'_, WebhookHealth> {
-    // What is held is whole between any two statements.
+    // A panic cannot leave the health half-changed, so a poisoned lock is safe to use.
     health.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread has.
+/// State of the delivery thread.
 struct Delivery {
     receiver: Receiver,
     health: Arc<Mutex<WebhookHealth>>,
     waiting: VecDeque<String>,
-    /// Attempts in a row that failed.
+    /// Consecutive failed attempts.
     failed: usize,
-    /// Attempts with the first message that were refused.
+    /// Attempts at the first message that the receiver refused.
     refused: u32,
 }
 
@@ -111,7 +112,7 @@ impl Delivery {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            // A message that comes is no reason to try those before it any sooner.
+            // A new message does not shorten the pause before the next attempt.
             if Instant::now() < next_attempt {
                 continue;
             }
@@ -132,7 +133,7 @@ impl Delivery {
         self.waiting.push_back(message);
     }
 
-    /// Tries the oldest message.
+    /// Tries to deliver the oldest message.
     fn attempt(&mut self) {
         let Some(message) = self.waiting.front() else { return };
         let result = self.receiver.post(message);
@@ -143,12 +144,12 @@ impl Delivery {
                 health.delivered += 1;
                 true
             }
-            Err(failed) => {
+            Err(error) => {
                 self.failed += 1;
                 health.failures += 1;
-                let (why, is_refused) = match failed {
-                    Failed::Later(why) => (why, false),
-                    Failed::Refused(why) => (why, true),
+                let (why, is_refused) = match error {
+                    DeliveryError::Temporary(why) => (why, false),
+                    DeliveryError::Refused(why) => (why, true),
                 };
                 self.refused += u32::from(is_refused);
                 health.failed = Some(why);

@@ -1,4 +1,4 @@
-//! Who is told: an address, whose word is trusted there, and one attempt to hand a message over.
+//! The receiver of alerts: its address, the authorities trusted for it, and one attempt to deliver a message.
 
 use std::fmt;
 use std::io;
@@ -13,12 +13,12 @@ use ureq::http::uri::Scheme;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Error};
 
-/// Time for everything from the look-up of a name to the answer's head.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of an answer's head at most; its body is not read.
+/// Time limit of an attempt, from the look-up of the name to the head of the answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of an answer's head at most; the body is not read.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Where alerts are sent.
+/// The URL that alerts are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(Uri);
 
@@ -26,14 +26,16 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
-        // What was written may hold a password or a secret path, and is not shown.
+        // The text may contain a password or a secret path, so the message does not repeat it.
         let wrong = || {
-            "this is no address that alerts can be sent to; write it like \"https://alerts.example/hook\" or \"http://127.0.0.1:9000/hook\"".to_owned()
+            "this is no address that alerts can be sent to; write it like \"https://alerts.example/hook\" or \
+             \"http://127.0.0.1:9000/hook\""
+                .to_owned()
         };
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
         let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
-        // What follows the host is a port, and a name with a password in front of it would be shown.
+        // The host is followed by a port alone. A user name with a password is refused, for `Display` would show it.
         let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(wrong)?;
         let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
         let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
@@ -41,7 +43,7 @@ impl FromStr for Address {
     }
 }
 
-/// Without its path, which may hold a secret.
+/// Shows the URL without its path, which may contain a secret.
 impl fmt::Display for Address {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, authority) = (self.0.scheme_str().unwrap_or_default(), self.0.authority());
@@ -49,43 +51,44 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who is told of alerts.
+/// The receiver of alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// Where.
+    /// Its address.
     pub address: Address,
-    /// Authorities that may have signed its certificate, in PEM form; those that this machine trusts without it.
+    /// PEM file of the authorities trusted to sign its certificate; without it the authorities of this machine count.
     pub authorities: Option<PathBuf>,
 }
 
-/// How an attempt failed.
+/// Reason why an attempt failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failed {
-    /// Nobody answered, or who answered cannot now.
-    Later(String),
-    /// It was answered, and refused for what it is.
+pub(super) enum DeliveryError {
+    /// The receiver did not answer, or cannot accept messages at present.
+    Temporary(String),
+    /// The receiver refused this message.
     Refused(String),
 }
 
 impl Receiver {
-    /// Hands a message over.
-    pub(super) fn post(&self, body: &str) -> Result<(), Failed> {
-        // Made anew each time, for messages are few: authorities count as they are now, and no connection is kept that may be dead by then.
-        let agent = self.agent().map_err(Failed::Later)?;
+    /// Delivers a message.
+    pub(super) fn post(&self, body: &str) -> Result<(), DeliveryError> {
+        // Messages are few, so each has an agent of its own: the file of authorities is read as it is now, and no stale
+        // connection is reused.
+        let agent = self.agent().map_err(DeliveryError::Temporary)?;
         let request = agent.post(&self.address.0).content_type("application/json").header("connection", "close");
         match request.send(body).map(|answer| answer.status().as_u16()) {
             Ok(200..=299) => Ok(()),
-            Ok(status @ (408 | 429 | 500..)) => Err(Failed::Later(format!("it answered {status}"))),
-            Ok(status) => Err(Failed::Refused(format!("it answered {status}"))),
-            Err(error) => Err(Failed::Later(explain(error))),
+            Ok(status @ (408 | 429 | 500..)) => Err(DeliveryError::Temporary(format!("it answered {status}"))),
+            Ok(status) => Err(DeliveryError::Refused(format!("it answered {status}"))),
+            Err(error) => Err(DeliveryError::Temporary(explain(error))),
         }
     }
 
     fn agent(&self) -> Result<Agent, String> {
         let config = Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(ATTEMPT_TIMEOUT))
             .http_status_as_error(false)
-            // Somebody else's address is nobody's that was configured.
+            // A redirect would send alerts to an address that is not configured.
             .max_redirects(0)
             .proxy(None)
             .user_agent("hotset")
@@ -110,13 +113,15 @@ impl Receiver {
             None => rustls_native_certs::load_native_certs().certs,
         };
         if found.is_empty() {
-            return Err("this machine trusts no authorities; install its list of them (ca-certificates), or name those of the receiver in [alerts] webhook_ca".to_owned());
+            return Err("this machine trusts no authorities; install ca-certificates, or name the authorities of the \
+                        receiver in [alerts] webhook_ca"
+                .to_owned());
         }
         Ok(found.iter().map(|found| Certificate::from_der(found).to_owned()).collect())
     }
 }
 
-/// An error in words that say what to do where something can be done.
+/// The error as a text that names a remedy where there is one.
 fn explain(error: Error) -> String {
     let text = match &error {
         Error::Timeout(_) => return "it did not answer in time".to_owned(),
@@ -134,7 +139,7 @@ fn explain(error: Error) -> String {
 
 fn tls_text(error: &TlsError) -> Option<String> {
     match error {
-        // The second: one that calls itself as a trusted one does.
+        // `BadSignature`: an authority with the name of a trusted one, and another key.
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
             "its certificate was signed by an authority that is not trusted here; name that one in [alerts] webhook_ca"
                 .to_owned(),
@@ -150,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_with_a_path_and_its_path_is_not_shown() {
+    fn an_address_has_a_host_and_is_shown_without_its_path() {
         let shown = |text: &str| text.parse::<Address>().map(|address| (address.to_string(), address.0.to_string()));
         let whole = |shown: &str, whole: &str| Ok((shown.to_owned(), whole.to_owned()));
         assert_eq!(

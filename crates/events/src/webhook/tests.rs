@@ -1,4 +1,4 @@
-//! The webhook against servers of its own, with TLS and without: what is tried again, what is given up, whom it trusts.
+//! The webhook against test servers with TLS and without: retries, dropped messages, trusted certificates.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,16 +11,16 @@ use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::super::alerts::Turn;
+use super::super::alerts::Transition;
 use super::*;
 
 const QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
 
-/// A request: its head in small letters, and its body.
+/// A request: its head in lower case, and its body.
 type Request = (String, Value);
 
-/// A server that answers each request as `answers` says and goes on with the last one, on connections as `wrap` makes them: its address and
-/// port, and the requests. Connections on which nothing is asked are passed over.
+/// Starts a server and returns its port and the requests it receives. The server answers with `answers` in order and
+/// repeats the last one. `wrap` wraps each connection; connections without a request are skipped.
 fn serve<S: Read + Write>(
     answers: &'static [&'static str],
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
@@ -55,13 +55,13 @@ fn read(stream: &mut impl BufRead) -> io::Result<Request> {
     Ok((head, serde_json::from_slice(&body)?))
 }
 
-/// The same without TLS.
+/// Starts a server without TLS and returns its URL and the requests it receives.
 fn server(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Request>) {
     let (port, requests) = serve(answers, |stream| stream);
     (format!("http://127.0.0.1:{port}/hook"), requests)
 }
 
-/// A certificate for `name` that is its own authority, in a folder that goes away with it.
+/// A self-signed certificate, in a folder that is removed with it.
 struct Certificate {
     folder: TempDir,
 }
@@ -82,7 +82,7 @@ impl Certificate {
         self.folder.path().join("server.crt")
     }
 
-    /// A server that shows it.
+    /// Starts a server that presents the certificate.
     fn server(&self, answers: &'static [&'static str]) -> (u16, mpsc::Receiver<Request>) {
         let key = self.folder.path().join("server.key");
         let identity = tls::Files { certificate: self.path(), key, client_ca: None }.read().expect("they fit");
@@ -93,7 +93,7 @@ impl Certificate {
 }
 
 fn change(cause: &str) -> Change {
-    Change { state: Turn::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
+    Change { state: Transition::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
 }
 
 fn quick(address: &str) -> Webhook {
@@ -122,7 +122,7 @@ fn wait_for(webhook: &Webhook, done: impl Fn(&WebhookHealth) -> bool) -> Webhook
 }
 
 #[test]
-fn what_is_not_taken_is_sent_again_and_everything_arrives_in_order() {
+fn failed_messages_are_sent_again_and_all_arrive_in_order() {
     let (address, requests) = server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
     let webhook = quick(&address);
     webhook.send(7, &[change("one"), change("two")]);
@@ -147,7 +147,7 @@ fn what_is_not_taken_is_sent_again_and_everything_arrives_in_order() {
 }
 
 #[test]
-fn a_message_that_is_refused_does_not_hold_up_the_others_for_ever() {
+fn a_refused_message_is_dropped_and_the_next_is_delivered() {
     let (address, requests) = server(&[
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 400 No\r\n\r\n",
@@ -166,7 +166,7 @@ fn a_message_that_is_refused_does_not_hold_up_the_others_for_ever() {
 }
 
 #[test]
-fn while_nobody_answers_the_newest_are_kept_and_nobody_waits() {
+fn without_an_answer_the_newest_are_kept_and_no_caller_waits() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let webhook = quick(&format!("http://{closed}/"));
     let began = Instant::now();
@@ -180,7 +180,7 @@ fn while_nobody_answers_the_newest_are_kept_and_nobody_waits() {
 }
 
 #[test]
-fn a_receiver_with_tls_is_told_when_its_authority_is_trusted() {
+fn a_receiver_with_tls_gets_alerts_when_its_authority_is_trusted() {
     let certificate = Certificate::new("localhost");
     let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let webhook = quick_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
@@ -193,7 +193,7 @@ fn a_receiver_with_tls_is_told_when_its_authority_is_trusted() {
 }
 
 #[test]
-fn who_shows_a_certificate_that_is_not_trusted_is_told_nothing_and_the_reason_is_told() {
+fn an_untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     let (trusted, strange, elsewhere) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
@@ -216,9 +216,9 @@ fn who_shows_a_certificate_that_is_not_trusted_is_told_nothing_and_the_reason_is
 }
 
 #[test]
-fn who_speaks_no_tls_or_sends_elsewhere_is_told_nothing_more() {
+fn a_receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
     let (port, _) = serve(&["HTTP/1.1 200 Yes\r\n\r\n"], |mut stream| {
-        // What it answers is no TLS, whatever it was asked.
+        // The answer is plain HTTP, not TLS.
         let _ = stream.write_all(b"HTTP/1.1 400 No\r\n\r\n");
         stream
     });
@@ -238,18 +238,18 @@ fn who_speaks_no_tls_or_sends_elsewhere_is_told_nothing_more() {
 }
 
 #[test]
-fn who_never_answers_is_given_up_in_time() {
+fn an_attempt_without_an_answer_ends_after_the_time_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = format!("http://{}/", listener.local_addr().expect("it has one"));
     let receiver = Receiver { address: address.parse().expect("an address"), authorities: None };
     let held = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("it connects");
         stream.write_all(b"HTTP/1.1 200 Yes\r\nX: ").expect("it listens");
-        // A byte now and then is no answer; it ends when the other side has hung up.
+        // Single bytes do not complete an answer. The loop ends when the client has closed the connection.
         while stream.write_all(b"y").is_ok() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    assert_eq!(receiver.post("{}"), Err(Failed::Later("it did not answer in time".to_owned())));
+    assert_eq!(receiver.post("{}"), Err(DeliveryError::Temporary("it did not answer in time".to_owned())));
     held.join().expect("it hung up");
 }

@@ -1,4 +1,4 @@
-//! The reading half of a connection: decodes requests, serves those that need no waiting, and starts tasks for others.
+//! The reading half of a connection: decodes requests, serves requests that never wait, and starts tasks for others.
 
 use std::io;
 use std::rc::Rc;

@@ -10,8 +10,8 @@ use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
-    Acceptance, Admission, Claim, ContentRecord, Evidence, OlderThan, Refusal, State, StoreFound, StoreInventory,
-    StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
+    Acceptance, Admission, Claim, ContentRecord, Evidence, LossRecord, OlderThan, Refusal, State, StoreFound,
+    StoreInventory, StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::content::Tag;
@@ -105,9 +105,10 @@ pub(super) async fn begin(
                  was dropped silently"
             ));
         }
+        let generation = deployment.state.generation;
+        let loss = if gave_up { Some(LossRecord::of_given_up(generation)) } else { loss };
         let record = deployment.state.by_incarnation_mut(incarnation).expect("the record was just added");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
-        let generation = deployment.state.generation;
         let unflushed_loss = unflushed_loss(deployment.state.by_incarnation(incarnation), generation);
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
             return Err(format!("clients of {name} are not told that unflushed writes may be lost"));

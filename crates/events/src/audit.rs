@@ -1,15 +1,15 @@
-//! What somebody asks to have changed, in words; what only looks is none of it.
+//! The text of the event that records a request for a change. Requests that only read have none.
 
 use control::Request;
 
-/// A change that is asked for.
+/// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// The volume that it is about, if it is about one.
+    /// The volume that the change concerns, if it concerns one.
     pub volume: Option<String>,
-    /// The device that it is about, if it is about one.
+    /// The device that the change concerns, if it concerns one.
     pub device: Option<String>,
-    /// What it is.
+    /// The change in words.
     pub what: String,
 }
 
@@ -30,7 +30,7 @@ fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
     format!("{from_bytes}..{to} bytes")
 }
 
-/// What `request` asks to have changed.
+/// The change that `request` asks for; `None` for a request that only reads.
 pub fn asked(request: &Request) -> Option<Asked> {
     let anyway = |what: &str, force: bool| if force { format!("{what}, whatever it holds") } else { what.to_owned() };
     let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard what is dirty") } else { what };
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_with_all_that_was_asked_for_and_a_look_is_none() {
+    fn a_change_is_described_with_its_arguments_and_a_read_is_none() {
         let settings =
             [("policy", "none"), ("flash_max", "1 GiB")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         let set = Request::VolumeSet { name: "v".to_owned(), settings: settings.into() };

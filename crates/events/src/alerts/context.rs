@@ -1,0 +1,109 @@
+//! Input of the alert kinds: a status sample, the limits, and state kept from earlier samples.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+
+use super::Limits;
+use super::kinds::Cause;
+
+/// Time for which failed requests are reported after the last one.
+const ERRORS_REPORTED_MS: u64 = 300_000;
+/// Length of the window in which slow reads are counted.
+const WINDOW_MS: u64 = 60_000;
+/// Slow reads in a window below which no alert is raised.
+const SLOW_READS_MIN: u64 = 3;
+
+/// Input of an alert kind.
+pub struct AlertContext<'a> {
+    /// When the sample was taken.
+    pub at_unix_ms: u64,
+    /// The sample.
+    pub status: &'a StatusReport,
+    /// The thresholds.
+    pub limits: &'a Limits,
+    /// State kept from earlier samples.
+    pub memory: &'a Memory,
+    /// Whether the kind is active for a subject. The threshold to stay active may be lower than the one to be raised.
+    pub is_active: &'a dyn Fn(Option<&str>) -> bool,
+}
+
+impl<'a> AlertContext<'a> {
+    /// The flash cache, if it is in use.
+    pub fn flash(&self) -> Option<&'a FlashReport> {
+        // Zero segments: its data core did not answer, so the report has no figures.
+        self.status.flash.as_ref().filter(|flash| flash.in_use && flash.segments > 0)
+    }
+
+    /// Volumes that are served.
+    pub fn served(&self) -> impl Iterator<Item = &'a VolumeReport> {
+        self.status.volumes.iter().filter(|volume| volume.state != VolumeState::Refused)
+    }
+
+    /// The error window of each volume.
+    pub fn error_windows(&self) -> impl Iterator<Item = (&'a str, &'a ErrorWindow)> + use<'a> {
+        self.memory.volumes.iter().map(|(name, window)| (name.as_str(), window))
+    }
+}
+
+/// For each of `volumes` its first status sentence that contains `part`, with the volume as the subject.
+pub fn sentences<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, part: &str) -> impl Iterator<Item = Cause> {
+    volumes.filter_map(move |volume| {
+        let sentence = volume.alerts.iter().find(|alert| alert.contains(part))?;
+        Some((Some(volume.name.clone()), sentence.clone()))
+    })
+}
+
+/// State kept of each volume.
+#[derive(Default)]
+pub struct Memory {
+    volumes: BTreeMap<String, ErrorWindow>,
+}
+
+/// Failed and slow requests of a volume.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorWindow {
+    /// Requests that the backing failed.
+    pub errors: u64,
+    /// Time until which the failures are reported.
+    pub reported_until_ms: u64,
+    /// Slow reads and all reads of the last whole window, if the slow ones are too many.
+    pub slow: Option<(u64, u64)>,
+    /// Start of the present window: time, slow reads, all reads.
+    minute_start: (u64, u64, u64),
+}
+
+impl Memory {
+    /// Adds a sample.
+    pub fn add_sample(&mut self, at_ms: u64, status: &StatusReport) {
+        let known: BTreeSet<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        self.volumes.retain(|name, _| known.contains(name.as_str()));
+        for volume in &status.volumes {
+            let first = ErrorWindow { minute_start: (at_ms, 0, 0), ..ErrorWindow::default() };
+            self.volumes.entry(volume.name.clone()).or_insert(first).add_sample(at_ms, volume);
+        }
+    }
+}
+
+impl ErrorWindow {
+    fn add_sample(&mut self, at_ms: u64, volume: &VolumeReport) {
+        if volume.backing_errors > self.errors {
+            self.reported_until_ms = at_ms + ERRORS_REPORTED_MS;
+        }
+        // The counter restarts at 0 when a volume is served anew.
+        self.errors = volume.backing_errors;
+        let (began, slow_before, all_before) = self.minute_start;
+        if at_ms < began.saturating_add(WINDOW_MS) && at_ms >= began {
+            return;
+        }
+        let counts = &volume.latency_counts.read;
+        // Reads past the last bound of the histogram, which is one second.
+        let slow = counts.below.last().map_or(0, |last| counts.all.saturating_sub(last.count));
+        let (slow_now, all_now) = (slow.saturating_sub(slow_before), counts.all.saturating_sub(all_before));
+        // More than one read in a hundred raises the alert; at one in two hundred or fewer it ends.
+        let share = if self.slow.is_some() { 200 } else { 100 };
+        let is_slow = slow_now >= SLOW_READS_MIN && slow_now * share > all_now;
+        self.slow = is_slow.then_some((slow_now, all_now));
+        self.minute_start = (at_ms, slow, counts.all);
+    }
+}
