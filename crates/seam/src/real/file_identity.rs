@@ -24,7 +24,17 @@ pub(super) fn file_identities(file: &File, stat: &libc::statx) -> Vec<String> {
     let uuid = if is_btrfs { None } else { uuid_of(file) };
     let birth =
         if stat.stx_mask & libc::STATX_BTIME == 0 { (0, 0) } else { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) };
-    names(uuid, u64::from_ne_bytes(number), stat.stx_ino, birth)
+    let number = u64::from_ne_bytes(number);
+    if uuid.is_none() && number == 0 {
+        return vec![name_by_path(file, stat.stx_ino)];
+    }
+    names(uuid, number, stat.stx_ino, birth)
+}
+
+/// The name of a file whose file system has no name of its own, as on FUSE: two such file systems may have one inode number.
+fn name_by_path(file: &File, inode: u64) -> String {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    format!("file:{}:{inode}", path.unwrap_or_default().display())
 }
 
 fn names(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) -> Vec<String> {
