@@ -72,6 +72,7 @@ fn sample() -> State {
         ],
         older_than: Some(OlderThan { store: OTHER_STORE.to_owned(), epoch: 44, known: 42 }),
         unclaimed: BTreeSet::from([OTHER_STORE.to_owned()]),
+        unclaimed_seen: BTreeMap::new(),
         served_beside: BTreeSet::from(["file:9f3a:1234".to_owned()]),
         wear: BTreeMap::from([(
             "nvme:serial".to_owned(),

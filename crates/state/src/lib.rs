@@ -42,7 +42,7 @@ pub use record::{
 };
 pub use replace::Step;
 pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
-pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage};
+pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, PATIENCE};
 use writer::{WriteError, Writer};

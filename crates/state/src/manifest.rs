@@ -131,15 +131,18 @@ fn unpack(packed: &[u8]) -> Result<Manifest, String> {
 fn judge_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
     let is_own = uuid_of(&current.identity) == Some(found.ownership.owner);
     let told = current.older_than.as_ref().filter(|told| is_own && told.epoch > found.ownership.epoch);
+    let seen = current.newer_copy_seen(&found.store, &found.ownership);
     let known = current
         .store(&found.store)
         .filter(|known| is_own && (known.epoch > found.ownership.epoch || known.generation > found.generation));
-    let newer = match (told, known) {
-        (Some(told), _) => format!("flash store {} was used in start {}", told.store, told.epoch),
-        (_, Some(known)) => {
-            format!("the records know it of start {}, with its devices in generation {}", known.epoch, known.generation)
-        }
-        (None, None) => return Ok(()),
+    let newer = if let Some(told) = told {
+        format!("flash store {} was used in start {}", told.store, told.epoch)
+    } else if let Some(epoch) = seen {
+        format!("this store was seen here as start {epoch} had left it")
+    } else if let Some(known) = known {
+        format!("the records know it of start {}, with its devices in generation {}", known.epoch, known.generation)
+    } else {
+        return Ok(());
     };
     Err(RebuildError::Older { store: found.store.clone(), found: found.ownership.epoch, newer })
 }
@@ -191,6 +194,12 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         host: manifest.host,
         older_than: None,
         unclaimed: current.unclaimed.iter().filter(|store| **store != found.store).cloned().collect(),
+        unclaimed_seen: current
+            .unclaimed_seen
+            .iter()
+            .filter(|(store, _)| **store != found.store)
+            .map(|(store, seen)| (store.clone(), seen.clone()))
+            .collect(),
         ..current
     };
     let record = state.store_mut(&found.store);

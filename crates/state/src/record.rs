@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
 use super::stores::StoreRecord;
-use super::trust::{OlderThan, Sabotage};
+use super::trust::{OlderThan, Sabotage, SeenStore};
 use super::{StateError, UnitRecord};
 
 /// The format that this version reads and writes.
@@ -41,6 +41,9 @@ pub struct State {
     /// claimed or given up.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unclaimed: BTreeSet<String>,
+    /// Of these, stores of another directory as they were seen last: an older copy is neither taken over nor rebuilt from.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unclaimed_seen: BTreeMap<String, SeenStore>,
     /// Backings that were served while such data was unclaimed: a rebuild brings nothing of it back for them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub served_beside: BTreeSet<String>,

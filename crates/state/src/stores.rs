@@ -11,7 +11,7 @@ use flash::Ownership;
 use serde::{Deserialize, Serialize};
 
 use super::record::{State, hex, is_zero};
-use super::trust::{Refusal, Sabotage};
+use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
 /// Openings in a row that were cut short, of which the lives are kept.
 const OPENINGS_MAX: usize = 64;
@@ -160,6 +160,15 @@ impl State {
         if self.sabotage == Sabotage::AnyStore {
             return Ok(StoreUse::Known);
         }
+        if let Some(OlderThan { store, epoch, known }) =
+            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
+        {
+            // Opening a store would make it look newer than what the directory lacks.
+            return Err(Refusal::StateOlder { store, epoch, known });
+        }
+        if let Some(known) = self.newer_copy_seen(store, ownership) {
+            return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known });
+        }
         if let Some(record) = record {
             let legacy = ownership.is_none() && record.life == 0;
             let known = is_own && record.may_be_in(ownership.life) && ownership.life != 0;
@@ -183,7 +192,33 @@ impl State {
                 found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
             }
             Sabotage::AnyState => Ok(StoreUse::Known),
-            _ => Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner) }),
+            _ => Err(Refusal::StoreForeign {
+                store: store.clone(),
+                owner: show_uuid(&ownership.owner),
+                epoch: ownership.epoch,
+            }),
+        }
+    }
+
+    /// The later start in which this store of another directory was seen, where the present copy is an older one.
+    pub(crate) fn newer_copy_seen(&self, store: &str, found: &Ownership) -> Option<u64> {
+        let seen = self.unclaimed_seen.get(store)?;
+        let is_owner = found.is_none() || Some(found.owner) == uuid_of(&seen.owner);
+        (is_owner && seen.epoch > found.epoch).then_some(seen.epoch)
+    }
+
+    /// Records a refusal that outlasts the store's next absence: this directory is an older copy until its records are
+    /// rebuilt, or the store holds data of volumes that it does not know.
+    pub fn note_store_refusal(&mut self, refusal: &Refusal) {
+        match refusal {
+            Refusal::StateOlder { store, epoch, known } => {
+                self.older_than = Some(OlderThan { store: store.clone(), epoch: *epoch, known: *known });
+            }
+            Refusal::StoreForeign { store, owner, epoch } => {
+                self.unclaimed.insert(store.clone());
+                self.unclaimed_seen.insert(store.clone(), SeenStore { owner: owner.clone(), epoch: *epoch });
+            }
+            _ => {}
         }
     }
 
@@ -322,6 +357,37 @@ mod tests {
         for ownership in [theirs, Ownership::default()] {
             assert!(matches!(state.judge_store(&found(ownership, true)), Err(Refusal::StoreForeign { .. })));
             assert_eq!(state.judge_store(&found(ownership, false)), Ok(StoreUse::New));
+        }
+    }
+
+    #[test]
+    fn older_copy_of_a_refused_foreign_store_is_not_taken_over() {
+        let mut other = State::default();
+        other.begin_life(6, 61);
+        let older = opened(&mut other, Ownership::default(), false);
+        other.begin_life(6, 62);
+        let newer = opened(&mut other, older, true);
+        let mut state = state();
+        let refused = state.judge_store(&found(newer, true)).expect_err("it holds data of another directory");
+        state.note_store_refusal(&refused);
+        for ownership in [older, Ownership::default()] {
+            let refused = state.judge_store(&found(ownership, false));
+            assert!(matches!(refused, Err(Refusal::StoreOlder { .. })), "{refused:?}");
+        }
+        assert_eq!(state.judge_store(&found(newer, false)), Ok(StoreUse::New), "its data was destaged elsewhere");
+    }
+
+    #[test]
+    fn older_state_directory_opens_no_store_until_it_is_rebuilt() {
+        let mut state = state();
+        let mut copy = state.clone();
+        state.begin_life(5, 52);
+        let second = opened(&mut state, Ownership::default(), true);
+        copy.begin_life(5, 53);
+        let refused = copy.judge_store(&found(second, true)).expect_err("the directory is older");
+        copy.note_store_refusal(&refused);
+        for (ownership, holds_data) in [(second, true), (Ownership::default(), false)] {
+            assert_eq!(copy.judge_store(&found(ownership, holds_data)), Err(refused.clone()));
         }
     }
 

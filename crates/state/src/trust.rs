@@ -91,6 +91,8 @@ pub enum Refusal {
         store: String,
         /// The directory that it names.
         owner: String,
+        /// The start of that directory which used it last.
+        epoch: u64,
     },
     /// A flash store in sight holds data of volumes that the state directory does not know, and this volume is new to it.
     Unclaimed {
@@ -175,6 +177,15 @@ pub struct Loss {
     pub store: Option<String>,
     /// Bytes of it, where they can be counted.
     pub bytes: Option<u64>,
+}
+
+/// A flash store of another state directory, as its superblocks named it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenStore {
+    /// The directory that owns it, as 32 hexadecimal digits.
+    pub owner: String,
+    /// The start of that directory which used it last.
+    pub epoch: u64,
 }
 
 /// How a state directory was found to be an older copy.
@@ -274,7 +285,7 @@ impl fmt::Display for Refusal {
                  installation, and the directory knows only of start {known}. Put the newest state directory back; or \
                  rebuild its records from the flash devices: hotset state rebuild"
             ),
-            Refusal::StoreForeign { store, owner } => write!(
+            Refusal::StoreForeign { store, owner, .. } => write!(
                 f,
                 "flash store {store} holds dirty data and belongs to state directory {owner}, not to the one in use: \
                  either that directory was lost, or the devices come from another machine. Put it back; or rebuild its \

@@ -27,7 +27,7 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
 use config::FlashConfig;
-use state::{OlderThan, Refusal, State, StoreFound, StoreUse, show_uuid};
+use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
 use terminal::log;
 use units::show_bytes;
 
@@ -159,17 +159,7 @@ impl Daemon {
     /// A state directory that was found to be an older copy stays so until its records are made anew, whatever becomes of the store that told.
     fn note_refusal(&self, refusal: &Refusal) -> Result<Unused, Failure> {
         let unused = refusal.into();
-        match refusal {
-            Refusal::StateOlder { store, epoch, known } => {
-                let older = OlderThan { store: store.clone(), epoch: *epoch, known: *known };
-                self.state.borrow_mut().change(|state| state.older_than = Some(older)).map_err(state_failed)?;
-            }
-            Refusal::StoreForeign { store, .. } => {
-                let noted = self.state.borrow_mut().change(|state| state.unclaimed.insert(store.clone()));
-                noted.map_err(state_failed)?;
-            }
-            _ => {}
-        }
+        self.state.borrow_mut().change(|state| state.note_store_refusal(refusal)).map_err(state_failed)?;
         Ok(unused)
     }
 

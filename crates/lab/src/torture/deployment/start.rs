@@ -10,8 +10,8 @@ use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
-    Acceptance, Admission, Claim, ContentRecord, Evidence, LossRecord, OlderThan, Refusal, State, StoreFound,
-    StoreInventory, StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
+    Acceptance, Admission, Claim, ContentRecord, Evidence, LossRecord, Refusal, State, StoreFound, StoreInventory,
+    StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::content::Tag;
@@ -216,13 +216,7 @@ async fn open_store(
             if !deployment.has_acted {
                 return Err(format!("the store is refused without an action of the administrator: {refusal}"));
             }
-            match refusal {
-                Refusal::StateOlder { store, epoch, known } => {
-                    deployment.state.older_than = Some(OlderThan { store, epoch, known });
-                }
-                Refusal::StoreForeign { store, .. } => drop(deployment.state.unclaimed.insert(store)),
-                _ => {}
-            }
+            deployment.state.note_store_refusal(&refusal);
             return Ok(None);
         }
     };
