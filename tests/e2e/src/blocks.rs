@@ -1,25 +1,25 @@
-//! Numbered blocks scattered over a volume `v`: a content tells how many blocks of each version it holds.
+//! Numbered blocks scattered over a volume `v`. A content shows how many blocks of each version it holds.
 
 use std::ops::Range;
 
 use crate::client::Client;
 use crate::site::Site;
 
-/// Bytes of a block.
+/// Bytes per block.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Blocks that are written.
+/// Number of written blocks.
 pub const BLOCKS: u64 = 500;
-/// Bytes of the volume.
+/// Size of the volume in bytes.
 pub const VOLUME_BYTES: u64 = 64 << 20;
 
-/// The content of a block: its number, then its version.
+/// Content of a block: its number, then its version.
 pub fn block(number: u64, version: u8) -> Vec<u8> {
     let mut block = vec![version; BLOCK_BYTES as usize];
     block[..8].copy_from_slice(&number.to_le_bytes());
     block
 }
 
-/// The offset of a block in bytes.
+/// Offset of a block in bytes.
 pub fn place(number: u64) -> u64 {
     number * 29 % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES
 }
@@ -38,17 +38,17 @@ pub fn write_some(site: &Site, numbers: Range<u64>, version: u8) {
     client.flush().expect("it flushes");
 }
 
-/// Reads the volume from a client's side.
+/// Reads the volume through a client.
 pub fn read(site: &Site) -> Vec<u8> {
     Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
 }
 
-/// Blocks of which a content holds `version`.
+/// Number of blocks in `image` that hold `version`.
 pub fn count(image: &[u8], version: u8) -> u64 {
     count_some(image, 0..BLOCKS, version)
 }
 
-/// As [`count`], of these blocks alone.
+/// Like [`count`], for these blocks only.
 pub fn count_some(image: &[u8], numbers: Range<u64>, version: u8) -> u64 {
     let holds = |number: &u64| {
         let at = place(*number) as usize;

@@ -1,4 +1,4 @@
-//! QEMU's own initiator, offered as an NBD server: so that what drives NBD drives iSCSI.
+//! QEMU's iSCSI initiator behind an NBD server, so that NBD test tools can drive iSCSI.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ impl Bridge {
         bridge
     }
 
-    /// Where it listens.
+    /// Endpoint of the NBD server.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.socket.clone())
     }

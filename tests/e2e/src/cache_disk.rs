@@ -1,9 +1,9 @@
-//! An NBD server whose disk has a volatile cache: what was written and not flushed is at the mercy of a power cut.
+//! An NBD server whose disk has a volatile cache: a power cut may lose unflushed writes.
 //!
 //! | a write | at a power cut |
 //! |---|---|
 //! | flushed, or written with FUA | stays |
-//! | not flushed | each of its 512-byte sectors on its own: kept, lost, or left as any write since the last flush had it |
+//! | not flushed | each of its 512-byte sectors independently: kept, lost, or left as any write since the last flush had it |
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,15 +17,15 @@ use crate::random::Random;
 
 /// HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES.
 const FLAGS: u16 = 1 | 4 | 8 | 32 | 64;
-/// Largest request that is taken.
+/// Largest accepted request.
 const REQUEST_MAX: usize = 64 << 20;
 
 struct Content {
-    /// What a power cut leaves for certain.
+    /// Content that certainly survives a power cut.
     durable: Vec<u8>,
-    /// What reads return.
+    /// Content that reads return.
     live: Vec<u8>,
-    /// Every version of a sector since the last flush.
+    /// All versions of each sector since the last flush.
     volatile: BTreeMap<usize, Vec<Vec<u8>>>,
     flushes: u64,
     reads: u64,
@@ -45,7 +45,7 @@ impl CacheDisk {
         CacheDisk::serve_image(socket, vec![0; bytes])
     }
 
-    /// Serves a disk that holds `image` on `socket`.
+    /// Serves a disk with the content `image` on `socket`.
     pub fn serve_image(socket: &Path, image: Vec<u8>) -> io::Result<CacheDisk> {
         let content = Content {
             durable: image.clone(),
@@ -62,7 +62,7 @@ impl CacheDisk {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = shared.clone();
-                // A client that ends or talks nonsense ends its own thread alone.
+                // A disconnect or protocol error ends only this client's thread.
                 std::thread::spawn(move || {
                     lock(&shared).clients += 1;
                     let end = converse(stream, &shared);
@@ -74,23 +74,24 @@ impl CacheDisk {
         Ok(CacheDisk { content, socket: socket.to_owned() })
     }
 
-    /// Its URI.
+    /// URI of the disk.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    /// Flushes and writes with FUA so far.
+    /// Number of flushes and FUA writes so far.
     pub fn flushes(&self) -> u64 {
         lock(&self.content).flushes
     }
 
-    /// Reads and writes so far.
+    /// Number of reads and writes so far.
     pub fn requests(&self) -> (u64, u64) {
         let content = lock(&self.content);
         (content.reads, content.writes)
     }
 
-    /// The power fails and comes back: what is on the disk then. Every client must be dead; what they sent is taken first.
+    /// Simulates a power cut and returns the disk's content after it. Every client must be dead; their sent requests
+    /// are processed first.
     pub fn cut(&self, random: &mut Random) -> Vec<u8> {
         wait_for("the last client's end", || (lock(&self.content).clients == 0).then_some(()));
         let mut content = lock(&self.content);
@@ -171,7 +172,7 @@ fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> 
                 content.flush();
                 0
             }
-            // A trim is a hint; this disk does not take it.
+            // A trim is a hint, which this disk ignores.
             4 if inside => 0,
             6 if inside && aligned => {
                 content.write(at, &vec![0; len], durable);
@@ -189,7 +190,7 @@ fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> 
     }
 }
 
-/// True when the client has chosen the export, false when it went away orderly.
+/// Negotiates; true when the client has chosen the export, false when it aborted.
 fn negotiate(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
     let _: [u8; 4] = take(stream)?;
@@ -231,7 +232,7 @@ mod tests {
     use crate::folder::Folder;
 
     #[test]
-    fn what_was_flushed_stays_and_what_was_not_is_taken_sector_by_sector() {
+    fn flushed_sectors_survive_and_others_vanish_independently() {
         let folder = Folder::new();
         let disk = CacheDisk::serve(&folder.join("s"), 1 << 20).expect("a socket can be made");
         let mut kept = 0;

@@ -10,20 +10,20 @@ use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-/// A certificate for this machine's loopback.
+/// A certificate for the loopback addresses.
 pub struct Certificate {
-    /// It and its key, in PEM form.
+    /// Certificate and key in PEM form.
     pub pem: (String, String),
     der: (CertificateDer<'static>, PrivateKeyDer<'static>),
 }
 
 impl Certificate {
-    /// Makes one that calls itself `name`.
+    /// Creates a certificate with the common name `name`.
     pub fn new(name: &str) -> Certificate {
         Certificate::made(name, |_| ())
     }
 
-    /// Makes one that ends so long from now on, or that did so long ago.
+    /// Creates a certificate that ends within the given time, or ended that long ago.
     pub fn that_ends(name: &str, within: Duration, is_over: bool) -> Certificate {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
         let since_1970 = if is_over { now - within } else { now + within };
@@ -41,7 +41,7 @@ impl Certificate {
         Certificate { pem, der: (certificate.der().clone(), key) }
     }
 
-    /// Writes it and its key as `server.crt` and `server.key`.
+    /// Writes certificate and key as `server.crt` and `server.key`.
     pub fn write(&self, folder: &Path) -> [PathBuf; 2] {
         let files = [folder.join("server.crt"), folder.join("server.key")];
         fs::write(&files[0], &self.pem.0).expect("the folder can be written");
@@ -49,7 +49,7 @@ impl Certificate {
         files
     }
 
-    /// A client that trusts it alone.
+    /// A client configuration that trusts only this certificate.
     pub fn trusted(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.0.clone()).expect("a certificate");
@@ -59,7 +59,7 @@ impl Certificate {
         Arc::new(builder.with_no_client_auth())
     }
 
-    /// A server's side of a connection, which shows it.
+    /// The server side of a TLS connection with this certificate.
     pub fn server(&self) -> impl Fn(TcpStream) -> StreamOwned<ServerConnection, TcpStream> + Send + use<> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

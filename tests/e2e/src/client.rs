@@ -1,7 +1,7 @@
-//! An NBD client of the tests' own, written from the protocol's document and sharing no code with the server, so that
-//! one mistake cannot hide in both.
+//! An NBD client for tests, written from the protocol's document. It shares no code with the server, so that one
+//! mistake cannot hide in both.
 //!
-//! Simple replies alone; requests may be pipelined.
+//! It supports simple replies only; requests may be pipelined.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
     /// A Unix socket.
@@ -19,9 +19,9 @@ pub enum Endpoint {
     Tcp(String),
 }
 
-/// What a request asks for, numbered as on the wire.
+/// Command of a request, numbered as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the protocol's own words")]
+#[allow(missing_docs, reason = "the protocol's terms")]
 pub enum Op {
     Read = 0,
     Write = 1,
@@ -31,18 +31,18 @@ pub enum Op {
     WriteZeroes = 6,
 }
 
-/// Request flag: durable when answered.
+/// Request flag: the reply promises durability.
 pub const FUA: u16 = 1;
-/// Longest silence of a server before a test calls it a hang.
+/// Longest time without a reply before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 trait Socket: Read + Write + Send {}
 impl<T: Read + Write + Send> Socket for T {}
 
-/// A connection in transmission.
+/// A connection in the transmission phase.
 pub struct Client {
     stream: BufReader<Box<dyn Socket>>,
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub size: u64,
     /// Transmission flags.
     pub flags: u16,
@@ -50,14 +50,14 @@ pub struct Client {
     expected: BTreeMap<u64, usize>,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
 pub struct Reply {
-    /// Which request it answers.
+    /// Cookie of the request.
     pub cookie: u64,
     /// 0, or the protocol's error number.
     pub error: u32,
-    /// What was read.
+    /// Data of a read.
     pub data: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ fn invalid(text: String) -> io::Error {
 }
 
 impl Client {
-    /// Connects and chooses `export`.
+    /// Connects and negotiates `export`.
     pub fn connect(endpoint: &Endpoint, export: &str) -> io::Result<Client> {
         let stream: Box<dyn Socket> = match endpoint {
             Endpoint::Unix(path) => {
@@ -129,7 +129,8 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Sends a request and returns its cookie. `data` is what is written; for other requests `len` counts.
+    /// Sends a request and returns its cookie. `data` is the payload of a write; for other requests `len` is the
+    /// length.
     pub fn send(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<u64> {
         assert!(op != Op::Write || data.len() == len, "a write of {len} bytes with {}", data.len());
         self.cookie += 1;
@@ -148,12 +149,12 @@ impl Client {
         Ok(self.cookie)
     }
 
-    /// Sends bytes as they are: for what no proper client sends.
+    /// Sends raw bytes, for invalid requests.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Waits for the next reply, whichever request it answers.
+    /// Waits for the next reply to any request.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let head = self.take(16)?;
         if head[..4] != 0x6744_6698u32.to_be_bytes() {
@@ -166,7 +167,7 @@ impl Client {
         Ok(Reply { cookie, error, data })
     }
 
-    /// One request and its answer, while nothing else is in flight.
+    /// Sends one request and waits for its reply, with no other request in flight.
     pub fn call(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<Vec<u8>> {
         let cookie = self.send(op, flags, at, len, data)?;
         let reply = self.receive()?;
@@ -187,12 +188,12 @@ impl Client {
         self.call(Op::Write, 0, at, data.len(), data).map(drop)
     }
 
-    /// Makes everything acknowledged durable.
+    /// Makes all acknowledged writes durable.
     pub fn flush(&mut self) -> io::Result<()> {
         self.call(Op::Flush, 0, 0, 0, &[]).map(drop)
     }
 
-    /// The whole export's content.
+    /// Reads the whole export.
     pub fn read_all(&mut self) -> io::Result<Vec<u8>> {
         let mut image = Vec::with_capacity(self.size as usize);
         while (image.len() as u64) < self.size {

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use crate::client::{Client, Endpoint};
 use crate::site::Site;
 
-/// Longest time that a start, a stop or anything else that is waited for may take.
+/// Timeout of a start, a stop and other waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names a deliberate fault to a daemon that was built with debug assertions.
+/// Environment variable that names a deliberate fault of a daemon with debug assertions.
 pub const SABOTAGE: &str = "HOTSET_SABOTAGE";
-/// Lines of a daemon's log in a failure's message.
+/// Lines of the daemon's log in a failure message.
 const LOG_LINES_SHOWN: usize = 40;
 
-/// A daemon, killed when dropped.
+/// A running daemon, killed when dropped.
 pub struct Daemon {
     child: Child,
     log: PathBuf,
@@ -25,7 +25,7 @@ pub struct Daemon {
     socket: PathBuf,
 }
 
-/// The binary under test: `HOTSET_BIN`, else built now in the profile of this test.
+/// The binary under test: `HOTSET_BIN`, or one built now in the profile of this test.
 pub fn binary() -> &'static PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| std::env::var_os("HOTSET_BIN").map_or_else(build, PathBuf::from))
@@ -35,7 +35,7 @@ fn build() -> PathBuf {
     // …/target/PROFILE/deps/this-test
     let test = std::env::current_exe().expect("the test knows its own path");
     let folder = test.parent().and_then(|deps| deps.parent()).expect("tests lie two folders deep");
-    let profile = match folder.file_name().and_then(|name| name.to_str()).expect("profiles have plain names") {
+    let profile = match folder.file_name().and_then(|name| name.to_str()).expect("profile names are UTF-8") {
         "debug" => "dev",
         other => other,
     };
@@ -52,43 +52,43 @@ pub fn hotset(args: &[&str]) -> Output {
     Command::new("timeout").arg("60").arg(binary()).args(args).stdin(Stdio::null()).output().expect("hotset runs")
 }
 
-/// Both outputs of a command as one text.
+/// Standard output and standard error of a command as one text.
 pub fn text_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Waits until `done` returns something.
+/// Waits until `done` returns a value.
 pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
     wait_at_most(PATIENCE, what, done)
 }
 
-/// As [`wait_for`], for what takes longer or shorter.
+/// Like [`wait_for`], with another timeout.
 pub fn wait_at_most<T>(patience: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + patience;
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
+        assert!(Instant::now() < end, "waited {patience:?} for {what}, which did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl Daemon {
-    /// Starts one and waits until its socket answers.
+    /// Starts a daemon and waits until its socket answers.
     pub fn start(site: &Site) -> Daemon {
         let mut daemon = Daemon::launch(site);
         daemon.wait_until_ready();
         daemon
     }
 
-    /// Starts one and does not wait.
+    /// Starts a daemon without waiting.
     pub fn launch(site: &Site) -> Daemon {
         fs::write(site.config(), site.config_text()).expect("the folder can be written");
         Daemon::launch_with(site, &site.config())
     }
 
-    /// As [`Daemon::launch`], with another configuration in the site's folder.
+    /// Like [`Daemon::launch`], with another configuration in the fixture's folder.
     pub fn launch_with(site: &Site, config: &Path) -> Daemon {
         let log = site.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
@@ -110,7 +110,7 @@ impl Daemon {
         Daemon { child, log, endpoint: site.endpoint(), socket: site.folder.join("control.sock") }
     }
 
-    /// Waits until its socket answers.
+    /// Waits until the daemon's socket answers.
     pub fn wait_until_ready(&mut self) {
         let (endpoint, log) = (self.endpoint.clone(), self.log.clone());
         let child = &mut self.child;
@@ -118,7 +118,7 @@ impl Daemon {
             if let Some(status) = child.try_wait().expect("the daemon is our child") {
                 panic!("the daemon ended with {status}:\n{}", fs::read_to_string(&log).unwrap_or_default());
             }
-            // An unknown export is an answer, too.
+            // A reply about an unknown export also proves that the daemon answers.
             match Client::connect(&endpoint, "\u{1}") {
                 Ok(_) => Some(()),
                 Err(error) => (error.kind() == std::io::ErrorKind::InvalidData).then_some(()),
@@ -126,54 +126,54 @@ impl Daemon {
         });
     }
 
-    /// All that it has written so far, and its predecessors in the same folder.
+    /// Log of this daemon and of its predecessors in the same folder.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process id.
+    /// Process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal by name (`TERM`, `HUP`).
+    /// Sends a signal by name (`TERM`, `HUP`).
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
         assert!(status.expect("kill runs").success(), "the daemon is gone:\n{}", self.log());
     }
 
-    /// SIGKILL; returns when it is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(mut self) {
         self.child.kill().expect("the daemon is our child");
         self.child.wait().expect("the daemon is our child");
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
         wait_for("the daemon's end", || child.try_wait().expect("the daemon is our child"))
     }
 
-    /// True while it runs.
+    /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the daemon is our child").is_none()
     }
 
-    /// SIGTERM and an orderly end.
+    /// Sends SIGTERM and checks for a clean exit.
     pub fn stop(mut self) {
         self.signal("TERM");
         let status = self.wait();
         assert!(status.success(), "the daemon ended with {status}:\n{}", self.log());
     }
 
-    /// A command that talks to this daemon; it has to succeed.
+    /// Runs a command against this daemon; it must succeed.
     pub fn command(&self, args: &[&str]) -> String {
         let output = self.try_command(args);
         assert!(output.status.success(), "hotset {args:?}: {}\n{}", output.status, text_of(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A command that talks to this daemon.
+    /// Runs a command against this daemon.
     pub fn try_command(&self, args: &[&str]) -> Output {
         let socket = self.socket.to_string_lossy();
         hotset(&[args, &["--socket", &socket]].concat())

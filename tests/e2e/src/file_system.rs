@@ -1,18 +1,18 @@
-//! A file system of a test's own on a loop device, which can be frozen: every write to it hangs until it is thawed.
+//! A private file system on a loop device, which can be frozen: all writes to it hang until it is thawed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::loop_device::LoopDevice;
 
-/// A mounted ext4 file system; thawed and unmounted when dropped.
+/// A mounted ext4 file system, thawed and unmounted when dropped.
 pub struct FileSystem {
     place: PathBuf,
     _device: LoopDevice,
 }
 
 impl FileSystem {
-    /// Makes one of `bytes` in a file, mounted at `place`; the error says why that cannot be.
+    /// Creates a file system of `bytes` in a file and mounts it at `place`; the error is the reason of a failure.
     pub fn mount(file: &Path, bytes: u64, place: &Path) -> Result<FileSystem, String> {
         let device = LoopDevice::attach(file, bytes, 512)?;
         std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
@@ -21,24 +21,24 @@ impl FileSystem {
         Ok(FileSystem { place: place.to_owned(), _device: device })
     }
 
-    /// Where it is mounted.
+    /// A path in the file system.
     pub fn join(&self, name: &str) -> PathBuf {
         self.place.join(name)
     }
 
-    /// From now on writes to it hang; until the guard is dropped.
+    /// Freezes the file system: writes to it hang until the guard is dropped.
     pub fn freeze(&self) -> Frozen<'_> {
-        run("fsfreeze", &[Path::new("--freeze"), &self.place]).expect("what may be mounted may be frozen");
+        run("fsfreeze", &[Path::new("--freeze"), &self.place]).expect("a mounted file system can be frozen");
         Frozen(self)
     }
 }
 
-/// A file system that is frozen.
+/// Guard of a frozen file system.
 pub struct Frozen<'a>(&'a FileSystem);
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        // A test that fails says why by itself.
+        // A failing test reports its own reason.
         let _ = run("fsfreeze", &[Path::new("--unfreeze"), &self.0.place]);
     }
 }
@@ -54,7 +54,7 @@ fn run(program: &str, args: &[&Path]) -> Result<(), String> {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // Nothing can be done about one that stays.
+        // A failure to unmount cannot be handled here.
         let _ = run("umount", &[Path::new("--lazy"), &self.place]);
     }
 }

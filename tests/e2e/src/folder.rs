@@ -1,4 +1,4 @@
-//! A folder of a test's own, gone when the test is done.
+//! A private folder of a test, removed when the test ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one; `HOTSET_E2E_DIR` says where, the system's temporary folder otherwise.
+    /// Creates a folder in `HOTSET_E2E_DIR`, or in the system's temporary folder.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = std::env::var_os("HOTSET_E2E_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -20,7 +20,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

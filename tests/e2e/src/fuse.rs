@@ -1,8 +1,8 @@
-//! A file system of the tests' own, in memory behind `/dev/fuse`, that can be made to hang.
+//! An in-memory FUSE file system of the tests that can be made to hang.
 //!
-//! It keeps what it is told until it is unmounted and answers one request at a time. While it hangs it takes no request from the kernel, so
-//! whoever waits for it can be killed and does nothing else, as with a server that is gone. It promises nothing for a flush at a close
-//! (`FOPEN_NOFLUSH`), for which the kernel would wait even where a process ends.
+//! It keeps its content until it is unmounted, and answers one request at a time. While it hangs it takes no requests
+//! from the kernel. Waiting processes then block in a killable state, as with an unreachable server. It sets
+//! `FOPEN_NOFLUSH`, because the kernel would otherwise wait for a flush at each close, even at the end of a process.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,13 +19,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// Where the kernel begins.
+/// Inode number of the root.
 const ROOT: u64 = 1;
 const IN_HEAD_BYTES: usize = 40;
-/// Longest write that the kernel sends, and room for one with its heads.
+/// Longest write that the kernel sends, and the buffer size for one with its headers.
 const WRITE_BYTES_MAX: u32 = 128 << 10;
 const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
-/// How often the server looks whether it is to answer, or to end.
+/// Interval at which the server checks whether it must answer or end.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const FOPEN_NOFLUSH: u32 = 1 << 5;
@@ -36,10 +36,10 @@ const RENAME_EXCHANGE: u32 = 2;
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
-/// A mounted file system; it answers again and is unmounted when this is dropped.
+/// A mounted file system, which is released from a hang and unmounted when dropped.
 pub struct Fuse {
     path: PathBuf,
-    /// Held while a request is taken and answered; true while none is.
+    /// Locked while a request is taken and answered; true while the file system hangs.
     hangs: Arc<Mutex<bool>>,
     ends: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ fn lock(hangs: &Mutex<bool>) -> MutexGuard<'_, bool> {
 }
 
 impl Fuse {
-    /// Mounts one at `path`, which is made. Prints `SKIPPED` where this user may not.
+    /// Mounts a file system at `path`, which is created. Prints `SKIPPED` where the user lacks permission.
     pub fn mount(path: &Path) -> Option<Fuse> {
         std::fs::create_dir_all(path).expect("the folder can be made");
         let mounted = OpenOptions::new().read(true).write(true).open("/dev/fuse").and_then(|device| {
@@ -72,17 +72,17 @@ impl Fuse {
         Some(Fuse { path: path.to_owned(), hangs, ends, server: Some(server) })
     }
 
-    /// Where it is mounted.
+    /// Path of the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers nothing from now on.
+    /// Stops answering requests.
     pub fn hang(&self) {
         *lock(&self.hangs) = true;
     }
 
-    /// Answers again, what has waited first.
+    /// Answers requests again, waiting ones first.
     pub fn answer(&self) {
         *lock(&self.hangs) = false;
     }
@@ -91,11 +91,11 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.answer();
-        // Lazily: a daemon may still have files open there.
+        // A lazy unmount, because a daemon may still have files open.
         let _ = unmount(&self.path, UnmountFlags::DETACH);
         self.ends.store(true, Ordering::Relaxed);
         if let Some(server) = self.server.take() {
-            // Closes the device: whoever still waits is told.
+            // Closes the device, which fails all waiting requests.
             let _ = server.join();
         }
     }
@@ -113,12 +113,12 @@ struct Node {
 
 struct Server {
     device: File,
-    /// By number; what has no name any more stays, for somebody may have it open.
+    /// Nodes by number. Unlinked nodes stay, because they may be open.
     nodes: BTreeMap<u64, Node>,
     next: u64,
 }
 
-/// A request's bytes after its head, read from the front.
+/// Body of a request, read from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -177,7 +177,7 @@ impl Server {
             }
             match self.device.read(&mut buffer) {
                 Ok(len) => self.take(&buffer[..len]),
-                // Its waiter has been killed.
+                // The waiting process was killed.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 Err(_) => return,
             }
@@ -187,7 +187,7 @@ impl Server {
     fn take(&mut self, request: &[u8]) {
         let mut head = Fields(&request[4..IN_HEAD_BYTES]);
         let (operation, unique, node) = (head.u32(), head.u64(), head.u64());
-        // Forgetting, interrupting and the end have no answer.
+        // FORGET, INTERRUPT and DESTROY have no reply.
         if matches!(operation, 2 | 36 | 38 | 42) {
             return;
         }
@@ -200,7 +200,7 @@ impl Server {
         let mut bytes = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
         bytes.extend(unique.to_ne_bytes());
         bytes.extend(body);
-        // Whoever asked may have been killed meanwhile.
+        // The requesting process may have been killed meanwhile.
         let _ = self.device.write_all(&bytes);
     }
 
@@ -328,7 +328,7 @@ impl Server {
         self.attributes_out(number)
     }
 
-    /// Names from the given one on, as many as there is room for.
+    /// Directory entries from the given offset on, as many as fit.
     fn read_folder(&mut self, number: u64, mut fields: Fields<'_>) -> Answer {
         let (_, from, room) = (fields.u64(), fields.u64() as usize, fields.u32() as usize);
         let mut bytes = Vec::new();
@@ -356,7 +356,7 @@ impl Server {
         Ok(bytes_of(&words))
     }
 
-    /// Valid for no time: the kernel asks each time.
+    /// Attributes with a validity of zero, so that the kernel requests them each time.
     fn attributes_out(&mut self, number: u64) -> Answer {
         Ok([bytes_of(&[0, 0]), self.attributes(number)?].concat())
     }

@@ -1,8 +1,8 @@
-//! A virtual machine with a real kernel and the real daemon in it, whose power can be cut.
+//! A virtual machine with a real kernel and the real daemon, whose power can be cut.
 //!
-//! QEMU emulates the processor (no KVM is needed). The machine has disks, whose servers live in the test, and one
-//! network, through which the test reaches the daemon. Everything else is an initramfs: busybox, the kernel's modules, the
-//! daemon and its libraries.
+//! QEMU emulates the CPU, so no KVM is needed. The machine has disks whose servers live in the test, and one network
+//! through which the test reaches the daemon. All else is an initramfs: busybox, kernel modules, the daemon and its
+//! libraries.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::daemon::{SABOTAGE, wait_at_most};
 use crate::kernel::{self, BOOT_PATIENCE, Kernel};
 use crate::tool::tool;
 
-/// What the daemon in the guest is told. `/dev/vda` is the first of the disks.
+/// Configuration of the daemon in the guest. `/dev/vda` is the first disk.
 const CONFIG: &str = r#"
 [state]
 directory = "/state"
@@ -29,7 +29,8 @@ name = "v"
 backing = "/dev/vda"
 "#;
 
-/// More of it for a machine of four disks: the backing, two flash devices, and a file system with the state directory.
+/// Additional configuration for a machine with four disks: the backing, two flash devices, and a file system with the
+/// state directory.
 const FLASH: &str = r#"
 [flash]
 devices = ["/dev/vdb", "/dev/vdc"]
@@ -58,15 +59,15 @@ echo GUEST-FAILED
 poweroff -f
 "#;
 
-/// What a guest boots from.
+/// Kernel and initramfs of a guest.
 pub struct Image {
     kernel: PathBuf,
     initramfs: PathBuf,
 }
 
 impl Image {
-    /// Packs `daemon` with the kernel into `folder`; `flash`: for a machine with flash devices; `sabotage` names a
-    /// fault that it is to have.
+    /// Packs `daemon` with the kernel into `folder`. With `flash` the machine has flash devices; `sabotage` names a
+    /// deliberate fault.
     pub fn build(folder: &Path, kernel: &Kernel, daemon: &Path, flash: bool, sabotage: Option<&str>) -> Image {
         let root = folder.join("root");
         for name in ["bin", "proc", "sys", "dev", "state", "tmp"] {
@@ -93,7 +94,7 @@ impl Image {
     }
 }
 
-/// The shared libraries that a program loads.
+/// Shared libraries of a program.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let text = tool("ldd").arg(program).ok();
     let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
@@ -108,9 +109,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots one on the disks served at these sockets, and waits until its daemon listens.
+    /// Boots a guest on the disks served at these sockets, and waits until its daemon listens.
     pub fn boot(image: &Image, disks: &[PathBuf], console: &Path) -> Guest {
-        // The port is free a moment later, too: nobody else asks for ports of this range at random.
+        // The port stays free: no other process picks ports of this range at random.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port is free").port();
         let _ = fs::remove_file(console);
         let mut command = Command::new("qemu-system-x86_64");
@@ -138,17 +139,17 @@ impl Guest {
         guest
     }
 
-    /// The daemon in the guest.
+    /// Endpoint of the daemon in the guest.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::Tcp(format!("127.0.0.1:{}", self.port))
     }
 
-    /// The guest's console so far.
+    /// Console output of the guest so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
     }
 
-    /// Cuts the power; returns when nothing of the guest can reach the disk any more.
+    /// Cuts the power; returns when the guest can no longer reach its disks.
     pub fn cut(mut self) {
         self.child.kill().expect("qemu is our child");
         self.child.wait().expect("qemu is our child");

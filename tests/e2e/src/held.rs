@@ -1,4 +1,4 @@
-//! One thread of a daemon that stands still.
+//! Stops single threads of a daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,29 @@ use held::Held;
 
 use crate::daemon::Daemon;
 
-/// Holds the daemon's control thread, its first one. None, with the reason printed, where threads of others may not be held.
+/// Stops the daemon's control thread, its first one. Returns `None` and prints the reason where threads of other
+/// processes cannot be stopped.
 pub fn control(daemon: &Daemon) -> Option<Held> {
     thread(daemon, daemon.pid())
 }
 
-/// The same with its first data core.
+/// Stops the daemon's first data core thread.
 pub fn core(daemon: &Daemon) -> Option<Held> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("the daemon runs");
     let is_core = |task: &Path| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == "core-0");
     let tasks = tasks.map(|task| task.expect("an entry").path()).filter(|task| is_core(task));
     let number = |task: PathBuf| task.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
-    // Those that the kernel has made for it since are called the same.
-    thread(daemon, tasks.filter_map(number).min().expect("it has one"))
+    // Kernel workers that the thread created later have the same name and higher numbers.
+    thread(daemon, tasks.filter_map(number).min().expect("the daemon has a data core"))
 }
 
 fn thread(daemon: &Daemon, number: u32) -> Option<Held> {
     match Held::thread(daemon.pid(), number) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // It has said why.
-            eprintln!("SKIPPED: threads of other processes may not be held here");
+            // The error has been printed already.
+            eprintln!("SKIPPED: threads of other processes cannot be stopped here");
             None
         }
-        held => Some(held.expect("python3 is there")),
+        held => Some(held.expect("python3 is installed")),
     }
 }

@@ -1,4 +1,5 @@
-//! An HTTP client of the tests' own: one request a connection, and every answer is held against the daemon's own document.
+//! An HTTP client for tests: one request per connection, and every reply is checked against the daemon's OpenAPI
+//! document.
 
 use std::cell::OnceCell;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,12 +13,12 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 
-/// Longest silence of a server before a test calls it a hang.
+/// Longest time without a reply before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the document is.
+/// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
-/// What a request goes over.
+/// Transport of a request.
 trait Wire: Read + Write {}
 
 impl<T: Read + Write> Wire for T {}
@@ -27,29 +28,29 @@ type Connection = BufReader<Box<dyn Wire>>;
 /// A daemon's HTTP interface.
 pub struct Http {
     address: String,
-    /// With TLS, and whom it trusts; without it is plain.
+    /// TLS configuration with the trusted certificates; `None` for plain HTTP.
     tls: Option<Arc<ClientConfig>>,
     document: OnceCell<Value>,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its status.
+    /// Status code.
     pub status: u16,
-    /// Names in small letters, and values.
+    /// Header names in lower case, with their values.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// Body.
     pub body: String,
 }
 
 impl Reply {
-    /// A header's value, empty where there is none.
+    /// Value of a header, or an empty text.
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
     }
 
-    /// Its body as JSON; problems have to say so and name their status.
+    /// Body as JSON. An error status requires a problem document that repeats it.
     pub fn json(&self) -> Value {
         let value: Value = serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body));
         if self.status >= 400 {
@@ -62,51 +63,51 @@ impl Reply {
 }
 
 impl Http {
-    /// The interface of `daemon`, whose configuration gives it one.
+    /// The HTTP interface of `daemon`, which must be configured.
     pub fn of(daemon: &Daemon) -> Http {
         let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
         Http::at(status["api"].as_str().expect("it says where"))
     }
 
-    /// Another server's; only [`Http::send`] asks without holding answers against a document.
+    /// The HTTP interface of another server. Only [`Http::send`] works without an OpenAPI document.
     pub fn at(address: &str) -> Http {
         Http { address: address.to_owned(), tls: None, document: OnceCell::new() }
     }
 
-    /// The same over TLS.
+    /// The same interface over TLS.
     pub fn over(self, tls: Arc<ClientConfig>) -> Http {
         Http { tls: Some(tls), ..self }
     }
 
-    /// Where it is.
+    /// Address of the interface.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Asks under its own address. Further headers are whole lines.
+    /// Sends a request to the interface's own address. Each of `headers` is a whole line.
     pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Reply {
         let reply = self.send(method, path, headers, body).expect("it answers");
         self.check(method, path, &reply);
         reply
     }
 
-    /// Asks for what can be read by anybody here.
+    /// Reads a path that needs no token here.
     pub fn get(&self, path: &str) -> Reply {
         self.ask("GET", path, &[], "")
     }
 
-    /// The same with a token and, if there is one, a body in JSON.
+    /// Sends a request with a token and, optionally, a JSON body.
     pub fn ask_as(&self, token: &str, method: &str, path: &str, body: &str) -> Reply {
         self.ask(method, path, &[&format!("Authorization: Bearer {token}"), "Content-Type: application/json"], body)
     }
 
-    /// Asks, and holds the answer against nothing.
+    /// Sends a request without checking the reply against the document.
     pub fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<Reply> {
         let mut stream = self.begin(method, path, headers, body)?;
         read(&mut stream)
     }
 
-    /// Follows the stream.
+    /// Subscribes to the event stream.
     pub fn follow(&self, path: &str, headers: &[&str]) -> Follower {
         let mut stream = self.begin("GET", path, headers, "").expect("it takes the request");
         let (status, _) = read_head(&mut stream).expect("it answers");
@@ -114,13 +115,13 @@ impl Http {
         Follower { stream, text: String::new() }
     }
 
-    /// The status alone, of what may have no end.
+    /// Returns only the status, for responses that may not end.
     pub fn status_of(&self, path: &str) -> u16 {
         let head = self.begin("GET", path, &[], "").and_then(|mut stream| read_head(&mut stream));
         head.expect("it answers").0
     }
 
-    /// A connection on which several things can be asked for, one after the other.
+    /// Opens a connection for several requests in sequence.
     pub fn keep(&self) -> io::Result<Kept<'_>> {
         Ok(Kept { http: self, stream: self.connect()? })
     }
@@ -149,18 +150,19 @@ impl Http {
         }
         headers.iter().for_each(|header| request += &format!("{header}\r\n"));
         request += &format!("Content-Length: {}\r\n\r\n", body.len());
-        // Who refuses a request may hang up before all of it was sent, and has answered all the same.
+        // A server that refuses a request may close the connection early, and its reply is still valid.
         let _ = stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
     }
 
-    /// What is answered has to be in the document.
+    /// Checks that the reply's status is documented.
     fn check(&self, method: &str, path: &str, reply: &Reply) {
         if path != DOCUMENT && !self.is_documented(method, path, reply.status) {
             panic!("{method} {path}: {} is not documented", reply.status);
         }
     }
 
-    /// True when the document knows this status of this route; of what is no route, 404, 405 and what refuses everything are known.
+    /// True when the document lists this status for this route. For other paths 404, 405 and general refusals are
+    /// allowed.
     pub fn is_documented(&self, method: &str, path: &str, status: u16) -> bool {
         let document = self.document.get_or_init(|| self.send("GET", DOCUMENT, &[], "").expect("it answers").json());
         let path = path.split('?').next().unwrap_or_default();
@@ -170,7 +172,7 @@ impl Http {
             pattern.len() == path.len() && pattern.iter().zip(&path).all(fits)
         };
         let paths = document["paths"].as_object().expect("a document has paths");
-        // What is written out goes before what stands for anything.
+        // Exact paths take precedence over patterns.
         let mut found: Vec<_> = paths.iter().filter(|(pattern, _)| fits(pattern)).collect();
         found.sort_by_key(|(pattern, _)| pattern.matches('{').count());
         let operation = found.first().and_then(|(_, item)| item.get(method.to_lowercase()));
@@ -181,28 +183,28 @@ impl Http {
     }
 }
 
-/// A connection that is kept.
+/// A kept-alive connection.
 pub struct Kept<'a> {
     http: &'a Http,
     stream: Connection,
 }
 
 impl Kept<'_> {
-    /// Asks for what can be read by anybody here.
+    /// Reads a path that needs no token here.
     pub fn get(&mut self, path: &str) -> io::Result<Reply> {
         self.http.write(self.stream.get_mut(), "GET", path, &[], "");
         read(&mut self.stream)
     }
 }
 
-/// Somebody who follows the stream.
+/// A subscriber of the event stream.
 pub struct Follower {
     stream: Connection,
     text: String,
 }
 
 impl Follower {
-    /// The next event: its name and its data.
+    /// Returns the next event: its name and its data.
     pub fn event(&mut self) -> (String, Value) {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -211,7 +213,8 @@ impl Follower {
                 self.text = rest.to_owned();
                 return event;
             }
-            let chunk = read_chunk(&mut self.stream).expect("the stream goes on").expect("the stream goes on");
+            let chunk =
+                read_chunk(&mut self.stream).expect("the stream does not end").expect("the stream does not end");
             self.text.push_str(&String::from_utf8(chunk).expect("text"));
         }
     }

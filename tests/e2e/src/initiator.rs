@@ -1,19 +1,19 @@
-//! An iSCSI initiator of the tests' own, written from RFC 7143 and sharing no code with the target, so that one mistake cannot hide in
-//! both.
+//! An iSCSI initiator for tests, written from RFC 7143. It shares no code with the target, so that one mistake cannot
+//! hide in both.
 //!
-//! One connection, no digests, and data to the target only when it asks for it (R2T); commands may be pipelined.
+//! It uses one connection and no digests, and sends data only on R2T; commands may be pipelined.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest silence of a target before a test calls it a hang.
+/// Longest time without a reply before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HEADER_BYTES: usize = 48;
 const NONE: u32 = 0xffff_ffff;
 const LOGIN_ROUNDS_MAX: usize = 10;
-/// What the target may put into one PDU to us.
+/// Largest data segment that the target may send.
 const SEGMENT_BYTES_MAX: usize = 256 << 10;
 
 /// A session of one connection.
@@ -32,33 +32,33 @@ struct Waiting {
     lun: [u8; 8],
 }
 
-/// What came back.
+/// A message of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The end of a command.
     Done(Done),
-    /// A ping came back: its tag.
+    /// Reply to a ping, with its tag.
     Pong(u32),
-    /// The end of a task management function: its tag and response (0: done).
+    /// End of a task management function: its tag and response (0: done).
     Managed(u32, u8),
-    /// An asynchronous message: its event.
+    /// An asynchronous message with its event.
     Event(u8),
     /// Logged out.
     LoggedOut,
-    /// A PDU of ours was rejected: the reason.
+    /// A rejected PDU, with the reason.
     Rejected(u8),
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Which command.
+    /// Tag of the command.
     pub tag: u32,
     /// SAM's status: 0 is good, 2 check condition, 0x18 reservation conflict, 0x40 aborted.
     pub status: u8,
-    /// What was read.
+    /// Data of a read.
     pub data: Vec<u8>,
-    /// Sense data, without their length.
+    /// Sense data without their length field.
     pub sense: Vec<u8>,
 }
 
@@ -89,7 +89,7 @@ fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A unit's address on the wire.
+/// LUN in its wire format.
 pub fn lun(number: u16) -> [u8; 8] {
     let mut lun = [0; 8];
     lun[..2].copy_from_slice(&if number < 256 { number } else { 0x4000 | number }.to_be_bytes());
@@ -127,9 +127,9 @@ impl Initiator {
         let mut text: Vec<u8> = keys.iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect();
         for _ in 0..LOGIN_ROUNDS_MAX {
             let mut header = [0; HEADER_BYTES];
-            // From operational negotiation straight on to the full feature phase.
+            // Transition from operational negotiation to the full feature phase.
             header[..2].copy_from_slice(&[0x43, 0x80 | 1 << 2 | 3]);
-            header[9] = 0x80; // a random ISID, told apart by its last bytes
+            header[9] = 0x80; // a random ISID; its last bytes differ
             header[10..14].copy_from_slice(&isid.to_be_bytes());
             header[24..28].copy_from_slice(&session.command_number.to_be_bytes());
             header[28..32].copy_from_slice(&session.expected_status.to_be_bytes());
@@ -137,17 +137,17 @@ impl Initiator {
             let answer = session.receive()?;
             if answer.header[0] != 0x23 || answer.header[36] != 0 {
                 let told = (answer.header[0], answer.header[36], answer.header[37]);
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("log-in refused: {told:02x?}")));
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("login refused: {told:02x?}")));
             }
             session.expected_status = answer.number(24).wrapping_add(1);
             if answer.header[1] & 0x83 == 0x83 {
                 return Ok(session);
             }
         }
-        Err(invalid("the log-in does not end".to_owned()))
+        Err(invalid("the login does not end".to_owned()))
     }
 
-    /// Sends a command; its tag.
+    /// Sends a command; returns its tag.
     pub fn start(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<u32> {
         let tag = self.tag();
         let mut header = self.header(0x01, 0x80, tag);
@@ -161,7 +161,7 @@ impl Initiator {
         Ok(tag)
     }
 
-    /// Sends a ping; its tag.
+    /// Sends a ping; returns its tag.
     pub fn ping(&mut self) -> io::Result<u32> {
         let tag = self.tag();
         let mut header = self.header(0x40, 0x80, tag);
@@ -170,7 +170,7 @@ impl Initiator {
         Ok(tag)
     }
 
-    /// Sends a task management function (1: abort task, 5: logical unit reset) about a command; its tag.
+    /// Sends a task management function (1: abort task, 5: logical unit reset) about a command; returns its tag.
     pub fn manage(&mut self, function: u8, lun: [u8; 8], about: u32) -> io::Result<u32> {
         let tag = self.tag();
         let mut header = self.header(0x42, 0x80 | function, tag);
@@ -180,21 +180,21 @@ impl Initiator {
         Ok(tag)
     }
 
-    /// Asks to be logged out; [`Answer::LoggedOut`] follows.
+    /// Requests a logout; [`Answer::LoggedOut`] follows.
     pub fn log_out(&mut self) -> io::Result<()> {
         let tag = self.tag();
         let header = self.header(0x46, 0x80, tag);
         self.send(header, &[])
     }
 
-    /// The next thing that comes back.
+    /// Waits for the next message of the target.
     pub fn answer(&mut self) -> io::Result<Answer> {
         loop {
             let pdu = self.receive()?;
             let tag = pdu.number(16);
             let opcode = pdu.header[0] & 0x3f;
             let has_status = opcode != 0x31 && (opcode != 0x25 || pdu.header[1] & 1 != 0);
-            // A ping of the target's own does not advance the status's number.
+            // A ping from the target does not advance the status number.
             if has_status && !(opcode == 0x20 && tag == NONE) {
                 self.expected_status = pdu.number(24).wrapping_add(1);
             }
@@ -202,7 +202,8 @@ impl Initiator {
                 0x20 if tag == NONE => self.pong(&pdu)?,
                 0x20 => return Ok(Answer::Pong(tag)),
                 0x21 => {
-                    let waiting = self.waiting.remove(&tag).ok_or_else(|| invalid(format!("nobody asked {tag:x}")))?;
+                    let waiting =
+                        self.waiting.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
                     let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
                     return Ok(Answer::Done(Done { tag, status: pdu.header[3], data: waiting.data, sense }));
                 }
@@ -210,13 +211,14 @@ impl Initiator {
                 0x25 => {
                     let done = pdu.header[1] & 1 != 0;
                     let at = pdu.number(40) as usize;
-                    let waiting = self.waiting.get_mut(&tag).ok_or_else(|| invalid(format!("nobody asked {tag:x}")))?;
+                    let waiting =
+                        self.waiting.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
                     if waiting.data.len() != at {
-                        return Err(invalid(format!("data for {at} where {} come next", waiting.data.len())));
+                        return Err(invalid(format!("data at offset {at} instead of {}", waiting.data.len())));
                     }
                     waiting.data.extend_from_slice(&pdu.data);
                     if done {
-                        let waiting = self.waiting.remove(&tag).expect("it was just there");
+                        let waiting = self.waiting.remove(&tag).expect("a waiting command");
                         let status = pdu.header[3];
                         return Ok(Answer::Done(Done { tag, status, data: waiting.data, sense: Vec::new() }));
                     }
@@ -230,7 +232,7 @@ impl Initiator {
         }
     }
 
-    /// A command to its end. What else comes meanwhile is lost.
+    /// Runs a command to its end; other messages in between are dropped.
     pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
         let tag = self.start(lun, cdb, out, read)?;
         loop {
@@ -242,7 +244,7 @@ impl Initiator {
         }
     }
 
-    /// As [`Initiator::command`]; unit attentions are passed over.
+    /// Like [`Initiator::command`], but retries after unit attentions.
     pub fn ask(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
         loop {
             let done = self.command(lun, cdb, out, read)?;
@@ -252,7 +254,7 @@ impl Initiator {
         }
     }
 
-    /// READ (16) or WRITE (16) of blocks of 512 bytes.
+    /// CDB of READ (16) or WRITE (16) with blocks of 512 bytes.
     pub fn transfer(opcode: u8, block: u64, blocks: u32) -> [u8; 16] {
         let mut cdb = [0; 16];
         cdb[0] = opcode;
@@ -271,12 +273,12 @@ impl Initiator {
         self.ask(lun, &Self::transfer(0x8a, block, (data.len() / 512) as u32), data, 0)
     }
 
-    /// SYNCHRONIZE CACHE (10) of everything.
+    /// SYNCHRONIZE CACHE (10) of the whole unit.
     pub fn flush(&mut self, lun: [u8; 8]) -> io::Result<Done> {
         self.ask(lun, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)
     }
 
-    /// Compares what lies at a block with `old`, and writes `new` there if it is the same.
+    /// Compares a block with `old`, and writes `new` if they are equal.
     pub fn compare_and_write(&mut self, lun: [u8; 8], block: u64, old: &[u8], new: &[u8]) -> io::Result<Done> {
         let mut cdb = [0; 16];
         cdb[0] = 0x89;
@@ -285,15 +287,15 @@ impl Initiator {
         self.ask(lun, &cdb, &[old, new].concat(), 0)
     }
 
-    /// Bytes as they are, for what no client would send.
+    /// Sends raw bytes, for invalid requests.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
     fn give(&mut self, wanted: &Pdu) -> io::Result<()> {
         let (tag, at, len) = (wanted.number(16), wanted.number(40) as usize, wanted.number(44) as usize);
-        let waiting = self.waiting.get(&tag).ok_or_else(|| invalid(format!("data for nobody: {tag:x}")))?;
-        let out = waiting.out.get(at..at + len).ok_or_else(|| invalid(format!("data past the end: {at} + {len}")))?;
+        let waiting = self.waiting.get(&tag).ok_or_else(|| invalid(format!("R2T for unknown tag {tag:x}")))?;
+        let out = waiting.out.get(at..at + len).ok_or_else(|| invalid(format!("R2T past the end: {at} + {len}")))?;
         let (out, lun) = (out.to_vec(), waiting.lun);
         let mut chunks = out.chunks(64 << 10).enumerate().peekable();
         while let Some((index, chunk)) = chunks.next() {

@@ -1,4 +1,4 @@
-//! A kernel package, unpacked and not installed, and what a guest boots from beside it.
+//! An unpacked kernel package, and the parts of a guest's boot image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::tool::tool;
 
-/// Longest time that a boot may take: 5 to 15 s on an emulated processor, several times that on a busy machine.
+/// Timeout of a boot: 5 to 15 s on an emulated CPU, several times that on a busy machine.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a guest's kernel is told. On a busy machine the emulated timer is too late for the kernel's check of it, which then gives up.
+/// Command line of a guest's kernel. On a busy machine the emulated timer may fail the kernel's timer check, so that
+/// check is off.
 pub const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check";
 
 /// An unpacked kernel package.
@@ -19,7 +20,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The one that `scripts/guest-kernel` has unpacked.
+    /// The package that `scripts/guest-kernel` has unpacked.
     pub fn open() -> Kernel {
         let folder = std::env::var_os("HOTSET_GUEST").map(PathBuf::from);
         let folder = folder.expect(
@@ -29,17 +30,17 @@ impl Kernel {
         Kernel { folder, version }
     }
 
-    /// The folder that it was unpacked into.
+    /// Folder of the unpacked package.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The kernel itself.
+    /// Path of the kernel image.
     pub fn image(&self) -> PathBuf {
         self.folder.join(format!("boot/vmlinuz-{}", self.version))
     }
 
-    /// Copies modules, each after those it needs, to `to`, named in the order in which they are to be loaded.
+    /// Copies modules to `to`, with their dependencies, named in load order.
     pub fn put_modules(&self, names: &[&str], to: &Path) {
         let mut found: Vec<PathBuf> = Vec::new();
         for name in names {
@@ -61,7 +62,7 @@ impl Kernel {
     }
 }
 
-/// Packs `root`, whose `init` is made a program, into an initramfs beside it.
+/// Packs `root`, whose `init` is made executable, into an initramfs beside it.
 pub fn pack(root: &Path) -> PathBuf {
     tool("chmod").arg("755").arg(root.join("init")).ok();
     tool("sh").arg("-c").arg("find . | cpio --quiet -o -H newc > ../initramfs").within(root).ok();
@@ -70,6 +71,6 @@ pub fn pack(root: &Path) -> PathBuf {
 
 fn only_entry(folder: &Path) -> String {
     let mut entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let entry = entries.next().expect("the kernel package has modules").expect("it can be read");
+    let entry = entries.next().expect("the kernel package has modules").expect("a readable folder");
     entry.file_name().to_string_lossy().into_owned()
 }

@@ -1,7 +1,7 @@
-//! What a crash may and may not take away, sector by sector.
+//! The sector contents that may exist after a crash.
 //!
-//! A sector may hold what the last flushed write left there or anything written later, and nothing else. A block that was
-//! only ever written whole is wholly one write's.
+//! A sector may hold the last flushed write or any later one, and nothing else. A block that was only ever written
+//! whole must hold a single write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,34 +13,34 @@ pub const BLOCK_SECTORS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// The newest write that a flush has covered; 0 is the fresh volume.
+    /// Newest write covered by a flush; 0 is the fresh volume.
     flushed: u64,
-    /// The newest write that was sent, answered or not.
+    /// Newest write sent, answered or not.
     sent: u64,
-    /// The newest write that was answered.
+    /// Newest acknowledged write.
     acknowledged: u64,
-    /// The newest write that was answered with an error: it may have happened.
+    /// Newest write answered with an error; it may have happened.
     failed: u64,
 }
 
-/// What is known of a volume that one writer writes.
+/// Writes of a single writer to a volume.
 #[derive(Debug)]
 pub struct Ledger {
     sectors: Vec<State>,
-    /// Writes of zeroes to a sector, by their sequence: they leave no mark in the content.
+    /// Writes of zeroes per sector, by sequence number: they leave no mark in the content.
     zeroes: BTreeMap<u64, Vec<u64>>,
-    /// Answered writes that no flush has covered yet.
+    /// Acknowledged writes not yet covered by a flush.
     held: Vec<(u64, u64, u64)>,
-    /// How many were taken off the front of `held`, ever.
+    /// Number of entries ever removed from the front of `held`.
     settled: u64,
     sequence: u64,
-    /// True where the storage below may be torn inside a block (a power cut above a disk of 512-byte sectors).
+    /// True where the storage may tear a block (a power cut on a disk with 512-byte sectors).
     tears: bool,
 }
 
-/// A broken promise.
+/// A violated promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are what the message says")]
+#[allow(missing_docs, reason = "the message explains the fields")]
 pub enum Fault {
     Lost { sector: u64, flushed: u64, found: u64 },
     Foreign { sector: u64, of: u64 },
@@ -55,23 +55,23 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Lost { sector, flushed, found } => {
-                write!(f, "sector {sector}: write {flushed} was flushed, {found} is there")
+                write!(f, "sector {sector}: write {flushed} was flushed, {found} was found")
             }
             Fault::Foreign { sector, of } => write!(f, "sector {sector} holds data of sector {of}"),
             Fault::Invented { sector, sequence } => {
                 write!(f, "sector {sector} holds write {sequence}, which was never sent to it")
             }
-            Fault::Garbage { sector } => write!(f, "sector {sector} holds no write whole"),
+            Fault::Garbage { sector } => write!(f, "sector {sector} holds no intact write"),
             Fault::Torn { block, sequences } => write!(f, "block {block} is torn between writes {sequences:?}"),
             Fault::Stale { sector, acknowledged, found } => {
-                write!(f, "sector {sector}: write {acknowledged} was acknowledged, {found} is read")
+                write!(f, "sector {sector}: write {acknowledged} was acknowledged, {found} was read")
             }
             Fault::Size { expected, found } => write!(f, "{found} bytes instead of {expected}"),
         }
     }
 }
 
-/// How many answered writes a flush will cover.
+/// Number of acknowledged writes that a flush covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u64);
 
@@ -82,22 +82,22 @@ impl Ledger {
         Ledger { sectors, zeroes: BTreeMap::new(), held: Vec::new(), settled: 0, sequence: 0, tears }
     }
 
-    /// Sectors of the volume.
+    /// Number of sectors.
     pub fn len(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// True for a volume of no size.
+    /// True for a volume of size 0.
     pub fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
 
-    /// Writes in all so far.
+    /// Number of writes so far.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Before a write of `count` sectors at `at` is sent: its sequence number.
+    /// Records that a write of `count` sectors at `at` is about to be sent; returns its sequence number.
     pub fn send(&mut self, at: u64, count: u64, zeroes: bool) -> u64 {
         self.sequence += 1;
         for sector in at..at + count {
@@ -109,7 +109,7 @@ impl Ledger {
         self.sequence
     }
 
-    /// After its answer.
+    /// Records the acknowledgement of a write.
     pub fn acknowledge(&mut self, at: u64, count: u64, sequence: u64, durable: bool) {
         for sector in at..at + count {
             let state = &mut self.sectors[sector as usize];
@@ -123,19 +123,19 @@ impl Ledger {
         }
     }
 
-    /// After an answer that was an error.
+    /// Records the failure of a write.
     pub fn fail(&mut self, at: u64, count: u64, sequence: u64) {
         for state in &mut self.sectors[at as usize..(at + count) as usize] {
             state.failed = state.failed.max(sequence);
         }
     }
 
-    /// Before a flush is sent, on whichever connection: it covers all that was answered by now.
+    /// Records that a flush is about to be sent on any connection; it covers all writes acknowledged so far.
     pub fn flush_begins(&self) -> Mark {
         Mark(self.settled + self.held.len() as u64)
     }
 
-    /// After its answer.
+    /// Records the acknowledgement of a flush.
     pub fn flush_ends(&mut self, mark: Mark) {
         let covered = mark.0.saturating_sub(self.settled) as usize;
         for (at, count, sequence) in self.held.drain(..covered) {
@@ -146,8 +146,8 @@ impl Ledger {
         self.settled += covered as u64;
     }
 
-    /// Checks what was read, with no crash and nothing in flight there: exactly the newest acknowledged writes. A sector whose
-    /// newest write failed is not judged.
+    /// Checks the content of a read without a crash and without concurrent writes: exactly the newest acknowledged
+    /// writes. A sector whose newest write failed is skipped.
     pub fn check_read(&self, at: u64, bytes: &[u8]) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (sector, content) in (at..).zip(bytes.chunks(SECTOR)) {
@@ -168,7 +168,7 @@ impl Ledger {
         faults
     }
 
-    /// Checks the whole volume after a crash. What is found becomes the state to go on from.
+    /// Checks the whole volume after a crash. The content found becomes the new state.
     pub fn check_after_crash(&mut self, image: &[u8]) -> Vec<Fault> {
         let expected = self.len() * SECTOR as u64;
         if image.len() as u64 != expected {
@@ -195,7 +195,7 @@ impl Ledger {
         faults
     }
 
-    /// The sequence of what was found in a sector, if it may be there.
+    /// Sequence number of a sector's content, if that content may be there.
     fn judge(&self, sector: u64, content: Content) -> Result<u64, Fault> {
         let State { flushed, sent, .. } = self.sectors[sector as usize];
         match content {
@@ -232,7 +232,7 @@ impl Ledger {
     }
 }
 
-/// Blocks that the writer only ever writes whole; the others are written in sectors.
+/// True for blocks that the writer only writes whole; the others are written by sector.
 pub fn is_whole_block(block: u64) -> bool {
     block % 8 != 7
 }
@@ -271,7 +271,7 @@ mod tests {
         write(&mut ledger, &mut image, 8, 8);
         write(&mut ledger, &mut image, 24, 8);
         assert_eq!(ledger.check_after_crash(&image), []);
-        // What was found once must stay: the older state is a loss now.
+        // Content found once must stay, so the older image counts as a loss.
         assert!(matches!(ledger.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
     }
 

@@ -1,7 +1,7 @@
-//! The real daemon under real clients: what its tests share.
+//! Shared parts of the end-to-end tests: the real daemon under real clients.
 //!
-//! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in it,
-//! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
+//! [`fixture::Fixture`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
+//! it. [`client::Client`] is a small NBD client of the tests, and [`ledger::Ledger`] checks the content after a crash.
 
 pub mod blocks;
 pub mod bridge;

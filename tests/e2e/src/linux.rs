@@ -1,8 +1,8 @@
-//! A Debian guest whose own kernel is a client: it runs what a test tells it.
+//! A Debian guest whose own kernel is a client, and which runs scripts of a test.
 //!
-//! QEMU emulates the processor (no KVM is needed). The disk is made by `scripts/guest-root`, and forgets when the guest ends what was
-//! written to it, unless the guest is an installed machine, which has systemd and may reboot. Scripts go to the guest by a serial line of
-//! their own; this machine's loopback is 10.0.2.2 to it.
+//! QEMU emulates the CPU, so no KVM is needed. `scripts/guest-root` makes the disk. Writes to it are discarded when the
+//! guest ends, except on an installed machine, which has systemd and may reboot. A separate serial line carries scripts
+//! to the guest. The guest reaches this machine's loopback as 10.0.2.2.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,10 +14,10 @@ use crate::daemon::wait_at_most;
 use crate::folder::Folder;
 use crate::kernel::{self, BOOT_PATIENCE, Kernel};
 
-/// How the guest names this machine's loopback.
+/// Address of this machine's loopback in the guest.
 pub const HOST: &str = "10.0.2.2";
 
-/// Loads what the disk needs and goes on from there.
+/// Loads the modules that the disk needs and switches to its root.
 const INIT: &str = r#"#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -32,8 +32,8 @@ mount --move /dev /guest/dev
 exec switch_root /guest /run/agent
 "#;
 
-/// What an installed machine does in place of the last line: systemd runs the agent when all else has started. A machine without an
-/// identity would enable all units that are there as on its first boot.
+/// Replaces the last line on an installed machine: systemd runs the agent after all other units. A machine without an
+/// ID would enable all its units as on a first boot.
 const INIT_INSTALLED: &str = r#"
 echo 5a1e0000000000000000000000000000 >/guest/etc/machine-id
 units=/guest/run/systemd/system
@@ -53,7 +53,7 @@ const AGENT_HEAD: &str = r#"#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 "#;
 
-/// What a service manager does elsewhere.
+/// Preparations that a service manager makes on an installed machine.
 const PREPARE: &str = r#"
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -72,7 +72,7 @@ ip address add 10.0.2.15/24 dev "$link"
 ip route add default via 10.0.2.2
 "#;
 
-/// Answers each script with `DONE`, its status, the length of what it wrote, and that.
+/// Replies to each script with `DONE`, its exit status, the length of its output, and the output.
 const AGENT: &str = r#"
 stty -F /dev/ttyS1 raw -echo
 exec </dev/ttyS1 3>/dev/ttyS1
@@ -86,16 +86,16 @@ while read -r length; do
 done
 "#;
 
-/// A disk that a guest has besides its own, kept in a file.
+/// An additional disk of a guest, kept in a file.
 #[derive(Clone)]
 pub enum Drive {
-    /// Flash.
+    /// An NVMe SSD.
     Nvme(PathBuf),
-    /// A disk that rotates; it is one of the first six.
+    /// A rotating SATA disk; it must be among the first six.
     Sata(PathBuf),
 }
 
-/// A running guest; it ends when it is dropped.
+/// A running guest, ended when dropped.
 pub struct Linux {
     child: Child,
     console: PathBuf,
@@ -104,46 +104,46 @@ pub struct Linux {
     _folder: Folder,
 }
 
-/// What a guest has besides its disk and its network.
+/// Additional hardware and files of a guest.
 #[derive(Default)]
 pub struct Machine {
-    /// Files of this machine, and where in the guest they are to be.
+    /// Files of this machine, with their paths in the guest.
     pub files: Vec<(PathBuf, String)>,
-    /// Drives of real kinds.
+    /// Emulated drives.
     pub drives: Vec<Drive>,
-    /// Sockets of vhost-user disks: `/dev/vdb` and so on.
+    /// Sockets of vhost-user disks, which become `/dev/vdb` and so on.
     pub vhost_user: Vec<PathBuf>,
-    /// Nothing of its own disk changes, so that it may go on elsewhere.
+    /// True if the guest may be migrated; its own disk is then read-only.
     pub moves: bool,
-    /// It waits for a guest that comes from elsewhere.
+    /// Socket on which the guest awaits an incoming migration.
     pub awaits: Option<PathBuf>,
-    /// The disk of an installed machine, which systemd boots from and which keeps what is written to it: [`installed`] makes one.
+    /// Disk of an installed machine, which systemd boots from and which keeps its writes; see [`installed`].
     pub installed: Option<PathBuf>,
 }
 
-/// Makes the disk of a machine that nothing was done to yet.
+/// Creates the disk of a freshly installed machine.
 pub fn installed(disk: &Path) {
     let made = Kernel::open().folder().join("systemd.ext4");
     assert!(made.exists(), "{} is missing: `scripts/guest-root systemd` makes it", made.display());
     crate::tool::tool("cp").arg("--sparse=always").arg(made).arg(disk).ok();
 }
 
-/// Queues of each vhost-user disk, and processors that use one each.
+/// Queues of each vhost-user disk, and CPUs that use one each.
 pub const QUEUES: usize = 4;
 
 impl Linux {
-    /// Boots one and waits until it takes scripts.
+    /// Boots a guest and waits until it accepts scripts.
     pub fn boot() -> Linux {
         Linux::boot_as(&Machine::default())
     }
 
-    /// As [`Linux::boot`], with these files of this machine at those places of the guest, and with more disks.
+    /// Boots a guest with files copied to the given paths of the guest, and with additional drives.
     pub fn boot_with(files: &[(&Path, &str)], drives: &[Drive]) -> Linux {
         let files = files.iter().map(|(from, to)| (from.to_path_buf(), (*to).to_owned())).collect();
         Linux::boot_as(&Machine { files, drives: drives.to_vec(), ..Machine::default() })
     }
 
-    /// As [`Linux::boot`], on such a machine. One that waits for another guest does not boot.
+    /// Boots a guest of this hardware. A guest that awaits a migration does not boot.
     pub fn boot_as(machine: &Machine) -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
@@ -175,7 +175,7 @@ impl Linux {
         if let Some(from) = &machine.awaits {
             command.arg("-incoming").arg(format!("unix:{}", from.display()));
         }
-        // An installed machine runs all that a distribution starts.
+        // An installed machine runs all services of the distribution.
         command.args(["-m", if machine.installed.is_some() { "1536" } else { "768" }]);
         let processors = if machine.vhost_user.is_empty() { 2 } else { QUEUES };
         command.args(["-smp", &processors.to_string()]);
@@ -212,35 +212,35 @@ impl Linux {
         }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());
-        agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("it is no zero");
+        agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
         let mut guest = Linux { child, console, monitor, agent: BufReader::new(agent), _folder: folder };
         if machine.awaits.is_none() {
             let first = guest.line();
-            assert_eq!(first, "READY", "the guest says something else");
+            assert_eq!(first, "READY", "unexpected first line of the guest");
         }
         guest
     }
 
-    /// Tells QEMU itself something; what it says.
+    /// Sends a command to QEMU's monitor and returns its output.
     pub fn monitor(&self, command: &str) -> String {
         let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU listens");
-        monitor.set_read_timeout(Some(BOOT_PATIENCE)).expect("it is no zero");
+        monitor.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
         until_prompt(&mut monitor);
         writeln!(monitor, "{command}").expect("QEMU takes commands");
         until_prompt(&mut monitor)
     }
 
-    /// Waits until a guest that was told to reboot has gone as far as its end: it does not come up again by itself.
+    /// Waits until a guest that was told to reboot has ended; QEMU does not restart it.
     pub fn wait_for_end(mut self) {
         wait_at_most(BOOT_PATIENCE, "the guest's end", || self.child.try_wait().expect("QEMU is a child of this"));
     }
 
-    /// The number of QEMU's process.
+    /// Process ID of QEMU.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Starts a script in the guest that goes on by itself.
+    /// Starts a background script in the guest.
     pub fn begin(&mut self, script: &str) {
         self.run(&format!(
             "cat >/tmp/load <<'LOAD'\n{script}\nLOAD\nrm -f /tmp/load.status\n\
@@ -248,7 +248,7 @@ impl Linux {
         ));
     }
 
-    /// Waits for its end; it has to succeed. What it said.
+    /// Waits for the end of the background script, which must succeed; returns its output.
     pub fn ended(&mut self) -> String {
         let (status, said) = self.try_run(
             "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
@@ -257,12 +257,12 @@ impl Linux {
         said
     }
 
-    /// True while it goes on.
+    /// True while the background script runs.
     pub fn is_busy(&mut self) -> bool {
         self.try_run("[ -s /tmp/load.status ]").0 != 0
     }
 
-    /// Runs a script to its end; its exit status and all that it wrote.
+    /// Runs a script to its end; returns its exit status and its output.
     pub fn try_run(&mut self, script: &str) -> (i32, String) {
         write!(self.agent.get_mut(), "{}\n{script}", script.len()).expect("the guest takes scripts");
         let answer = self.line();
@@ -270,11 +270,11 @@ impl Linux {
         let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("two numbers follow");
         let (status, len) = (number(), number());
         let mut said = vec![0; len];
-        self.agent.read_exact(&mut said).expect("the guest says what it announced");
+        self.agent.read_exact(&mut said).expect("the guest sends the announced output");
         (status as i32, String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Runs a script; it has to succeed. What it wrote.
+    /// Runs a script, which must succeed; returns its output.
     pub fn run(&mut self, script: &str) -> String {
         let (status, said) = self.try_run(script);
         assert_eq!(status, 0, "{script}\n{said}\n{}", self.last_of_console());
@@ -295,7 +295,7 @@ impl Linux {
     }
 }
 
-/// What QEMU's monitor says before it waits for a command.
+/// Reads the monitor's output up to its prompt.
 fn until_prompt(monitor: &mut UnixStream) -> String {
     let (mut said, mut byte) = (Vec::new(), [0]);
     while !said.ends_with(b"(qemu) ") {

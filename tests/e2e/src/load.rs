@@ -1,4 +1,4 @@
-//! fio as several clients at once, with a line for each request: for what has to hold in every window of time.
+//! fio as several concurrent clients with a log line per request, for properties that must hold in every time window.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::tool::tool_within;
 
-/// Seconds that fio may take beyond what its jobs do.
+/// Seconds that fio may take beyond its jobs.
 const SECONDS_BEYOND: u64 = 60;
 
-/// One client: when it asks, and for what.
+/// One client of fio.
 pub struct Job {
     name: String,
     uri: String,
@@ -19,7 +19,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Asks `uri` from `from_s` on for so long; `options` are fio's own, split at spaces.
+    /// A client of `uri` that starts at `from_s` and runs for `seconds`; `options` are fio's own, split at spaces.
     pub fn new(name: &str, uri: String, options: &str, from_s: u64, seconds: u64) -> Job {
         Job { name: name.to_owned(), uri, options: options.to_owned(), from_s, seconds }
     }
@@ -29,22 +29,22 @@ impl Job {
     }
 }
 
-/// A request that was answered.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// When, in milliseconds since the first job began.
+    /// Completion time in milliseconds since the start of the first job.
     pub at_ms: u64,
-    /// How long it took.
+    /// Latency in microseconds.
     pub latency_us: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// The requests of one client in the order of their ends.
+/// The requests of one client in the order of completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log(pub Vec<Done>);
 
-/// Runs all jobs at once to their end; what each has seen, by its name.
+/// Runs all jobs concurrently to their end; returns their logs by name.
 pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
     let mut text = "[global]\nioengine=nbd\nthread=1\ntime_based=1\nnorandommap=1\nrandrepeat=0\ndisable_slat=1\n\
                     disable_clat=1\nlog_unix_epoch=1\n"
@@ -59,7 +59,7 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
     let seconds = jobs.iter().map(Job::end_s).max().unwrap_or(0) + SECONDS_BEYOND;
     tool_within(seconds, "fio").arg(&file).within(folder).ok();
     let logs: Vec<Log> = (1..).zip(jobs).map(|(number, job)| Log::read(folder, job, number)).collect();
-    // Clocks are the machine's own: the first answer of who began at once is the beginning, as near as fio tells.
+    // fio logs absolute times. The first completion of a job without delay approximates the start.
     let began = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
     let began = logs.iter().zip(jobs).filter_map(began).min().unwrap_or(0);
     let moved = |log: Log| Log(log.0.into_iter().map(|done| Done { at_ms: done.at_ms - began, ..done }).collect());
@@ -67,8 +67,8 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
 }
 
 impl Log {
-    /// fio numbers the logs by their jobs. Whatever is outstanding when a job's time is over it looks at together, when the last of it ends: that
-    /// is left out.
+    /// Reads a log, which fio numbers by job. Requests outstanding at the end of a job's time are logged together when
+    /// the last of them ends, so they are dropped.
     fn read(folder: &Path, job: &Job, number: usize) -> Log {
         let path = folder.join(format!("{}_lat.{number}.log", job.name));
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -80,18 +80,18 @@ impl Log {
         Log(all)
     }
 
-    /// What ended in these milliseconds.
+    /// Requests completed within these milliseconds.
     pub fn between(&self, from_ms: u64, to_ms: u64) -> &[Done] {
         let place = |ms: u64| self.0.partition_point(|done| done.at_ms < ms);
         &self.0[place(from_ms)..place(to_ms.max(from_ms))]
     }
 
-    /// Requests a second in these milliseconds.
+    /// Requests per second within these milliseconds.
     pub fn rate(&self, from_ms: u64, to_ms: u64) -> f64 {
         self.between(from_ms, to_ms).len() as f64 * 1e3 / (to_ms - from_ms) as f64
     }
 
-    /// The latency that this part of the requests which ended in these milliseconds did not exceed, in microseconds.
+    /// Quantile `part` of the latency in microseconds, over the requests completed within these milliseconds.
     pub fn quantile_us(&self, from_ms: u64, to_ms: u64, part: f64) -> u64 {
         let mut all: Vec<u64> = self.between(from_ms, to_ms).iter().map(|done| done.latency_us).collect();
         assert!(!all.is_empty(), "nothing ended between {from_ms} and {to_ms} ms");
@@ -99,16 +99,16 @@ impl Log {
         all[((all.len() - 1) as f64 * part).round() as usize]
     }
 
-    /// When the last request ended.
+    /// Completion time of the last request.
     pub fn end_ms(&self) -> u64 {
         self.0.last().map_or(0, |done| done.at_ms)
     }
 
-    /// By how much the requests exceed `per_second` at most, wherever a piece of time is cut out, counted as `amount` says.
+    /// Largest excess over `per_second` in any time window, with each request counted by `amount`.
     pub fn excess(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
         let (mut level, mut most, mut last_ms) = (0, 0, 0);
         for done in &self.0 {
-            // In thousandths, for milliseconds leave no rest there.
+            // In thousandths, so that milliseconds divide evenly.
             level = u64::saturating_sub(level, per_second * (done.at_ms - last_ms)) + amount(done) * 1000;
             (most, last_ms) = (most.max(level), done.at_ms);
         }
@@ -116,7 +116,7 @@ impl Log {
     }
 }
 
-/// A line of fio's: milliseconds, nanoseconds that it took, direction, bytes, and what nobody asked for.
+/// Parses a line of fio's log: milliseconds, latency in nanoseconds, direction, bytes, and unused fields.
 fn parse(line: &str) -> Done {
     let numbers: Vec<u64> = line.split(',').map_while(|part| part.trim().parse().ok()).collect();
     let [at_ms, latency_ns, _, bytes, ..] = numbers[..] else { panic!("not a line of fio's log: {line}") };
@@ -148,7 +148,7 @@ mod tests {
     fn what_exceeds_a_rate_is_found_whatever_the_piece_of_time() {
         let even = |done: &Done| u64::from(done.bytes > 0);
         assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, even), 1);
-        // All of a second in its first moment, and 2 % more all the time.
+        // All requests of a second arrive at its start; then a rate 2 % too high.
         assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, even), 500);
         assert!(log((0..5100).map(|number| number * 100 / 51)).excess(500, even) >= 100);
     }

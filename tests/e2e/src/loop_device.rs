@@ -1,4 +1,4 @@
-//! A file made into a block device with sectors of a chosen size, where that is allowed.
+//! A file as a block device with a chosen sector size, where loop devices are permitted.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes one of `bytes` with sectors of `sector` bytes on a sparse file at `file`; the error says why none can be made.
+    /// Creates a loop device of `bytes` with sectors of `sector` bytes on a sparse file; the error is the reason of a
+    /// failure.
     pub fn attach(file: &Path, bytes: u64, sector: u32) -> Result<LoopDevice, String> {
         let made = File::create(file).and_then(|file| file.set_len(bytes));
         made.map_err(|error| format!("{}: {error}", file.display()))?;
         LoopDevice::of(file, sector)
     }
 
-    /// Makes one of a file that is there.
+    /// Creates a loop device on an existing file.
     pub fn of(file: &Path, sector: u32) -> Result<LoopDevice, String> {
         let mut command = losetup();
         command.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(file);
@@ -28,19 +29,19 @@ impl LoopDevice {
             return Err(format!("losetup: {}", err.trim()));
         }
         let device = LoopDevice { node: PathBuf::from(out.trim()), file: file.to_owned() };
-        // In some containers the device is made and its node is not.
+        // In some containers the device exists but its node does not.
         File::open(&device.node).map_err(|error| format!("{}: {error}", device.node.display()))?;
         Ok(device)
     }
 
-    /// Its node under `/dev`.
+    /// Path of the device node.
     pub fn path(&self) -> &Path {
         &self.node
     }
 
-    /// From now on it fails every request: nothing is left of it.
+    /// Truncates the device to nothing, so that every request fails.
     pub fn fail(&self) {
-        File::create(&self.file).expect("the file is there");
+        File::create(&self.file).expect("the file exists");
         let status = losetup().arg("--set-capacity").arg(&self.node).status();
         assert!(status.is_ok_and(|status| status.success()), "losetup does not take the new size");
     }
@@ -55,7 +56,7 @@ fn losetup() -> Command {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // Nothing can be done about a device that stays; the kernel frees it when its last user is gone.
+        // A failure cannot be handled here; the kernel frees the device when its last user has closed it.
         let _ = losetup().arg("--detach").arg(&self.node).status();
     }
 }

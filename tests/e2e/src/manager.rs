@@ -1,5 +1,5 @@
-//! A service manager's part in a restart, as systemd plays it: it keeps descriptors for a service that stops, and gives them to the next
-//! process that it starts.
+//! A service manager's part in a restart, as in systemd: it stores file descriptors of a service that stops, and passes
+//! them to the next process.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -13,54 +13,54 @@ use std::time::Duration;
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// How often it is looked whether anybody is interested still.
+/// Interval at which the thread checks whether the manager still exists.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The first descriptor that a process finds.
+/// First passed file descriptor.
 const FIRST: i32 = 3;
 
-/// Descriptors and their names.
+/// Stored descriptors and their names.
 type Kept = Vec<(String, OwnedFd)>;
 
-/// One that listens, and notes nothing but what it is to keep.
+/// A service manager that implements only the descriptor store.
 pub struct Manager {
     path: PathBuf,
     kept: Arc<Mutex<Kept>>,
 }
 
 impl Manager {
-    /// Listens in that folder.
+    /// Starts a manager that listens in the folder.
     pub fn start(folder: &Path) -> Manager {
         let path = folder.join("manager.sock");
         let socket = UnixDatagram::bind(&path).expect("the folder can be written");
-        socket.set_read_timeout(Some(PAUSE)).expect("it is no zero");
+        socket.set_read_timeout(Some(PAUSE)).expect("a positive time");
         let kept = Arc::new(Mutex::new(Kept::new()));
         let weak = Arc::downgrade(&kept);
         std::thread::spawn(move || {
             while let Some(kept) = weak.upgrade() {
                 if let Some((text, fds)) = receive(&socket) {
-                    obey(&mut kept.lock().expect("nobody panics with it"), &text, fds);
+                    obey(&mut kept.lock().expect("no thread panics with the lock held"), &text, fds);
                 }
             }
         });
         Manager { path, kept }
     }
 
-    /// How many descriptors it keeps.
+    /// Number of stored descriptors.
     pub fn count(&self) -> usize {
-        self.kept.lock().expect("nobody panics with it").len()
+        self.kept.lock().expect("no thread panics with the lock held").len()
     }
 
-    /// The service has ended for good: nothing is kept any more.
+    /// Drops all descriptors, as after a permanent stop of the service.
     pub fn release(&self) {
-        self.kept.lock().expect("nobody panics with it").clear();
+        self.kept.lock().expect("no thread panics with the lock held").clear();
     }
 
-    /// The command that starts `program` with what is kept, which is kept until the service says otherwise.
+    /// Command that starts `program` with the stored descriptors. They stay stored until the service removes them.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
-        // Who is meant is known when it runs, and stays the same.
+        // The shell sets LISTEN_PID to its own process ID, which `exec` keeps.
         command.args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\""]).arg(program).env("NOTIFY_SOCKET", &self.path);
-        let kept = self.kept.lock().expect("nobody panics with it");
+        let kept = self.kept.lock().expect("no thread panics with the lock held");
         if !kept.is_empty() {
             let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
             command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
@@ -75,7 +75,7 @@ impl Manager {
     }
 }
 
-/// The next message with its descriptors; `None` when there was none for a while.
+/// Receives the next message with its descriptors; `None` after a time-out.
 fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let mut bytes = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -89,7 +89,7 @@ fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     Some((String::from_utf8_lossy(&bytes[..message.bytes]).into_owned(), fds))
 }
 
-/// Who sent a barrier waits for its descriptor to be closed, which it is here.
+/// Applies a message. Dropping the descriptors closes that of a barrier, which the sender waits for.
 fn obey(kept: &mut Kept, text: &str, fds: Vec<OwnedFd>) {
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
     if text.lines().any(|line| line == "FDSTORE=1") {

@@ -1,25 +1,25 @@
-//! What a sector says about itself: which sector it is and which write it came from.
+//! Sector contents that identify their sector and their write.
 
 /// Bytes in a sector.
 pub const SECTOR: usize = 512;
 
-/// What was read from a sector.
+/// Content read from a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// All zeroes.
     Zero,
-    /// Whole, from this write to this sector.
+    /// Intact content of one write.
     Whole {
-        /// Number of the sector that it was written to.
+        /// Sector that the content was written to.
         sector: u64,
-        /// Number of the write.
+        /// Sequence number of the write.
         sequence: u64,
     },
-    /// Neither: torn inside, or foreign.
+    /// Torn or foreign content.
     Garbage,
 }
 
-/// Writes the content of `sector` by write `sequence` into `out`, [`SECTOR`] bytes.
+/// Writes the content of `sector` by write `sequence` into `out`, which has [`SECTOR`] bytes.
 pub fn fill(sector: u64, sequence: u64, out: &mut [u8]) {
     assert_eq!(out.len(), SECTOR);
     out[..8].copy_from_slice(&sector.to_le_bytes());
@@ -31,7 +31,7 @@ pub fn fill(sector: u64, sequence: u64, out: &mut [u8]) {
     }
 }
 
-/// What `bytes`, a sector, holds.
+/// Recognises the content of a sector.
 pub fn recognise(bytes: &[u8]) -> Content {
     if bytes.iter().all(|&byte| byte == 0) {
         return Content::Zero;

@@ -1,4 +1,4 @@
-//! Random numbers from a seed: a test that failed is repeated with the seed it printed.
+//! Random numbers from a seed. A failed test is repeated with the printed seed.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// Draws the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,7 +19,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Draws a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end
     }
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// The seed to run with: `HOTSET_SEED`, else one from the clock. Printed, so that a failure can be repeated.
+/// The seed of a run: `HOTSET_SEED`, or one from the clock. It is printed, so that a failure can be repeated.
 pub fn seed(test: &str) -> u64 {
     let from_clock = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

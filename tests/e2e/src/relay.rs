@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Takes connections on a port of its own and hands each on to the server.
+/// Accepts connections on its own port and forwards them to the server.
 pub struct Relay {
     port: u16,
     passed: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Relay {
-    /// One in front of `server`; it ends with the process.
+    /// Starts a relay in front of `server`; it ends with the process.
     pub fn to(server: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -19,10 +19,10 @@ impl Relay {
         let all = Arc::clone(&passed);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // A server that is not there is what the client is to see.
+                // If the server is down, the client sees a closed connection.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 let handle = |stream: &TcpStream| stream.try_clone().expect("descriptors are left");
-                all.lock().expect("nobody panics with it").extend([handle(&client), handle(&server)]);
+                all.lock().expect("no thread panics with the lock held").extend([handle(&client), handle(&server)]);
                 let (from, to) = (handle(&client), handle(&server));
                 std::thread::spawn(move || pass(from, to));
                 std::thread::spawn(move || pass(server, client));
@@ -31,14 +31,14 @@ impl Relay {
         Relay { port, passed }
     }
 
-    /// Where clients come to.
+    /// Port of the relay.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Cuts all connections, both ways; new ones may come. How many there were.
+    /// Cuts all connections in both directions and returns their number; new connections are accepted.
     pub fn cut(&self) -> usize {
-        let all = std::mem::take(&mut *self.passed.lock().expect("nobody panics with it"));
+        let all = std::mem::take(&mut *self.passed.lock().expect("no thread panics with the lock held"));
         all.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count() / 2
     }
 }

@@ -1,4 +1,4 @@
-//! A foreign NBD server, nbdkit: as a backing, and as the sound or unsound daemon that the checkers are tried on.
+//! nbdkit as a backing, and as a correct or faulty server to test the checkers with.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ pub struct Nbdkit {
 }
 
 impl Nbdkit {
-    /// Starts it on `socket` with these arguments, split at spaces.
+    /// Starts nbdkit on `socket` with these arguments, split at spaces.
     pub fn start(socket: &Path, args: &str) -> Nbdkit {
         // A killed predecessor leaves its socket behind, and nbdkit does not bind over it.
         let _ = std::fs::remove_file(socket);
@@ -21,7 +21,7 @@ impl Nbdkit {
         command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(args.split_whitespace());
         let child = command.stdin(Stdio::null()).spawn().expect("nbdkit runs");
         let server = Nbdkit { child, socket: socket.to_owned() };
-        // That it has no export without a name is an answer, too.
+        // An error about the empty export name also proves that the server answers.
         wait_for("nbdkit", || match Client::connect(&server.endpoint(), "") {
             Ok(_) => Some(()),
             Err(error) => (error.kind() == std::io::ErrorKind::InvalidData).then_some(()),
@@ -29,17 +29,17 @@ impl Nbdkit {
         server
     }
 
-    /// Where it listens.
+    /// Endpoint of the server.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.socket.clone())
     }
 
-    /// Its URI.
+    /// URI of the server.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    /// Its process id.
+    /// Process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

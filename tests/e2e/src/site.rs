@@ -1,4 +1,4 @@
-//! A folder with a configuration and backings: what a daemon needs before it starts.
+//! A folder with a configuration and backings: everything that a daemon needs before it starts.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -9,38 +9,38 @@ use crate::daemon::Daemon;
 use crate::folder::Folder;
 use crate::manager::Manager;
 
-/// The name of every site's iSCSI target.
+/// Name of every fixture's iSCSI target.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:test";
 
-/// What a test writes into the configuration before it starts the daemon.
+/// Configuration and files of a daemon under test.
 pub struct Site {
-    /// Where everything lies.
+    /// Folder of all files.
     pub folder: Folder,
     /// `[memory] size`.
     pub memory: String,
     /// `[memory] keep_in`.
     pub keep_in: String,
-    /// More addresses in `[nbd] listen`.
+    /// Additional addresses in `[nbd] listen`.
     pub listen: Vec<String>,
-    /// More lines of `[nbd]`.
+    /// Additional lines of `[nbd]`.
     pub nbd: String,
-    /// More tables, as they are.
+    /// Additional tables, verbatim.
     pub tables: String,
-    /// A deliberate fault of the engine, so that a test can show that it notices: builds with assertions obey.
+    /// A deliberate fault of the engine, which proves that a test can fail; only builds with assertions obey it.
     pub sabotage: Option<&'static str>,
-    /// A folder in which the daemon finds programs before it looks elsewhere.
+    /// Folder at the front of the daemon's `PATH`.
     pub programs: Option<PathBuf>,
-    /// A program that becomes the daemon: it is given the binary and its arguments.
+    /// Program that wraps the daemon; its arguments are the binary and the binary's arguments.
     pub under: Option<PathBuf>,
-    /// Where a service manager listens that wants to hear something twice a second.
+    /// Socket of a service manager that expects a watchdog notification twice a second.
     pub manager: Option<PathBuf>,
-    /// A service manager that starts the daemons, and keeps for the next one what a daemon leaves with it.
+    /// Service manager that starts the daemons and stores descriptors between them.
     pub service: Option<Manager>,
     volumes: Vec<String>,
 }
 
 impl Site {
-    /// An empty one, with 64 MiB of memory.
+    /// An empty fixture with 64 MiB of memory.
     pub fn new() -> Self {
         Site {
             folder: Folder::new(),
@@ -58,14 +58,14 @@ impl Site {
         }
     }
 
-    /// One with a volume `v` of `bytes` on a sparse file.
+    /// A fixture with a volume `v` of `bytes` on a sparse file.
     pub fn with_volume(bytes: u64) -> Self {
         let mut site = Site::new();
         site.volume("v", bytes, "");
         site
     }
 
-    /// Adds a volume on a sparse file of its own; `lines` are further keys.
+    /// Adds a volume on a sparse file; `lines` are further keys.
     pub fn volume(&mut self, name: &str, bytes: u64, lines: &str) {
         let path = self.backing(name);
         let file = File::create(&path).expect("the folder can be written");
@@ -78,12 +78,12 @@ impl Site {
         self.volumes.push(format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n{lines}\n"));
     }
 
-    /// Takes all volumes out of the configuration; their files stay.
+    /// Removes all volumes from the configuration; their files stay.
     pub fn forget_volumes(&mut self) {
         self.volumes.clear();
     }
 
-    /// Serves the volumes over iSCSI, too, as [`TARGET`], on a port that is free now; `lines` are further keys.
+    /// Serves the volumes over iSCSI too, as [`TARGET`] on a free port; `lines` are further keys.
     pub fn target(&mut self, lines: &str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -91,42 +91,42 @@ impl Site {
         address
     }
 
-    /// Serves the volumes to virtual machines, too.
+    /// Serves the volumes over vhost-user too.
     pub fn vhost_user(&mut self) {
         self.tables += &format!("[vhost_user]\ndirectory = \"{}/vhost\"\n", self.folder.path().display());
     }
 
-    /// A volume's socket for virtual machines.
+    /// vhost-user socket of a volume.
     pub fn vhost_user_socket(&self, volume: &str) -> PathBuf {
         self.folder.join(&format!("vhost/{volume}.sock"))
     }
 
-    /// The file under a volume of [`Site::volume`].
+    /// Backing file of a volume added by [`Fixture::volume`].
     pub fn backing(&self, name: &str) -> PathBuf {
         self.folder.join(&format!("{name}.img"))
     }
 
-    /// The NBD socket.
+    /// Path of the NBD socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("nbd.sock")
     }
 
-    /// The NBD socket, for the tests' own client.
+    /// The NBD socket as an endpoint.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.socket())
     }
 
-    /// A volume's URI for foreign clients.
+    /// NBD URI of a volume.
     pub fn uri(&self, volume: &str) -> String {
         format!("nbd+unix:///{volume}?socket={}", self.socket().display())
     }
 
-    /// The configuration file.
+    /// Path of the configuration file.
     pub fn config(&self) -> PathBuf {
         self.folder.join("hotset.toml")
     }
 
-    /// The configuration as text.
+    /// Text of the configuration.
     pub fn config_text(&self) -> String {
         let folder = self.folder.path().display();
         let listen = std::iter::once(format!("unix:{}", self.socket().display())).chain(self.listen.iter().cloned());
@@ -143,13 +143,13 @@ impl Site {
         )
     }
 
-    /// Writes the configuration and starts the daemon; it serves when this returns.
+    /// Writes the configuration and starts the daemon; the daemon is ready on return.
     pub fn start(&self) -> Daemon {
         Daemon::start(self)
     }
 }
 
-/// A killed daemon leaves its memory behind for the next one, of which there is none.
+/// Removes the memory image that a killed daemon leaves for its successor.
 impl Drop for Site {
     fn drop(&mut self) {
         let Ok(state) = std::fs::read_to_string(self.folder.join("state/state.json")) else { return };

@@ -1,4 +1,4 @@
-//! A command on a terminal of its own, made by `script`: keys go in, and a foreign emulator says what stands on the screen.
+//! A command on its own terminal, created by `script`: a test sends keys, and a terminal emulator shows the screen.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,28 +12,28 @@ use crate::daemon::{binary, wait_for};
 use crate::folder::Folder;
 use crate::tool::tool;
 
-/// A terminal and what runs on it; killed when dropped.
+/// A terminal and its command, killed when dropped.
 pub struct Terminal {
     child: Child,
     keys: Option<ChildStdin>,
-    /// The terminal's own path.
+    /// Path of the terminal.
     path: PathBuf,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// Puts on the screen what the command says; ends when it has said all.
+    /// Feeds the command's output to the emulator; ends with the output.
     reader: Option<JoinHandle<()>>,
 }
 
 fn positive(value: u16) -> NonZeroU16 {
-    NonZeroU16::new(value).expect("a screen has room")
+    NonZeroU16::new(value).expect("a positive screen size")
 }
 
-/// A word of the shell that stands for `text`.
+/// Quotes `text` for the shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 impl Terminal {
-    /// Runs the binary under test with `args` on a terminal of that size.
+    /// Runs the binary under test with `args` on a terminal of this size.
     pub fn run(folder: &Folder, args: &[&str], columns: u16, rows: u16) -> Terminal {
         let told = folder.join("terminal");
         let words: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
@@ -42,7 +42,8 @@ impl Terminal {
             "stty cols {columns} rows {rows}; tty >{told_word}.new; mv {told_word}.new {told_word}; exec {binary_word} {}",
             words.join(" ")
         );
-        // A session of its own, so that nothing reaches the terminal of who runs the tests. What it says goes to our pipe alone.
+        // The command has its own session, so nothing reaches the terminal of the test run. All output goes to the
+        // pipe.
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--flush", "--command"]).arg(line).arg("/dev/null");
         command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh");
@@ -54,7 +55,7 @@ impl Terminal {
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
-                shown.lock().expect("nobody fails holding it").process(&bytes[..count]);
+                shown.lock().expect("no thread panics with the lock held").process(&bytes[..count]);
             }
         });
         let path = wait_for("the terminal", || fs::read_to_string(&told).ok());
@@ -62,38 +63,38 @@ impl Terminal {
         Terminal { child, keys, path: PathBuf::from(path.trim()), screen, reader: Some(reader) }
     }
 
-    /// Presses keys.
+    /// Sends keys.
     pub fn press(&mut self, keys: &str) {
-        self.keys.as_mut().expect("it is piped").write_all(keys.as_bytes()).expect("the terminal is there");
+        self.keys.as_mut().expect("it is piped").write_all(keys.as_bytes()).expect("the terminal exists");
     }
 
-    /// Makes it another size, as a window does.
+    /// Resizes the terminal, as a window does.
     pub fn resize(&mut self, columns: u16, rows: u16) {
-        self.screen.lock().expect("nobody fails holding it").set_size(positive(rows), positive(columns));
+        self.screen.lock().expect("no thread panics with the lock held").set_size(positive(rows), positive(columns));
         tool("stty").arg("-F").arg(&self.path).args(&format!("cols {columns} rows {rows}")).ok();
     }
 
-    /// What stands on the screen.
+    /// Text on the screen.
     pub fn text(&self) -> String {
-        self.screen.lock().expect("nobody fails holding it").screen().contents()
+        self.screen.lock().expect("no thread panics with the lock held").screen().contents()
     }
 
-    /// True while the whole screen is taken over.
+    /// True while the alternate screen is active.
     pub fn is_taken(&self) -> bool {
-        self.screen.lock().expect("nobody fails holding it").screen().alternate_screen()
+        self.screen.lock().expect("no thread panics with the lock held").screen().alternate_screen()
     }
 
-    /// Waits until the screen's text has something; returns that text.
+    /// Waits until the screen's text satisfies `has`; returns the text.
     pub fn wait_for(&self, what: &str, mut has: impl FnMut(&str) -> bool) -> String {
         wait_for(what, || Some(self.text()).filter(|text| has(text)))
     }
 
-    /// Waits for the command's end, until all that it said is on the screen; what it ended with.
+    /// Waits for the end of the command and of its output; returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
         let status = wait_for("the command's end", || child.try_wait().expect("it is our child"));
         if let Some(reader) = self.reader.take() {
-            reader.join().expect("the emulator takes all that it is given");
+            reader.join().expect("the reader does not panic");
         }
         status
     }
@@ -101,7 +102,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Without its terminal the command is hung up on.
+        // Losing the terminal hangs the command up.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! A client that writes at random and knows, sector by sector, what was flushed and what was only held.
+//! A client that writes at random and records for each sector which writes are flushed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,26 +10,26 @@ use crate::ledger::{BLOCK_SECTORS, Fault, Ledger, Mark, is_whole_block};
 use crate::pattern::{self, SECTOR};
 use crate::random::Random;
 
-/// Requests that one connection keeps in flight.
+/// Requests in flight per connection.
 const DEPTH: usize = 16;
-/// Most blocks of one request.
+/// Largest request in blocks.
 const BLOCKS_MAX: u64 = 8;
-/// Blocks at the start of a connection's part that take half of its requests: overwrites are what goes wrong.
+/// Blocks at the start of a connection's part that take half of its requests, to provoke overwrites.
 const HOT_BLOCKS: u64 = 32;
 
-/// How and where to write.
+/// Parameters of a writer.
 pub struct Writer<'a> {
-    /// The server.
+    /// Endpoint of the server.
     pub endpoint: &'a Endpoint,
-    /// The volume.
+    /// Name of the volume.
     pub export: &'a str,
-    /// Connections; each writes a part of the volume of its own, and a flush on any covers all.
+    /// Connections; each writes its own part of the volume, and a flush on any of them covers all.
     pub connections: u64,
-    /// Chance.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
-/// Sets a writer's `stop` when dropped, so that a test that fails beside it ends.
+/// Sets a writer's `stop` when dropped, so that the writer also ends when the test fails.
 pub struct StopAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -45,18 +45,18 @@ enum InFlight {
 }
 
 impl Writer<'_> {
-    /// Writes until `stop` or until the server is gone. Returns what reads showed to be wrong meanwhile.
+    /// Writes until `stop` or until the server is gone. Returns the faults that reads detected.
     pub fn run(&self, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
         std::thread::scope(|scope| {
             let parts: Vec<_> =
                 (0..self.connections).map(|part| scope.spawn(move || self.part(part, ledger, stop))).collect();
-            parts.into_iter().flat_map(|part| part.join().expect("a writer's thread ends orderly")).collect()
+            parts.into_iter().flat_map(|part| part.join().expect("a writer's thread does not panic")).collect()
         })
     }
 
     fn part(&self, part: u64, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
         let mut faults = Vec::new();
-        // A connection that ends is what a crash looks like from here.
+        // A broken connection means that the server crashed.
         let _: io::Result<()> = Client::connect(self.endpoint, self.export).and_then(|client| {
             let blocks = ledger.lock().expect("no writer panicked").len() / BLOCK_SECTORS / self.connections;
             let random = Random::new(self.seed ^ (part << 56));
@@ -95,7 +95,7 @@ impl Part<'_> {
             return Ok(());
         }
         let Some((at, count)) = self.range() else {
-            // Everything drawn is busy: a read of nothing costs a turn, no more.
+            // All drawn ranges are busy: send a flush instead.
             return self.flush_instead();
         };
         if draw < 15 {
@@ -128,7 +128,8 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Sectors that no request in flight touches: whole blocks, or some sectors of a block that is written in parts.
+    /// Draws sectors that no request in flight touches: whole blocks, or some sectors of a block that is written in
+    /// parts.
     fn range(&mut self) -> Option<(u64, u64)> {
         (0..16).find_map(|_| {
             let span = if self.random.chance(50) { HOT_BLOCKS.min(self.blocks) } else { self.blocks };

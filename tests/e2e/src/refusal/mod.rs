@@ -1,4 +1,4 @@
-//! Refused volumes and flash stores as an administrator sees them: the code, the message and the commands in it.
+//! Refused volumes and flash stores from an administrator's view: the code, the message and its commands.
 
 pub mod page;
 pub mod scenes;
@@ -10,32 +10,32 @@ use crate::daemon::{Daemon, hotset, text_of};
 use crate::site::Site;
 use page::placeholders;
 
-/// What a command prints with `--json`.
+/// Runs a command with `--json` and parses its output.
 pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
     serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
 }
 
-/// `hotset volume show`.
+/// Output of `hotset volume show`.
 pub fn show(daemon: &Daemon, name: &str) -> Value {
     json(daemon, &["volume", "show", name])
 }
 
-/// The message of volume `v`, which has to be refused with that code and not to be served.
+/// Message of volume `v`, which must be refused with this code and not be served.
 pub fn volume_refusal(site: &Site, daemon: &Daemon, code: &str) -> String {
     let shown = show(daemon, "v");
     assert_eq!((&shown["state"], &shown["refusal"]), (&"refused".into(), &code.into()), "{shown}\n{}", daemon.log());
     assert!(Client::connect(&site.endpoint(), "v").is_err(), "a refused volume is served");
-    shown["alerts"][0].as_str().expect("it says why").to_owned()
+    shown["alerts"][0].as_str().expect("a refusal has a reason").to_owned()
 }
 
-/// The message of the flash store, which has to be refused with that code and not to be in use.
+/// Message of the flash store, which must be refused with this code and not be in use.
 pub fn flash_refusal(daemon: &Daemon, code: &str) -> String {
     let flash = json(daemon, &["status"])["flash"].clone();
     assert_eq!((&flash["in_use"], &flash["refusal"]), (&false.into(), &code.into()), "{flash}\n{}", daemon.log());
-    flash["alerts"][0].as_str().expect("it says why").to_owned()
+    flash["alerts"][0].as_str().expect("a refusal has a reason").to_owned()
 }
 
-/// The commands that a message names outside of backticks: each ends at a punctuation mark or with the text.
+/// The commands in a message outside of backticks: each ends at a punctuation mark or at the end of the text.
 pub fn commands(message: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut words = message.split_whitespace();
@@ -56,7 +56,7 @@ pub fn commands(message: &str) -> Vec<String> {
     commands
 }
 
-/// Runs a command that the message names, found by its form with placeholders. It has to succeed.
+/// Runs a command of the message, found by its form with placeholders; it must succeed.
 pub fn obey(daemon: &Daemon, message: &str, form: &str) {
     let named = commands(message);
     let command = named.iter().find(|command| placeholders(command) == form);
@@ -65,7 +65,7 @@ pub fn obey(daemon: &Daemon, message: &str, form: &str) {
     daemon.command(&args);
 }
 
-/// `hotset state rebuild`, while no daemon runs. Returns what it prints.
+/// Runs `hotset state rebuild` without a daemon; returns its output.
 pub fn rebuild(site: &Site) -> String {
     let config = site.config();
     std::fs::write(&config, site.config_text()).expect("the folder can be written");

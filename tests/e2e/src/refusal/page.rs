@@ -1,6 +1,6 @@
-//! `docs/admin/refusals.md`: the table and the messages, made from what the tests have seen.
+//! `docs/admin/refusals.md`: its table and messages are generated from the daemon's output in the tests.
 //!
-//! `UPDATE_DOCS=1` writes the page instead of comparing it. Each test has the row and the messages of one refusal.
+//! `UPDATE_DOCS=1` writes the page instead of comparing it. Each test provides the row and the messages of one refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,15 +25,15 @@ flash store and of a state directory (32 hexadecimal digits), `DATA` for that of
 lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of a flash device, `N` for a
 number. The daemon breaks no lines.
 ";
-/// The beginning of a refusal's first row, and of further ones.
+/// Start of a refusal's first row, and of its further rows.
 const FIRST: &str = "| [`";
 const MORE: &str = "| | | ";
-/// Columns of the messages.
+/// Line width of the messages.
 const WIDTH: usize = 100;
-/// The tests of one process write the page one after the other.
+/// Serialises the tests of one process that write the page.
 static PAGE: Mutex<()> = Mutex::new(());
 
-/// What the page says of one refusal.
+/// Section of one refusal.
 pub struct Entry {
     code: &'static str,
     seen: &'static str,
@@ -43,28 +43,28 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Begins one: what is seen, and why it is refused.
+    /// Creates an entry with the symptom and the reason of the refusal.
     pub fn new(code: &'static str, seen: &'static str, why: &'static str) -> Entry {
         Entry { code, seen, why, messages: Vec::new(), choices: Vec::new() }
     }
 
-    /// Adds a message as the daemon gave it; `when` introduces it where there are several.
+    /// Adds a message of the daemon; `when` introduces it if there are several.
     pub fn message(&mut self, when: &'static str, message: &str) {
         self.messages.push((when, placeholders(message)));
     }
 
-    /// Adds a choice, by its command with placeholders or in words, and what it costs; `prove` takes it and looks.
+    /// Adds a choice, as a command with placeholders or in words, with its cost; `prove` applies and checks it.
     pub fn choice(&mut self, action: &'static str, cost: &'static str, prove: impl FnOnce()) {
         prove();
         self.choices.push((action, cost));
     }
 
-    /// Compares this with the page. The commands of the messages are the choices, no more and no less.
+    /// Compares the entry with the page. The commands in the messages must be exactly the choices.
     pub fn check(self) {
         let named: BTreeSet<String> = self.messages.iter().flat_map(|(_, message)| commands(message)).collect();
         let choices = self.choices.iter().map(|(action, _)| (*action).to_owned());
         let proven: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
-        assert_eq!(named, proven, "{}: the message's commands, and those that were tried", self.code);
+        assert_eq!(named, proven, "{}: the message's commands, and the tested ones", self.code);
         let made = self.piece();
         let found = {
             let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +79,7 @@ impl Entry {
         assert_eq!(
             found.as_ref(),
             Some(&made),
-            "docs/admin/refusals.md is behind the daemon; UPDATE_DOCS=1 writes it anew"
+            "docs/admin/refusals.md differs from the daemon's output; UPDATE_DOCS=1 rewrites it"
         );
     }
 
@@ -103,7 +103,7 @@ impl Entry {
     }
 }
 
-/// Compares the rows of the page with the codes that there are, and with the source of the tests: each code has one.
+/// Checks that the page has a row, and the tests' source an entry, for each existing code.
 pub fn check_codes(tests: &str) {
     let has_test = |code: &str| tests.matches(&format!("Entry::new(\n        \"{code}\",")).count() == 1;
     let untested: Vec<_> = Refusal::CODES.iter().filter(|code| !has_test(code)).collect();
@@ -121,7 +121,7 @@ pub fn check_codes(tests: &str) {
     assert_eq!(page.made, compose(&pieces), "docs/admin/refusals.md has lines that no test made");
 }
 
-/// A message with placeholders for what is another one on every machine.
+/// Replaces machine-specific parts of a message by placeholders.
 pub fn placeholders(message: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in message.split_whitespace() {
@@ -169,10 +169,10 @@ fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// What the page has of one refusal.
+/// Generated parts of one refusal.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Piece {
-    /// A row for each choice; the first one begins with the code.
+    /// A row per choice; the first one starts with the code.
     rows: String,
     section: String,
 }
@@ -184,7 +184,7 @@ fn compose(pieces: &BTreeMap<String, Piece>) -> String {
     format!("{TABLE}{rows}{MESSAGES}{sections}\n")
 }
 
-/// The page: what stands before, between and behind the marks.
+/// The page: text before the generated part, the generated part, and text after it.
 struct Page {
     before: String,
     made: String,
@@ -197,7 +197,7 @@ impl Page {
     }
 
     fn read() -> (Page, BTreeMap<String, Piece>) {
-        let text = fs::read_to_string(Page::path()).expect("the page is there");
+        let text = fs::read_to_string(Page::path()).expect("the page exists");
         let (before, rest) = text.split_once(BEGIN).expect("the page has the mark where the list begins");
         let (made, after) = rest.split_once(END).expect("the page has the mark where the list ends");
         let mut pieces: BTreeMap<String, Piece> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! How an administrator brings refusals about: copies, exchanged devices, a lost directory, disks that change while the
-//! daemon is stopped.
+//! Causes of refusals: restored copies, exchanged devices, a lost directory, disks that change while the daemon is
+//! stopped.
 //!
-//! Each scene is a site whose next start refuses its volume `v`, or its flash store. The volume's blocks are those of
-//! [`crate::blocks`].
+//! Each function returns a fixture whose next start refuses its volume `v` or its flash store. The volume's blocks are
+//! those of [`crate::blocks`].
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -16,14 +16,14 @@ use crate::daemon::Daemon;
 use crate::server::Nbdkit;
 use crate::site::Site;
 
-/// Starts after which a daemon that always destages in time is called wrong.
+/// Attempts to stop the daemon before it has destaged everything.
 const ATTEMPTS_MAX: usize = 20;
-/// The flash devices of every scene.
+/// Flash devices of every fixture.
 pub const DEVICES: [&str; 2] = ["f0", "f1"];
-/// The file of the state directory.
+/// State file.
 pub const STATE: &str = "state/state.json";
 
-/// Names the flash devices, files of 64 MiB in the site's folder.
+/// Configures the flash devices, files of 64 MiB in the fixture's folder.
 pub fn set_flash(site: &mut Site, devices: &[&str], lines: &str) {
     let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
     site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
@@ -37,7 +37,7 @@ pub fn on_file() -> Site {
     site
 }
 
-/// A volume on spindles so slow that a stop leaves nearly everything in the flash log.
+/// A volume on disks so slow that a stop leaves nearly all its data in the flash log.
 pub fn on_slow_disks(devices: &[&str], lines: &str) -> Site {
     let mut site = Site::new();
     site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"64 MiB\"");
@@ -45,22 +45,22 @@ pub fn on_slow_disks(devices: &[&str], lines: &str) -> Site {
     site
 }
 
-/// The content of the disks of [`on_slow_disks`].
+/// Content of the disks of [`on_slow_disks`].
 pub fn slow_disks(site: &Site) -> Vec<u8> {
     fs::read(path(site, "state/sim/v.img")).expect("the backing is there")
 }
 
-/// The content of the backing of [`on_file`].
+/// Content of the backing of [`on_file`].
 pub fn backing(site: &Site) -> Vec<u8> {
     fs::read(site.backing("v")).expect("the backing is there")
 }
 
-/// A file in the site's folder.
+/// Path of a file in the fixture's folder.
 pub fn path(site: &Site, name: &str) -> PathBuf {
     site.folder.join(name)
 }
 
-/// Copies a file over another one, which stays the same file.
+/// Copies one file's content over another file, which keeps its identity.
 pub fn copy(site: &Site, from: &str, to: &str) {
     fs::copy(path(site, from), path(site, to)).expect("the file is there");
 }
@@ -70,23 +70,23 @@ pub fn rename(site: &Site, from: &str, to: &str) {
     fs::rename(path(site, from), path(site, to)).expect("the file is there");
 }
 
-/// Copies both flash devices; `.old`, for example, names the copies.
+/// Copies both flash devices to names with `suffix`, for example `.old`.
 pub fn save_devices(site: &Site, suffix: &str) {
     DEVICES.iter().for_each(|name| copy(site, name, &format!("{name}{suffix}")));
 }
 
-/// Puts copies back in the place of both flash devices.
+/// Restores both flash devices from copies.
 pub fn restore_devices(site: &Site, suffix: &str) {
     DEVICES.iter().for_each(|name| copy(site, &format!("{name}{suffix}"), name));
 }
 
-/// Makes both flash devices empty, as a message proposes for files.
+/// Deletes both device files, as a message proposes for files.
 pub fn empty_devices(site: &Site) {
     DEVICES.iter().for_each(|name| fs::remove_file(path(site, name)).expect("the device is there"));
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
-/// second: after a stop that came too late they are written again.
+/// second; after a stop that came too late the blocks are written again.
 pub fn stop_dirty(site: &Site, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
     for _ in 0..ATTEMPTS_MAX {
         write_some(site, numbers.clone(), version);
@@ -96,10 +96,10 @@ pub fn stop_dirty(site: &Site, mut daemon: Daemon, numbers: Range<u64>, version:
         }
         daemon = site.start();
     }
-    panic!("the stop destages everything");
+    panic!("every stop came after the destage");
 }
 
-/// Flash devices restored from a copy (`.old`); `.new` is what they held. The backing lacks blocks of version 2.
+/// Flash devices restored from a copy (`.old`); `.new` holds their last content. The backing lacks blocks of version 2.
 pub fn restored_devices() -> Site {
     let site = on_file();
     let daemon = site.start();
@@ -167,8 +167,8 @@ pub fn set_memory_format(file: &Path, format: u8) {
     file.write_all_at(&[format], 7).expect("it can be written");
 }
 
-/// A state directory restored from a copy (`state.old`); `state.new` is what it held. The token `early` was made before
-/// the copy, the token `late` and the volume's shares after it.
+/// A state directory restored from a copy (`state.old`); `state.new` holds its last content. The token `early` is older
+/// than the copy; the token `late` and the volume's shares are newer.
 pub fn restored_state() -> Site {
     let site = on_file();
     let daemon = site.start();
@@ -185,8 +185,8 @@ pub fn restored_state() -> Site {
     site
 }
 
-/// A state directory whose file was lost (it is at `state.away`). The token `early` was made before. The backing has
-/// version 1 of all blocks, and lacks blocks of version 2.
+/// A state directory whose file was lost (moved to `state.away`). The token `early` was created before. The backing has
+/// version 1 of all blocks and lacks blocks of version 2.
 pub fn lost_state() -> Site {
     let site = on_file();
     let daemon = site.start();
@@ -198,7 +198,7 @@ pub fn lost_state() -> Site {
     site
 }
 
-/// The backing exchanged for a clone after a clean stop without flash: the old one is at `old.img`.
+/// A backing exchanged for a clone after a clean stop without flash; the original is at `old.img`.
 pub fn cloned_backing() -> Site {
     let site = Site::with_volume(VOLUME_BYTES);
     let daemon = site.start();
@@ -208,7 +208,8 @@ pub fn cloned_backing() -> Site {
     site
 }
 
-/// As [`cloned_backing`], while the old one, with version 1 of all blocks, waits for version 2 of some.
+/// Like [`cloned_backing`], but the original has version 1 of all blocks, and version 2 of some waits for it in the
+/// log.
 pub fn cloned_dirty_backing() -> Site {
     let site = on_file();
     let daemon = site.start();
@@ -224,8 +225,8 @@ fn clone_backing(site: &Site) {
     copy(site, "old.img", "v.img");
 }
 
-/// A second name of the backing of volume `first`. Both volumes are read-only: of two writers a lock keeps the second
-/// one out before.
+/// A second name of the backing of volume `first`. Both volumes are read-only, because a lock would already stop a
+/// second writer.
 pub fn shared_backing() -> Site {
     let mut site = Site::new();
     let (first, second) = (site.backing("first"), site.backing("v"));
@@ -237,8 +238,8 @@ pub fn shared_backing() -> Site {
     site
 }
 
-/// A configuration whose `[flash]` is gone, and what it was. The backing has version 1 of all blocks, and lacks blocks
-/// of version 2.
+/// A configuration without its `[flash]`, and the removed text. The backing has version 1 of all blocks and lacks
+/// blocks of version 2.
 pub fn unused_flash() -> (Site, String) {
     let mut site = on_file();
     let daemon = site.start();
@@ -249,8 +250,8 @@ pub fn unused_flash() -> (Site, String) {
     (site, tables)
 }
 
-/// Flash devices restored from a copy (`.old`) of the same run, in which the volume left the flash log afterwards;
-/// `.new` is what they held. The log has blocks of version 1, the backing has version 2 of all.
+/// Flash devices restored from a copy (`.old`) of the same run, after which the volume left the flash log; `.new` holds
+/// their last content. The log has blocks of version 1, and the backing has version 2 of all blocks.
 pub fn emptied_log_restored() -> Site {
     let mut site = on_file();
     site.keep_in = "none".to_owned();
@@ -260,7 +261,7 @@ pub fn emptied_log_restored() -> Site {
         save_devices(&site, ".old");
         show(&daemon, "v")["flash_dirty_bytes"].as_u64() > Some(0)
     });
-    assert!(is_copied_dirty, "everything is destaged at once: {}", daemon.log());
+    assert!(is_copied_dirty, "no copy was made before the destage: {}", daemon.log());
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
     write(&site, 2);
     daemon.kill();
@@ -269,8 +270,8 @@ pub fn emptied_log_restored() -> Site {
     site
 }
 
-/// A backing rolled back in place (to `old.img`, version 1) while version 3 of ten blocks waits for it; `newest.img` is
-/// what it held, version 2 of the others.
+/// A backing rolled back in place (to `old.img`, version 1) while version 3 of ten blocks waits in the log;
+/// `newest.img` holds its last content, with version 2 of the others.
 pub fn rolled_back_backing() -> Site {
     let site = on_file();
     let daemon = site.start();
@@ -285,7 +286,7 @@ pub fn rolled_back_backing() -> Site {
     site
 }
 
-/// A backing cut to half its size while version 1 of all blocks waits for it.
+/// A backing shrunk to half its size while version 1 of all blocks waits in the log.
 pub fn shrunk_backing() -> Site {
     let site = on_file();
     stop_dirty(&site, site.start(), 0..BLOCKS, 1);
@@ -293,24 +294,25 @@ pub fn shrunk_backing() -> Site {
     site
 }
 
-/// Cuts or grows the backing.
+/// Shrinks or grows the backing.
 pub fn set_backing_size(site: &Site, bytes: u64) {
     let file = File::options().write(true).open(site.backing("v")).expect("the backing is there");
     file.set_len(bytes).expect("its size can be changed");
 }
 
-/// Blocks that wait for the disk of [`ExportedDisk`], of version 1.
+/// Blocks of version 1 that wait for the disk of [`ExportedDisk`].
 pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
 
-/// A volume on an export of a foreign server, behind which another disk may lie at the next start.
+/// A volume on an export of another server, whose disk can be exchanged between starts.
 pub struct ExportedDisk {
-    /// Its next start finds another disk, or one that proves nothing.
+    /// Fixture whose next start finds another disk, or one that cannot be proven.
     pub site: Site,
     server: Option<Nbdkit>,
 }
 
 impl ExportedDisk {
-    /// Blocks wait for the disk `a.img`, filled with `byte`: nothing of them is destaged, for the disk refuses writes.
+    /// Blocks wait in the log for the disk `a.img`, filled with `byte`. None is destaged, because the disk fails all
+    /// writes.
     pub fn new(byte: u8) -> ExportedDisk {
         let mut disk = ExportedDisk { site: Site::new(), server: None };
         set_flash(&mut disk.site, &DEVICES, "");
@@ -321,11 +323,11 @@ impl ExportedDisk {
         let daemon = disk.site.start();
         write_some(&disk.site, EXPORTED_BLOCKS, 1);
         daemon.stop();
-        fs::remove_file(disk.refuses()).expect("it was written");
+        fs::remove_file(disk.refuses()).expect("the file exists");
         disk
     }
 
-    /// Puts a disk behind the export; a new one is filled with `byte`.
+    /// Attaches a disk to the export; a new one is filled with `byte`.
     pub fn attach(&mut self, name: &str, byte: u8) {
         let file = path(&self.site, name);
         if !file.exists() {
@@ -337,17 +339,17 @@ impl ExportedDisk {
             file.display(),
             refuses.display()
         );
-        // The socket is free once its server is gone.
+        // The socket is free after the end of its server.
         self.server = None;
         self.server = Some(Nbdkit::start(&path(&self.site, "export"), &args));
     }
 
-    /// The content of a disk.
+    /// Content of a disk.
     pub fn content(&self, name: &str) -> Vec<u8> {
-        fs::read(path(&self.site, name)).expect("the disk is there")
+        fs::read(path(&self.site, name)).expect("the disk exists")
     }
 
-    /// While this file is there the disk refuses writes.
+    /// Path of a file whose existence makes the disk fail writes.
     fn refuses(&self) -> PathBuf {
         path(&self.site, "refuses")
     }

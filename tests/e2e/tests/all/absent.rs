@@ -1,4 +1,4 @@
-//! Backings that are not there: each keeps its own volume from being served, and no other, until it appears.
+//! Absent backings: each prevents only its own volume from being served, until it appears.
 
 use std::fs::{self, File};
 

@@ -1,4 +1,4 @@
-//! Advice for live volumes: what their clients ask draws the curve, and the command and the HTTP interface read it alike.
+//! Advice for live volumes: client requests form the curve, and the command and the HTTP interface report it alike.
 
 use e2e::client::Client;
 use e2e::http::Http;
@@ -12,7 +12,7 @@ fn a_live_volume_is_advised_to_buy_what_its_clients_use_again_and_again() {
     let site = Site::with_volume(64 * MIB);
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    // Eight rounds over 4 MiB, and once everything.
+    // Eight rounds over 4 MiB, and one over the whole volume.
     for round in 0..8 {
         for at in (0..4 * MIB).step_by(16_384) {
             match round {
@@ -35,7 +35,7 @@ fn a_live_volume_is_advised_to_buy_what_its_clients_use_again_and_again() {
     assert!((3 * MIB..=6 * MIB).contains(&knee), "{advice}");
     let today = advice["memory"]["today"]["size_bytes"].as_u64().expect("a number");
     assert_eq!(Some(today), shown["memory_bytes"].as_u64());
-    let picture = std::fs::read_to_string(picture).expect("it was drawn");
+    let picture = std::fs::read_to_string(picture).expect("the picture exists");
     assert!(picture.contains("prefers-color-scheme: dark") && picture.contains("today"), "{picture}");
     assert!(daemon.command(&["advise", "v"]).contains("worth buying: memory "));
     drop(client);
@@ -55,7 +55,7 @@ fn the_command_and_the_http_interface_give_the_same_advice_page_by_page() {
             (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("it reads")));
         }
     }
-    // The mean rate goes on with the time, and nothing else does.
+    // The mean rate changes with time; all other fields are constant.
     let still = |mut advice: Value| {
         let fields = advice.as_object_mut().expect("an object");
         assert!(fields.remove("requests_per_s").is_some_and(|rate| rate.as_f64() > Some(0.0)), "{fields:?}");

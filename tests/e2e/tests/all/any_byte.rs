@@ -1,4 +1,4 @@
-//! NBD clients that asked for no block size: any offset and length, reads as long as clients ask for without structured replies.
+//! NBD clients without block-size negotiation: any offset and length, and long reads without structured replies.
 
 use std::io::Write;
 
@@ -10,10 +10,11 @@ use e2e::site::Site;
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A site with a volume `v` on a loop device of that sector; none, with a word on the terminal, where none may be made.
+/// A fixture with a volume `v` on a loop device with this sector size; `None` and a note on the terminal if no device
+/// can be made.
 fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
     let mut site = Site::new();
-    // Less memory than volume: blocks are evicted and read again from the device.
+    // Memory is smaller than the volume, so blocks are evicted and read again from the device.
     site.memory = "20 MiB".to_owned();
     match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => {
@@ -30,14 +31,14 @@ fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
     }
 }
 
-/// Random requests of any offset and length, held against an array; a restart in between.
+/// Sends random requests of any offset and length, compares with an array, and restarts in between.
 fn behaves_as_an_array(site: &Site) {
     let mut random = Random::new(24);
     let mut array = vec![0; VOLUME_BYTES as usize];
     for _ in 0..2 {
         let daemon = site.start();
         let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-        assert!(client.read(0, array.len()).expect("it reads") == array, "all of it, after a start");
+        assert!(client.read(0, array.len()).expect("it reads") == array, "the whole volume after a start");
         for number in 0..600 {
             let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
             let len = 1 + random.below(most) as usize;
@@ -54,7 +55,7 @@ fn behaves_as_an_array(site: &Site) {
                     client.call(Op::WriteZeroes, flags, at as u64, len, &[])
                 }
                 _ => {
-                    // Whole sectors read as zeroes then; a part of one stays.
+                    // Whole sectors are trimmed to zeroes; parts of sectors stay.
                     let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
                     array[first.min(last)..last].fill(0);
                     client.call(Op::Trim, flags, at as u64, len, &[])
@@ -91,7 +92,7 @@ fn clients_that_write_parts_of_the_same_sectors_lose_no_byte() {
     let mut site = Site::new();
     site.volume("v", 4 * MIB, "policy = \"write-through\"");
     let daemon = site.start();
-    // A client's bytes of each sector are its own: a hundred that no other client writes.
+    // Each client has its own hundred bytes of each sector.
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let endpoint = site.endpoint();
@@ -139,7 +140,7 @@ fn simple_reads_of_32_mib_are_served_inside_the_memory_bound() {
         }
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel reports it");
     let peak_kib: u64 = peak.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     assert!(peak_kib <= (20 + 64) * 1024, "{peak_kib} KiB for 20 MiB of memory");
     daemon.stop();

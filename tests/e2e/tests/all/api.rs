@@ -1,4 +1,4 @@
-//! The HTTP interface: it tells what commands tell, does what they do, and lets in who may.
+//! The HTTP interface: it reports the same figures as the commands, makes the same changes, and checks authorisation.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
     serde_json::from_str(&daemon.command(args)).expect("JSON")
 }
 
-/// The values of `/metrics`, by series.
+/// Parses `/metrics` into values by series.
 fn metrics(http: &Http) -> BTreeMap<String, f64> {
     let text = http.get("/metrics").body;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -50,7 +50,7 @@ fn commands_and_routes_and_metrics_count_the_same() {
     let shown = http.get("/api/v1/volumes/v").json();
     assert_eq!((&shown["reads"], &shown["writes"], &shown["flushes"]), (&130.into(), &70.into(), &1.into()));
     assert_eq!((&shown["read_bytes"], &shown["write_bytes"]), (&(130 * 4096).into(), &(70 * 8192).into()));
-    // Nothing moves any more, but for what shows the time.
+    // Removes the fields that change with time.
     let still = |mut report: Value| {
         let fields = report.as_object_mut().expect("an object");
         ["uptime_seconds", "uptime_ms", "miss_ratio_curve", "dirty_age_ms", "cores", "history"]
@@ -79,7 +79,7 @@ fn commands_and_routes_and_metrics_count_the_same() {
         .map(|source| of("reads_by_source_total", &format!(",source=\"{source}\"")));
     assert_eq!(sources.iter().sum::<f64>(), 130.0);
     assert_eq!(metrics["hotset_datastore_requests_total{datastore=\"shelf\",op=\"read\"}"], 130.0);
-    // Each datastore tells how long its backings took, as often as its volumes asked.
+    // Each datastore counts its backings' latencies as often as its volumes sent requests.
     let asked = shown["backing_requests"].as_array().expect("a list");
     for op in ["read", "write", "flush"] {
         let mine = |key: &str| {
@@ -121,15 +121,15 @@ fn a_change_does_what_the_command_does_is_kept_and_is_in_the_log() {
     {
         assert!(daemon.log().contains(line), "{line:?} is missing in\n{}", daemon.log());
     }
-    assert!(!daemon.log().contains(&operate), "a token stands in the log");
+    assert!(!daemon.log().contains(&operate), "the log contains a token");
     daemon.stop();
-    let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("it was written");
+    let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("the state file exists");
     assert!(state.contains("\"operate\"") && !state.contains(&operate), "{state}");
     let daemon = site.start();
     let http = Http::of(&daemon);
     assert_eq!(http.get("/api/v1/volumes/v").json()["policy"], "write-through");
     assert_eq!(http.get("/api/v1/status").json()["overrides"][0]["key"], "policy");
-    // The token is kept as well, until it is revoked.
+    // The token survives too, until it is revoked.
     let back = || http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
     assert_eq!(back(), 200);
     daemon.command(&["token", "revoke", "operate"]);
@@ -188,10 +188,10 @@ fn heat_tells_where_and_when_clients_asked() {
     let before = heat();
     assert_eq!((&before["size_bytes"], &before["part_bytes"]), (&(32 * MIB).into(), &(MIB / 2).into()), "{before}");
     assert_eq!((&before["step_seconds"], &before["keep_seconds"]), (&60.into(), &3600.into()));
-    assert_eq!(before["rows"], json!([]), "nobody has asked yet");
+    assert_eq!(before["rows"], json!([]), "no requests so far");
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
     (0..5).for_each(|_| drop(client.read(3 * MIB, 4096).expect("it reads")));
-    // The whole volume's end, and a request of many parts: it is counted once, where it begins.
+    // The end of the volume, and a request over many parts, which counts once at its start.
     (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("it writes"));
     drop(client.read(8 * MIB, 2 << 20).expect("it reads"));
     client.flush().expect("it flushes");
@@ -241,10 +241,10 @@ fn volumes_are_added_and_removed_while_others_are_served() {
     std::fs::File::options()
         .write(true)
         .open(site.folder.join("a.img"))
-        .expect("it is there")
+        .expect("the file exists")
         .set_len(3 * MIB)
         .expect("it grows");
-    assert_eq!(resize("").json()["size_bytes"], 3 * MIB, "whatever the backing has now");
+    assert_eq!(resize("").json()["size_bytes"], 3 * MIB, "the present size of the backing");
     assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
     assert_eq!(http.get("/api/v1/volumes/a").status, 404);
     assert_eq!(http.get("/api/v1/flash").json()["devices"], json!([]));
@@ -263,7 +263,7 @@ fn who_may_not_is_told_so() {
     let of = |headers: &[&str]| http.ask("GET", status, headers, "").status;
     assert_eq!(of(&[]), 200);
     assert_eq!(of(&["Host: localhost"]), 200);
-    // A proxy on this machine may pass that name on for clients of any other.
+    // A proxy on this machine may pass this name on for clients of other machines.
     assert_eq!(of(&["Host: cache.example"]), 401);
     assert_eq!(of(&["Host: cache.example", &format!("Authorization: Bearer {read}")]), 200);
     for foreign in ["Host: evil.example", "Host: 127.0.0.1.evil.example", "Host: 10.0.0.1"] {
@@ -305,7 +305,7 @@ fn a_browser_logs_in_once_with_a_link_or_with_a_token_and_out_again() {
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     let link = daemon.command(&["token", "link"]);
-    let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("it leads here");
+    let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("a link to this interface");
     let followed = http.get(path);
     assert_eq!((followed.status, followed.header("location")), (303, "./"));
     let cookie = followed.header("set-cookie").to_owned();
@@ -325,7 +325,7 @@ fn a_browser_logs_in_once_with_a_link_or_with_a_token_and_out_again() {
     assert_eq!(http.ask("GET", "/api/v1/status", &[&session, "X-Forwarded-For: 1.2.3.4"], "").status, 200);
     assert_eq!(http.ask("POST", "/api/v1/logout", &[&session, &origin], "").status, 204);
     assert_eq!(pause(&[&session, &origin]), 401);
-    // Guessing is stopped before it begins, for who knows a token too.
+    // Guessing is rate-limited before the check, so a valid token is refused too.
     let wrong: Vec<u16> = (0..6).map(|_| login("hotset_0").status).collect();
     assert_eq!(wrong.last(), Some(&429), "{wrong:?}");
     let late = login(&operate);
@@ -407,11 +407,11 @@ fn the_stream_tells_each_second_once_and_goes_on_where_it_broke_off() {
     let data = &events[0].1;
     assert_eq!((&data["volumes"]["v"]["name"], &data["totals"]["volumes"]), (&"v".into(), &1.into()), "{data}");
     assert!(data["volumes"]["none"].is_null() && data["status"]["version"].is_string(), "{data}");
-    // All clients are sent the same.
+    // All clients receive the same events.
     let mut other = http.follow("/api/v1/stream", &[]);
     let (id, data) = other.event();
     assert_eq!(data["volumes"], json!({}));
-    let same = std::iter::repeat_with(|| follower.event()).find(|(found, _)| *found == id).expect("it comes");
+    let same = std::iter::repeat_with(|| follower.event()).find(|(found, _)| *found == id).expect("the event arrives");
     assert_eq!(same.1["totals"], data["totals"]);
     drop(follower);
     let mut resumed = http.follow("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);
@@ -432,7 +432,7 @@ fn a_hundred_who_follow_the_stream_keep_nobody_from_the_control_socket() {
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["name"], "v");
     daemon.command(&["volume", "flush", "v"]);
     assert_eq!(http.get("/api/v1/status").status, 200);
-    // There is an end to it.
+    // The number of followers is limited.
     followers.extend((0..28).map(|_| http.follow("/api/v1/stream", &[])));
     let full = http.get("/api/v1/stream");
     assert!(full.status == 503 && !full.header("retry-after").is_empty(), "{full:?}");
@@ -447,7 +447,7 @@ fn a_hundred_who_follow_the_stream_keep_nobody_from_the_control_socket() {
 fn volumes_are_served_although_the_interface_has_no_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let mut site = Site::with_volume(MIB);
-    site.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("it listens"));
+    site.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("a bound socket"));
     let daemon = site.start();
     assert!(daemon.log().contains("[api] cannot listen"), "{}", daemon.log());
     Client::connect(&site.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");

@@ -1,4 +1,4 @@
-//! `hotset attach` in a Linux guest, whose kernel's NBD client goes on through restarts of the daemon beside it.
+//! `hotset attach` in a Linux guest, whose kernel NBD client survives restarts of the daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use e2e::folder::Folder;
 use e2e::linux::Linux;
 use e2e::tool::tool;
 
-/// So often the daemon is killed under a load that is verified.
+/// Number of kills of the daemon under a verified load.
 const KILLS: usize = 5;
 
-/// A guest with the binary, udev's rule, and a daemon that serves `v` and `back`: the one writes through, the other does not.
+/// Boots a guest with the binary, the udev rule, and a daemon that serves `v` (write-through) and `back` (write-back).
 fn guest() -> Linux {
     let folder = Folder::new();
     let program = folder.join("hotset");
@@ -40,7 +40,7 @@ fn serve(guest: &mut Linux) {
     );
 }
 
-/// Starts a keeper in the guest and waits until its volume has its name.
+/// Starts `hotset attach` in the guest and waits until the volume's device node exists.
 fn attach(guest: &mut Linux, volume: &str) {
     guest.run(&format!(
         "setsid hotset attach --foreground {volume} >>/tmp/{volume}.log 2>&1 </dev/null & echo $! >/tmp/{volume}.pid\n\
@@ -48,7 +48,7 @@ fn attach(guest: &mut Linux, volume: &str) {
     ));
 }
 
-/// Starts a load that checks what it reads, on the file system at `folder`.
+/// Starts a verifying load on the file system at `folder`.
 fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
     guest.run(&format!(
         "rm -f /tmp/load.status; setsid sh -c 'fio --name=v --filename={folder}/f --size=32M --rw=randrw --bs=4k --direct=1 \
@@ -57,7 +57,7 @@ fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
     ));
 }
 
-/// Has to be so: a load that has ended found something.
+/// Checks that the load still runs; a load that has ended found an error.
 fn still_runs(guest: &mut Linux) {
     if guest.try_run("[ -s /tmp/load.status ]").0 == 0 {
         ended(guest);
@@ -65,7 +65,7 @@ fn still_runs(guest: &mut Linux) {
     }
 }
 
-/// Waits for the load's end; it has to succeed, and no request may have failed.
+/// Waits for the end of the load, which must succeed without a failed request.
 fn ended(guest: &mut Linux) {
     let (status, said) = guest.try_run(
         "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
@@ -87,7 +87,7 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
         std::thread::sleep(Duration::from_secs(5));
         still_runs(&mut guest);
         guest.run("kill -9 $(cat /tmp/daemon.pid)");
-        // One time its keeper goes as well: the next one takes the device over.
+        // Once the attach process is killed too, and the next one takes the device over.
         let keeper_too = kill == KILLS / 2;
         if keeper_too {
             guest.run("kill -9 $(cat /tmp/v.pid)");
@@ -100,7 +100,7 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
     ended(&mut guest);
     println!("{}", guest.run("cat /tmp/v.log"));
 
-    // Growth, while it is mounted.
+    // The volume grows while it is mounted.
     guest.run("hotset volume resize v '160 MiB'");
     let grown = (160u64 << 20).to_string();
     guest.run(&format!(
@@ -118,7 +118,7 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
     guest.run("for i in $(seq 100); do kill -0 $(cat /tmp/v.pid) 2>/dev/null || exit 0; sleep 0.1; done; exit 1");
     attach(&mut guest, "v");
     guest.run("mount /dev/hotset/v /srv/a; sha256sum -c /tmp/sum; umount /srv/a");
-    // A keeper that is asked to end takes a device away that nobody uses.
+    // An attach process that is asked to end disconnects an unused device.
     guest.run("kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; done; exit 1");
 }
 
@@ -127,7 +127,7 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
 fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_refused() {
     let mut guest = guest();
     attach(&mut guest, "back");
-    // A partition has a name, too: a table of one, of 32 MiB at 1 MiB.
+    // A partition has a device node, too: a partition table with one partition of 32 MiB at 1 MiB.
     guest.run(
         "printf '\\000\\000\\000\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\000\\001\\000' | dd of=/dev/hotset/back bs=1 seek=446 conv=notrunc 2>/dev/null\n\
          printf '\\125\\252' | dd of=/dev/hotset/back bs=1 seek=510 conv=notrunc 2>/dev/null\n\
@@ -149,7 +149,7 @@ fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_r
     ended(&mut guest);
     guest.run("umount /srv/b; e2fsck -fn /dev/hotset/back");
 
-    // While the daemon is away nothing can be flushed, and a keeper that is asked to end leaves the device to the next one.
+    // Without the daemon nothing can be flushed, so an attach process that is asked to end leaves the device connected.
     guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
     let (status, said) = guest.try_run("hotset detach back");
     assert!(status == 1 && said.contains("no daemon answers") && said.contains("--no-flush"), "{status}: {said}");
@@ -157,7 +157,7 @@ fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_r
     guest.run("grep 'stays connected' /tmp/back.log; cat /sys/block/nbd0/backend");
     serve(&mut guest);
 
-    // Another volume of that name is not given to whoever has the old one's device.
+    // Another volume of the same name is not attached to the old volume's device.
     guest.run(
         "hotset volume remove back; truncate -s 128M /srv/other.img; hotset volume add back --backing /srv/other.img",
     );
@@ -166,7 +166,7 @@ fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_r
     guest.run("hotset detach --no-flush back; [ ! -e /sys/block/nbd0/backend ]; : >/tmp/back.log");
     attach(&mut guest, "back");
 
-    // What may not be written is a device that may not be written.
+    // A read-only volume becomes a read-only device.
     guest.run("truncate -s 16M /srv/fixed.img; hotset volume add fixed --backing /srv/fixed.img --read-only");
     attach(&mut guest, "fixed");
     guest.run("[ $(blockdev --getro /dev/hotset/fixed) = 1 ]; [ $(blockdev --getro /dev/hotset/back) = 0 ]");

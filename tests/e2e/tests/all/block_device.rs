@@ -11,12 +11,13 @@ use e2e::tool::tool;
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A loop device in the site's folder; none, with a word on the terminal, where none may be made.
+/// A loop device in the fixture's folder; `None` and a note on the terminal if none can be made.
 fn device(site: &Site, sector: u32) -> Option<LoopDevice> {
     match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => Some(device),
         Err(reason) => {
-            // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+            // Written to the real stderr, past the capture of a passing test's output, because the skip must be
+            // visible.
             let _ = writeln!(
                 std::io::stderr(),
                 "SKIPPED: a volume on a block device with {sector}-byte sectors: no loop device can be made ({reason})"
@@ -26,11 +27,11 @@ fn device(site: &Site, sector: u32) -> Option<LoopDevice> {
     }
 }
 
-/// fio's writes at sector alignment verify, before and after a restart, and lie on the device after the stop.
+/// Verifies fio's sector-aligned writes before and after a restart, and the device's content after the stop.
 fn serves_a_device_with_sectors_of(sector: u32) {
     let mut site = Site::new();
     let Some(device) = device(&site, sector) else { return };
-    // Less memory than volume: blocks are evicted and read again from the device.
+    // Memory is smaller than the volume, so blocks are evicted and read again from the device.
     site.memory = "20 MiB".to_owned();
     site.volume_on("v", &device.path().to_string_lossy(), "");
     let fio = |args: &str| {
@@ -47,16 +48,16 @@ fn serves_a_device_with_sectors_of(sector: u32) {
     fio("--rw=read --bs=48k --size=48m");
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
     assert_eq!(client.size, VOLUME_BYTES);
-    // One sector of the client's is a part of one of the device's.
+    // A sector of the client is a part of a device sector.
     client.write(VOLUME_BYTES - 512, &[7; 512]).expect("it writes");
     let served = client.read_all().expect("it reads");
     drop(client);
     daemon.stop();
     let mut lies = vec![0; VOLUME_BYTES as usize];
-    let opened = std::fs::File::open(device.path()).expect("the device is there");
+    let opened = std::fs::File::open(device.path()).expect("the device exists");
     std::os::unix::fs::FileExt::read_exact_at(&opened, &mut lies, 0).expect("the device reads");
     assert_eq!(lies[lies.len() - 512..], [7; 512]);
-    assert!(lies == served, "the device holds something other than what was served");
+    assert!(lies == served, "the device differs from the served content");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The web page in a real Chromium: `ui/tests` on the real daemon. Tests begin in the order of their names, and this one takes longest.
+//! The web page in a real Chromium: `ui/tests` on the real daemon. The file name is early in the alphabet because its
+//! test takes longest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +8,12 @@ use e2e::daemon::{binary, text_of};
 use e2e::http::Http;
 use e2e::site::Site;
 
-/// What the page was built into.
+/// Folder of the web page's source.
 fn ui() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui")
 }
 
-/// Whether this build has the page in it; says so where not.
+/// True when the page has been built; prints `SKIPPED` otherwise.
 fn has_page() -> bool {
     let is_built = ui().join("dist/index.html").exists();
     if !is_built {
@@ -30,7 +31,7 @@ fn the_page_is_sent_compressed_kept_for_ever_and_asked_for_again() {
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
     let daemon = site.start();
     let http = Http::of(&daemon);
-    // Before anybody has logged in, too: it is where one logs in.
+    // The page is served without a login, because it contains the login form.
     let page = http.ask("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
     assert_eq!((page.status, page.header("cache-control")), (200, "no-cache"));
     let names: Vec<&str> = page.body.split(['"', '\'']).filter(|text| text.starts_with("./assets/")).collect();
@@ -52,7 +53,7 @@ fn the_page_shows_what_is_and_does_what_it_says() {
         eprintln!("SKIPPED: the page's tests want /usr/bin/chromium (apt-get install chromium) and `npm ci` in ui/");
         return;
     }
-    // It waits for a browser again and again, on a machine that does other things, too.
+    // The limit is generous, because the test waits for the browser often and the machine may be busy.
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "900", "npm", "test"]).env("HOTSET_BIN", binary()).current_dir(ui());
     let output = command.output().expect("npm runs");

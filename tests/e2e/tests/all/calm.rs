@@ -1,4 +1,4 @@
-//! What the daemon does not do: write what is clean, work without being asked, or flush for ever.
+//! Absence of needless work: no writes of clean data, no I/O while idle, no endless flushes.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +34,7 @@ fn case_21_clean_is_never_written_back_and_idle_is_idle() {
     std::thread::sleep(Duration::from_millis(300));
     let before = disk.requests();
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(disk.requests(), before, "requests without being asked");
+    assert_eq!(disk.requests(), before, "the idle daemon sent requests");
     drop(client);
     daemon.stop();
 }
@@ -56,7 +56,7 @@ fn case_20_a_flush_ends_under_full_write_load_and_so_do_two_at_once() {
         flush();
         drop(at_end);
         assert!(ended.iter().all(Result::is_ok), "a flush failed");
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);
     daemon.stop();
@@ -64,7 +64,7 @@ fn case_20_a_flush_ends_under_full_write_load_and_so_do_two_at_once() {
 
 #[test]
 fn where_io_uring_is_forbidden_the_daemon_says_what_to_allow() {
-    // A seccomp filter, as containers have: io_uring_setup (425) fails with EPERM, everything else is allowed.
+    // A seccomp filter as in containers: io_uring_setup (425) fails with EPERM, all other calls are allowed.
     let script = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)

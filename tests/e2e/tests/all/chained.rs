@@ -1,4 +1,4 @@
-//! Another NBD server as the backing: another daemon, a foreign one, and one that dies and comes back.
+//! Another NBD server as the backing: another daemon, a foreign server, and one that dies and returns.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -39,7 +39,7 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
     let args = format!("file {}", disk.display());
     let first = Nbdkit::start(&socket, &args);
     site.volume_on("v", &first.uri(), "");
-    // Borrowed by what follows, so that the last one serves until the test's end.
+    // Declared here, so that the last server lives until the test's end.
     let mut below = Some(first);
     let daemon = site.start();
     let seed = seed("chained");
@@ -60,7 +60,7 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
         let before = written();
         wait_for("writes after the backing came back", || (written() > before + 100).then_some(()));
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);
     let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
@@ -69,7 +69,7 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
     let mut ledger = ledger.into_inner().expect("no writer panicked");
     assert_eq!(ledger.check_after_crash(&image), []);
     daemon.stop();
-    let content = std::fs::read(&disk).expect("the backing is there");
+    let content = std::fs::read(&disk).expect("the backing exists");
     assert_eq!(ledger.check_after_crash(&content), []);
 }
 
@@ -87,7 +87,7 @@ fn errors_of_the_backing_reach_the_reader_and_nobody_else() {
     std::fs::write(&trigger, "").expect("the folder can be written");
     assert_eq!(sick.read(MIB, 4096).expect_err("the backing is sick").raw_os_error(), Some(5));
     assert_eq!(sound.read(MIB, 4096).expect("the other volume is sound").len(), 4096);
-    std::fs::remove_file(&trigger).expect("it was written");
+    std::fs::remove_file(&trigger).expect("the file exists");
     assert_eq!(sick.read(MIB, 4096).expect("the backing is well again"), [0; 4096]);
     drop((sick, sound));
     daemon.stop();

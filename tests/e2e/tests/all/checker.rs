@@ -1,4 +1,4 @@
-//! The checkers on servers whose behaviour is known: they pass the sound one and catch the unsound one.
+//! The checkers on servers with known behaviour: they pass the correct one and catch the faulty one.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 4 << 20;
 
-/// Writes for a while, kills the server, starts it again, checks what is there.
+/// Writes for a while, kills and restarts the server, and checks its content.
 fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
     let folder = Folder::new();
     let socket = folder.join("s");
@@ -31,7 +31,7 @@ fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
         std::thread::sleep(Duration::from_millis(300 + Random::new(seed).below(200)));
         drop(server);
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     let mut ledger = ledger.into_inner().expect("no writer panicked");
     assert!(ledger.sequence() > 100, "only {} writes: the writer is broken", ledger.sequence());
@@ -68,10 +68,10 @@ fn a_read_of_anything_but_the_newest_write_is_caught() {
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(200));
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);
-    // Somebody else writes behind the writer's back: the next read has to say so.
+    // Another client writes behind the writer's back, and the next read must reveal it.
     let mut client = Client::connect(&endpoint, "").expect("the server answers");
     client.write(0, &[7; 512]).expect("the server writes");
     let read = client.read(0, 512).expect("the server reads");

@@ -9,7 +9,7 @@ use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
-/// A file with data, zeroes and a hole at odd places.
+/// A file with data, zeroes and a hole at unaligned places.
 fn image(site: &Site, bytes: u64) -> PathBuf {
     let mut random = Random::new(bytes);
     let mut content = vec![0; bytes as usize];

@@ -1,4 +1,5 @@
-//! Configurations: broken ones refused before anything is opened, each with its message, and what holds of a good one told key by key.
+//! Configurations: invalid ones are refused before anything is opened, each with its message; a valid one is reported
+//! key by key.
 
 use std::fs::{self, File};
 
@@ -7,7 +8,7 @@ use e2e::http::Http;
 use e2e::site::Site;
 use serde_json::{Value, json};
 
-/// What is wrong, what the file says instead of a good line, and what the message has to hold.
+/// Description of the error, the invalid text, and words that the message must contain.
 const BROKEN: [(&str, &str, &[&str]); 15] = [
     ("no TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
@@ -73,11 +74,11 @@ fn a_backing_that_cannot_be_opened_is_named() {
     daemon.stop();
 }
 
-/// What is told of a key.
+/// Reported entry of a key.
 fn key(http: &Http, table: &str, key: &str) -> Value {
     let told = http.get("/api/v1/configuration").json();
     let keys = told["keys"].as_array().expect("a list").clone();
-    keys.into_iter().find(|told| told["table"] == table && told["key"] == key).expect("it is listed")
+    keys.into_iter().find(|told| told["table"] == table && told["key"] == key).expect("a listed key")
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn every_key_is_told_with_what_holds_where_it_comes_from_and_without_secrets() {
     assert_eq!(whole.status, 200);
     assert!(!whole.body.contains(PLANTED), "{}", whole.body);
     assert_eq!(whole.json()["file"], site.config().display().to_string());
-    // From elsewhere it takes a token, as all that is told.
+    // Remote requests need a token, as everywhere.
     assert_eq!(http.ask("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
     let is = |table, name, value: &str, default: &str, source: &str| {
         let told = key(&http, table, name);
@@ -118,7 +119,7 @@ fn every_key_is_told_with_what_holds_where_it_comes_from_and_without_secrets() {
         key(&http, "volume", "labels")["entries"],
         json!([entry("v", "password = (redacted), vm = web01", "file")])
     );
-    // What is changed by command holds, and says so; so does a volume that was added.
+    // A change by command takes effect and is reported, and so is an added volume.
     daemon.command(&["volume", "set", "v", "policy=write-around"]);
     let backing = site.folder.join("x.img");
     File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file can be made");
@@ -131,7 +132,7 @@ fn every_key_is_told_with_what_holds_where_it_comes_from_and_without_secrets() {
     ];
     assert_eq!(key(&http, "volume", "policy")["entries"], json!(policies));
     assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
-    // A reload changes what it takes over, and nothing else.
+    // A reload changes only reloadable keys.
     let text = site.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
     fs::write(site.config(), text).expect("it can be written");
     daemon.signal("HUP");

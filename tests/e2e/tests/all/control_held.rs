@@ -1,4 +1,4 @@
-//! The control thread may stand still for as long as it likes: whoever uses a volume does not notice.
+//! The control thread may be stopped for any time: clients of volumes are unaffected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,10 +14,10 @@ use e2e::tool::tool;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Time in which all has been read that the service manager's socket kept from before a thread was held.
+/// Time within which all notifications from before the stop have been read from the service manager's socket.
 const KEPT_FROM_BEFORE: Duration = Duration::from_secs(30);
 
-/// A volume four times the memory, with its log on two devices: clients' requests, destage and flushes all have work.
+/// A volume four times the memory, with its log on two devices: requests, destage and flushes all have work.
 fn site() -> Site {
     let mut site = Site::with_volume(80 * MIB);
     site.memory = "20 MiB".to_owned();
@@ -27,15 +27,15 @@ fn site() -> Site {
     site
 }
 
-/// A question over HTTP that nobody has answered yet.
+/// Sends an HTTP request without reading the reply.
 fn ask(http: &Http) -> TcpStream {
     let mut stream = TcpStream::connect(http.address()).expect("the kernel takes connections");
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", http.address())
-        .expect("it is sent");
+        .expect("the request is sent");
     stream
 }
 
-/// What has come so far.
+/// Number of bytes received within the timeout.
 fn answered(stream: &mut TcpStream, patience: Duration) -> usize {
     stream.set_read_timeout(Some(patience)).expect("a socket");
     stream.read(&mut [0; 64]).unwrap_or(0)
@@ -53,7 +53,8 @@ fn volumes_are_served_whole_while_the_control_thread_stands_still() {
     assert!(answered(&mut ask(&http), Duration::from_secs(60)) > 0);
     let Some(held) = held::control(&daemon) else { return };
     let mut question = ask(&http);
-    // fio connects, writes more than memory holds with flushes in between, and verifies every block; a request that fails ends it.
+    // fio connects, writes more than memory holds with flushes in between, and verifies every block; a failed request
+    // ends it.
     let mut fio =
         tool("fio").args("--name=f --ioengine=nbd --rw=randwrite --bs=16k --iodepth=16 --size=80m --fsync=64");
     fio = fio.args("--verify=crc32c --verify_fatal=1 --randseed=7 --output-format=json");
@@ -62,17 +63,17 @@ fn volumes_are_served_whole_while_the_control_thread_stands_still() {
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     client.call(Op::Write, FUA, 0, 4096, &[7; 4096]).expect("it writes");
     assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
-    assert!(held.stands_still(), "what was seen is no news");
+    assert!(held.stands_still(), "the control thread ran meanwhile");
     assert_eq!(answered(&mut question, Duration::from_millis(100)), 0);
     drop(held);
-    assert!(answered(&mut question, Duration::from_secs(60)) > 0, "it does not go on");
+    assert!(answered(&mut question, Duration::from_secs(60)) > 0, "the control thread does not continue");
     let volume = shown(&daemon);
     let told = |kind: &str| report["jobs"][0][kind]["total_ios"].as_u64().expect("a count");
     let counted = |figure: &str| volume[figure].as_u64().expect("a count");
     assert_eq!(told("write"), 80 * MIB / 16_384);
     assert_eq!((counted("reads"), counted("writes")), (told("read") + 1, told("write") + 1), "{volume}");
     assert_eq!((counted("flushes"), counted("errors")), (told("sync"), 0), "{volume}");
-    assert!(counted("backing_writes") > 0, "nothing was destaged meanwhile: {volume}");
+    assert!(counted("backing_writes") > 0, "no destage while the control thread was stopped: {volume}");
     daemon.stop();
 }
 
@@ -91,12 +92,12 @@ fn a_data_core_that_stands_still_is_noticed() {
     });
     assert!(held.stands_still() && silent["severity"] == "critical", "{silent}");
     drop(held);
-    assert_eq!(client.receive().expect("it goes on").error, 0);
+    assert_eq!(client.receive().expect("the core continues").error, 0);
     assert_eq!(shown(&daemon)["reads"], before + 1);
     daemon.stop();
 }
 
-/// What the daemon says next to the service manager; nothing after a time in which it should have said something several times.
+/// Next notification to the service manager; `None` after a time in which several should have arrived.
 fn said(manager: &UnixDatagram) -> Option<String> {
     let mut bytes = [0; 4096];
     let len = manager.recv(&mut bytes).ok()?;
@@ -107,22 +108,22 @@ fn said(manager: &UnixDatagram) -> Option<String> {
 fn the_watchdog_is_fed_while_data_core_and_control_thread_go_on() {
     let mut site = site();
     let manager = UnixDatagram::bind(site.folder.join("manager")).expect("a socket in the folder");
-    manager.set_read_timeout(Some(Duration::from_secs(10))).expect("it is no zero");
+    manager.set_read_timeout(Some(Duration::from_secs(10))).expect("a positive time");
     site.manager = Some(site.folder.join("manager"));
     let daemon = site.start();
     for hold in [held::control, held::core] {
-        // More than the socket may have kept from before.
+        // More notifications than the socket may have kept from before.
         for _ in 0..20 {
-            while said(&manager).expect("it is fed") != "WATCHDOG=1" {}
+            while said(&manager).expect("the watchdog is fed") != "WATCHDOG=1" {}
         }
         let Some(held) = hold(&daemon) else { return };
         let begun = Instant::now();
         while let Some(text) = said(&manager) {
-            assert!(held.stands_still(), "the thread goes on, and says {text}");
-            assert!(begun.elapsed() < KEPT_FROM_BEFORE, "it is fed although the thread stands still: {text}");
+            assert!(held.stands_still(), "the thread runs and sent {text}");
+            assert!(begun.elapsed() < KEPT_FROM_BEFORE, "the watchdog is fed by a stopped thread: {text}");
         }
         drop(held);
     }
-    while said(&manager).expect("it goes on") != "WATCHDOG=1" {}
+    while said(&manager).expect("the watchdog is fed again") != "WATCHDOG=1" {}
     daemon.stop();
 }

@@ -1,5 +1,5 @@
-//! The health of the drives under flash devices, as a `smartctl` of the test's own tells it: what it says, what is wrong with it, and that it holds
-//! nothing up.
+//! Health of the drives under flash devices, as reported by a fake `smartctl`: its output, its failures, and that it
+//! blocks nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::flash::{failing, flash_on};
 const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sata.json");
 const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
 
-/// A site whose flash devices are two drives, if drives can be made.
+/// A fixture whose flash devices are two drives; `None` if none can be made.
 fn site() -> Option<(Site, [LoopDevice; 2])> {
     let mut site = Site::with_volume(4 << 20);
     let drives: [LoopDevice; 2] = failing(&site, &["one", "two"])?.try_into().ok()?;
@@ -26,14 +26,14 @@ fn site() -> Option<(Site, [LoopDevice; 2])> {
     Some((site, drives))
 }
 
-/// Has the daemon find a `smartctl` that does this with the drive in `$3`.
+/// Installs a fake `smartctl` that runs `script` for the drive in `$3`.
 fn smartctl(site: &mut Site, script: &str) {
     let folder = site.folder.join("programs");
     fs::create_dir(&folder).expect("the folder can be made");
     let program = folder.join("smartctl");
     fs::write(&program, format!("#!/bin/sh\n[ \"$1 $2\" = '--json -a' ] || exit 1\n{script}\n"))
-        .expect("it can be written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        .expect("the folder can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a file of this user");
     site.programs = Some(folder);
 }
 
@@ -41,7 +41,7 @@ fn flash(daemon: &Daemon) -> Value {
     serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("JSON")
 }
 
-/// What is told of the drive under a device, as soon as that `is_so`.
+/// Reported state of the drive under a device, once it satisfies `is_so`.
 fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Value {
     let device = device.to_string_lossy();
     wait_for("word of the drive", || {
@@ -104,21 +104,21 @@ fn a_drive_that_hangs_or_tells_nonsense_holds_nothing_up_and_is_told_as_such() {
     let script = format!("if [ \"$3\" = {hanging} ]; then {ask}; fi\necho nonsense");
     smartctl(&mut site, &script);
     let daemon = site.start();
-    let asked: PathBuf = wait_for("who asks the drive", || {
+    let asked: PathBuf = wait_for("the smartctl process", || {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
     assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed what is no JSON");
-    // While it hangs, clients and commands are served.
+    // Clients and commands are served while it hangs.
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");
-    assert!(asked.exists(), "it has ended already");
+    assert!(asked.exists(), "the smartctl process has ended");
     let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
     assert_eq!(
         (&told["unread"], &told["read_unix_seconds"]),
         (&"smartctl has not answered within 10 s".into(), &0.into())
     );
-    wait_for("the end of who asks the drive", || (!asked.exists()).then_some(()));
+    wait_for("the end of the smartctl process", || (!asked.exists()).then_some(()));
     daemon.stop();
 }
 

@@ -1,4 +1,5 @@
-//! What happened, who did it, what is wrong and who is told: over HTTP, by command, on the stream, after kills, on disks that fail.
+//! Events, their authors, alerts and their receivers: over HTTP, by command, on the stream, after kills, and on failing
+//! disks.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,19 +26,19 @@ fn site() -> Site {
     site
 }
 
-/// What is asked for of the events, the newest first.
+/// Events for a query, newest first.
 fn events(http: &Http, question: &str) -> Vec<Value> {
     let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
     page["events"].as_array().expect("a list").clone()
 }
 
-/// The newest of them whose text has `word`, once there is one.
+/// Waits for an event whose text contains `word`, and returns the newest.
 fn event(http: &Http, question: &str, word: &str) -> Value {
     let is = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
     wait_for(word, || events(http, question).into_iter().find(is))
 }
 
-/// Kinds and subjects of what is wrong.
+/// Kinds and subjects of the active alerts.
 fn alerts(http: &Http) -> Vec<(String, String)> {
     let alerts = http.get("/api/v1/alerts").json();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
@@ -74,7 +75,7 @@ fn a_change_is_told_once_and_with_who_asked_for_it() {
         events.into_iter().find(|event| event["text"] == text)
     });
     assert_eq!(told.as_ref(), Some(&by_token), "on the stream");
-    // What is refused changes nothing, and what only looks is no change.
+    // A refused change is not recorded, and reading is no change.
     assert_eq!(http.ask_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
     assert_eq!(http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
     let made = event(&http, "&kind=change", "make the token ops (operate)");
@@ -88,13 +89,13 @@ fn a_change_is_told_once_and_with_who_asked_for_it() {
     daemon.signal("HUP");
     let reloaded = event(&http, "&subject=v", "policy write-back became none");
     assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
-    // Samples that come later find nothing that was not told.
+    // Later samples report nothing that was not recorded as a change.
     std::thread::sleep(Duration::from_millis(2_500));
     for kind in ["policy", "state", "limit"] {
         assert_eq!(events(&http, &format!("&kind={kind}")), [Value::Null; 0], "{kind}");
     }
     assert_eq!(events(&http, "&subject=v&kind=change").len(), 3);
-    // Commands tell the same.
+    // The command reports the same.
     let commanded = daemon.command(&["events", "--subject", "v", "--kind", "change", "--json"]);
     let page = http.get("/api/v1/events?subject=v&kind=change").json();
     assert_eq!(serde_json::from_str::<Value>(&commanded).expect("JSON"), page);
@@ -102,7 +103,7 @@ fn a_change_is_told_once_and_with_who_asked_for_it() {
     let at =
         |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
     assert!(at("started: ") < at("(token ops from 127.0.0.1)") && at("policy") < at("pause"), "{lines}");
-    // Pages hold each once.
+    // Paging returns each event once.
     let (mut numbers, mut question) = (Vec::new(), String::new());
     loop {
         let page = http.get(&format!("/api/v1/events?limit=2{question}")).json();
@@ -129,15 +130,15 @@ fn events_before_a_kill_are_there_after_it_and_go_on_counting() {
     wait_for("the event in the file", || fs::read_to_string(&file).ok().filter(|text| text.contains("freeze")));
     let before = events(&Http::of(&daemon), "");
     daemon.kill();
-    // What the kill cut short.
-    let mut torn = fs::File::options().append(true).open(&file).expect("it is there");
-    torn.write_all(b"{\"number\":99,\"at_unix_ms\":1").expect("it is written");
+    // Appends an incomplete line, as a kill may leave it.
+    let mut torn = fs::File::options().append(true).open(&file).expect("the file exists");
+    torn.write_all(b"{\"number\":99,\"at_unix_ms\":1").expect("a writable file");
     let daemon = site.start();
     let http = Http::of(&daemon);
     let after = events(&http, "");
     let known = |number: &Value| after.iter().find(|event| event["number"] == *number);
     let frozen = before.iter().find(|event| event["text"].as_str().is_some_and(|text| text.starts_with("freeze")));
-    let frozen = frozen.expect("it was told");
+    let frozen = frozen.expect("the event was recorded");
     assert_eq!(known(&frozen["number"]), Some(frozen));
     event(&http, "&kind=daemon", "did not say that it stopped");
     daemon.stop();
@@ -146,7 +147,7 @@ fn events_before_a_kill_are_there_after_it_and_go_on_counting() {
     let daemons = events(&http, "&kind=daemon");
     let texts: Vec<&str> = daemons.iter().filter_map(|event| event["text"].as_str()).collect();
     assert!(texts.iter().any(|text| text.starts_with("stopped; the backings are complete")), "{texts:?}");
-    let started = texts.iter().find(|text| text.starts_with("started: ")).expect("it was told");
+    let started = texts.iter().find(|text| text.starts_with("started: ")).expect("the event was recorded");
     assert!(!started.contains("did not say"), "{texts:?}");
     assert_eq!(event(&http, "&kind=change", "stop")["actor"], "SIGTERM");
     daemon.stop();
@@ -160,7 +161,7 @@ fn an_alert_is_everywhere_while_it_is_active_and_nowhere_afterwards() {
     let series = "hotset_alerts{kind=\"cache-paused\",severity=\"info\"}";
     let metric = || {
         let text = http.get("/metrics").body;
-        text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok()).expect("it is there")
+        text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok()).expect("the metric exists")
     };
     assert_eq!((alerts(&http), metric()), (Vec::new(), 0));
     daemon.command(&["volume", "pause", "v"]);
@@ -223,7 +224,7 @@ fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
     let http = Http::of(&daemon);
     let failed = devices[0].path().to_string_lossy().into_owned();
     let asked = failed.replace('/', "%2F");
-    // A sample that knows the device as it was.
+    // Waits for a sample that has seen the device in service.
     let mut follower = http.follow("/api/v1/stream", &[]);
     (0..3).for_each(|_| drop(follower.event()));
     assert!(!has(&http, "flash-degraded", &failed));
@@ -235,7 +236,7 @@ fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
     });
     event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded raised (critical)");
     event(&http, &format!("&kind=device&subject={asked}"), "lost, was in-service");
-    // Nobody asked for this.
+    // A policy change without an actor.
     let through = event(&http, "&kind=policy&subject=v", "policy write-through, was write-back");
     assert_eq!(through["actor"], Value::Null);
     daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
@@ -245,19 +246,19 @@ fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
     daemon.stop();
 }
 
-/// A receiver that answers each POST as `answers` says, and goes on with the last one.
+/// An HTTP receiver that replies to each POST with the next of `answers`, and repeats the last one.
 fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
     let (address, bodies) = receiver_on(answers, |stream| stream);
     (format!("http://{address}/hook?secret=s3cret"), bodies)
 }
 
-/// The same on connections as `wrap` makes them; those on which nothing is asked are passed over.
+/// The same receiver on connections wrapped by `wrap`; connections without a request are skipped.
 fn receiver_on<S: Read + Write>(
     answers: &'static [u16],
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
 ) -> (SocketAddr, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = listener.local_addr().expect("it has one");
+    let address = listener.local_addr().expect("a bound socket");
     let (seen, bodies) = channel();
     std::thread::spawn(move || {
         let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
@@ -273,10 +274,10 @@ fn receiver_on<S: Read + Write>(
             if length == 0 || reader.read_exact(&mut body).is_err() {
                 continue;
             }
-            let answer = answers.next().expect("it has no end");
+            let answer = answers.next().expect("an endless iterator");
             let stream = reader.get_mut();
-            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("it listens");
-            stream.flush().expect("it listens");
+            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads");
+            stream.flush().expect("the client reads");
             if seen.send(serde_json::from_slice(&body).expect("JSON")).is_err() {
                 return;
             }
@@ -305,13 +306,13 @@ fn the_webhook_is_told_again_after_a_500_and_when_it_is_over() {
     assert!(first["version"] == 1 && alert["remedy"].as_str().is_some_and(|text| text.contains("resume")), "{first}");
     daemon.command(&["volume", "resume", "v"]);
     assert_eq!(body()["alerts"][0]["state"], "cleared");
-    let health = wait_for("what was delivered", || {
+    let health = wait_for("the deliveries", || {
         let health = status(&daemon)["webhook"].clone();
         (health["delivered"] == 2).then_some(health)
     });
     assert_eq!((&health["failures"], &health["failed"], &health["waiting"]), (&1.into(), &Value::Null, &0.into()));
     assert!(http.get("/metrics").body.contains("\nhotset_webhook_failures_total 1\n"));
-    // What may be a secret is told nowhere.
+    // Secrets in the URL appear nowhere.
     assert!(!status(&daemon).to_string().contains("s3cret") && !daemon.log().contains("s3cret"));
     daemon.stop();
 }
@@ -339,7 +340,7 @@ fn a_webhook_with_tls_is_told_by_who_trusts_it_and_by_nobody_else() {
     daemon.command(&["volume", "pause", "v"]);
     let body = bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
     assert_eq!((&body["alerts"][0]["kind"], &body["alerts"][0]["subject"]), (&"cache-paused".into(), &"v".into()));
-    wait_for("what was delivered", || (status(&daemon)["webhook"]["delivered"] == 1).then_some(()));
+    wait_for("the delivery", || (status(&daemon)["webhook"]["delivered"] == 1).then_some(()));
     daemon.stop();
 }
 
@@ -400,27 +401,27 @@ fn a_disk_of_events_that_is_full_or_read_only_costs_the_events_alone_and_is_told
     let http = Http::of(&daemon);
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     assert!(!has(&http, "events-disk", "-"));
-    // What fails to be written says that the disk is full: that is what is wanted.
+    // The write fails with a full disk, as intended.
     assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
     let mut write = |number: u8| {
         client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("it writes");
         assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
     };
     wait_for("the alert", || {
-        // Events that find the file's last page full.
+        // Creates events until the last page of the file is full.
         daemon.command(&["volume", "freeze", "v"]);
         daemon.command(&["volume", "resume", "v"]);
         write(1);
         has(&http, "events-disk", "-").then_some(())
     });
-    fs::remove_file(&filler).expect("it is there");
+    fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
     let told = events(&http, "&subject=v").len();
     daemon.stop();
     disk.remount("ro");
     let daemon = site.start();
     let http = Http::of(&daemon);
-    // What could not be written then was kept.
+    // Events that could not be written were kept in memory.
     assert!(events(&http, "&subject=v").len() >= told);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -436,21 +437,21 @@ fn events_are_followed_over_a_restart() {
     let daemon = site.start();
     let mut command = Command::new(binary());
     command.args(["events", "--follow", "--json", "--since", "now", "--socket"]).arg(site.folder.join("control.sock"));
-    let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     let (seen, lines) = channel();
-    let out = BufReader::new(following.stdout.take().expect("it is piped"));
+    let out = BufReader::new(following.stdout.take().expect("a piped output"));
     std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| seen.send(line)));
     let wait = |word: &str| {
         let line =
             std::iter::from_fn(|| lines.recv_timeout(Duration::from_secs(60)).ok()).find(|line| line.contains(word));
         let line = line.unwrap_or_else(|| panic!("no {word}"));
-        serde_json::from_str::<Value>(&line).expect("an object a line")
+        serde_json::from_str::<Value>(&line).expect("one object per line")
     };
     daemon.command(&["volume", "pause", "v"]);
     assert_eq!(wait("pause")["subject"], "v");
     daemon.stop();
     let daemon = site.start();
     assert_eq!(wait("started: ")["kind"], "daemon");
-    following.kill().and_then(|()| following.wait()).expect("it is our child");
+    following.kill().and_then(|()| following.wait()).expect("a child process");
     daemon.stop();
 }

@@ -1,4 +1,4 @@
-//! The figures agree: what fio has asked for is what everything that tells figures has counted; and one request more is told by all.
+//! Agreement of all figures: every source reports fio's counts, and one additional request appears in all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// What is compared, as reports and the history call it.
+/// The compared figures, by their names in reports and in the history.
 const FIGURES: [&str; 5] = ["reads", "writes", "flushes", "read_bytes", "write_bytes"];
 
-/// Figures and their values, as one source tells them.
+/// Figures and values of one source.
 type Told = BTreeMap<&'static str, u64>;
 
-/// A run of fio: its pattern, bytes a request, how many requests, and after how many writes it flushes.
+/// A run of fio: pattern, bytes per request, number of requests, and writes between two flushes.
 struct Run(&'static str, u64, u64, u64);
 
-/// Several sizes, both directions, flushes, and a mix whose parts only fio knows.
+/// Several sizes, both directions, flushes, and a mix whose composition only fio knows.
 const RUNS: [(&str, Run); 6] = [
     ("v", Run("write", 65_536, 128, 16)),
     ("v", Run("randwrite", 4_096, 1_024, 0)),
@@ -35,7 +35,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
 }
 
-/// Runs fio, and returns what it says it did; as many requests as were asked for.
+/// Runs fio and returns its own figures; checks the number of requests.
 fn run(site: &Site, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Told {
     let mut fio = tool("fio").args("--name=f --ioengine=nbd --randseed=7 --iodepth=8 --size=32m --output-format=json");
     fio = fio.arg(format!("--uri={}", site.uri(volume))).arg(format!("--rw={pattern}"));
@@ -75,7 +75,7 @@ fn of_history(report: &Value) -> Told {
     FIGURES.iter().map(|figure| (*figure, sum(figure))).collect()
 }
 
-/// Of the series of one volume or datastore, which all begin with `name` and these labels.
+/// Figures from the metrics of one volume or datastore, whose series begin with `name` and these labels.
 fn of_metrics(text: &str, name: &str, labels: &str) -> Told {
     let series = [("reads", "requests", "read"), ("writes", "requests", "write"), ("flushes", "requests", "flush")];
     let series = series.into_iter().chain([("read_bytes", "bytes", "read"), ("write_bytes", "bytes", "write")]);
@@ -88,7 +88,7 @@ fn of_metrics(text: &str, name: &str, labels: &str) -> Told {
         .collect()
 }
 
-/// Requests that a histogram has counted.
+/// Request counts of a latency histogram.
 fn of_latencies(text: &str, name: &str, labels: &str) -> Told {
     let count = |op: &str| {
         let head = format!("{name}_latency_seconds_count{{{labels},op=\"{op}\"}} ");
@@ -98,7 +98,7 @@ fn of_latencies(text: &str, name: &str, labels: &str) -> Told {
     Told::from([("reads", count("read")), ("writes", count("write"))])
 }
 
-/// Of a volume's line in `hotset status`, by the ends of the columns' heads: figures stand at the right.
+/// Figures from a volume's line in `hotset status`, found by the right-aligned column heads.
 fn of_screen(screen: &str, volume: &str) -> Told {
     let head = screen.lines().find(|line| line.starts_with("volume ")).expect("a table of volumes");
     let line = screen.lines().find(|line| line.starts_with(&format!("{volume} "))).expect("a line a volume");
@@ -110,7 +110,7 @@ fn of_screen(screen: &str, volume: &str) -> Told {
     Told::from([("reads", column("reads")), ("writes", column("writes"))])
 }
 
-/// What everybody tells of `v`, and what of all volumes together.
+/// Figures of `v`, and of all volumes together, from every source.
 fn ask_everybody(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
     let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("JSON") };
     let all = |volumes: &Value| {
@@ -158,7 +158,7 @@ fn ask_everybody(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option
     ])
 }
 
-/// Who tells something else than `counted` (of `v`, and of all), and what.
+/// Differences between the sources and `counted` (of `v`, and of all).
 fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[Told; 2]) -> Vec<String> {
     let mut found = Vec::new();
     for (who, told) in told {
@@ -173,7 +173,7 @@ fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[To
     found
 }
 
-/// The history and the stream take a look a second: until they have looked, they tell what was.
+/// Polls until all sources agree: the history and the stream take one sample per second.
 fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
     let mut found = Vec::new();
     for _ in 0..60 {
@@ -198,7 +198,8 @@ fn commands_api_metrics_history_stream_and_fio_count_the_same() {
     let of_v = did.iter().filter(|(volume, _)| *volume == "v").map(|(_, told)| told);
     let counted = [sum(of_v), sum(did.iter().map(|(_, told)| told))];
     assert_eq!(settle(&daemon, &http, &counted), [""; 0]);
-    // One request that fio does not know of: nobody may miss it, or nobody could say that the above is more than silence.
+    // One request that fio does not know of must appear in every source. This proves that the comparison above can
+    // fail.
     Client::connect(&site.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
     let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
     assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);

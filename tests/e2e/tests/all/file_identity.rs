@@ -1,4 +1,4 @@
-//! A file on a file system whose device has another number than before is the same backing.
+//! A file on a file system whose device number has changed is the same backing.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nothing can be done about one that stays.
+        // A failure to unmount cannot be handled here.
         let _ = Command::new("umount").arg(&self.0).status();
     }
 }
@@ -33,9 +33,9 @@ fn run(command: &mut Command) -> bool {
     command.env("PATH", format!("/usr/sbin:/sbin:{path}")).output().is_ok_and(|output| output.status.success())
 }
 
-/// An XFS file system in a file, on a loop device and mounted; none, with a word on the terminal, where that cannot be.
+/// A mounted XFS file system in a file on a loop device; `None` and a note on the terminal where that is impossible.
 fn xfs(site: &Site, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
-    // The smallest that `mkfs.xfs` makes.
+    // The smallest file system that `mkfs.xfs` creates.
     let made = LoopDevice::attach(file, 320 * MIB, 512).ok();
     let made = made.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
     let mounted = made.and_then(|device| Mounted::of(device.path(), place).map(|mounted| (device, mounted)));
@@ -64,11 +64,11 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     drop(mounted);
     let first = device.path().to_owned();
     drop(device);
-    // Something else has the device's number when the file system comes back.
-    let other = LoopDevice::attach(&site.folder.join("other.img"), MIB, 512).expect("one could be made before");
-    let device = LoopDevice::of(&image, 512).expect("one could be made before");
-    assert!(other.path() == first || device.path() != first, "the number is another one");
-    let _mounted = Mounted::of(device.path(), &place).expect("it could be mounted before");
+    // Another loop device takes the old device number before the file system returns.
+    let other = LoopDevice::attach(&site.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
+    let device = LoopDevice::of(&image, 512).expect("loop devices are permitted");
+    assert!(other.path() == first || device.path() != first, "the device number has changed");
+    let _mounted = Mounted::of(device.path(), &place).expect("mounting is permitted");
     let daemon = site.start();
     let mut client =
         Client::connect(&site.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));

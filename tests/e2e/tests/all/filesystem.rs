@@ -1,4 +1,4 @@
-//! A file system's image through a volume and back, whole.
+//! A file system image survives a round trip through a volume.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ fn a_volume_whose_size_is_no_multiple_of_a_block_is_whole_to_its_last_sector() {
     let io = tool("qemu-io").args("-f raw -c").arg(&across).arg("-c").arg(&last).arg("-c").arg("flush");
     io.arg(site.uri("v")).ok();
     daemon.kill();
-    let content = std::fs::read(site.backing("v")).expect("the backing is there");
+    let content = std::fs::read(site.backing("v")).expect("the backing exists");
     assert_eq!(content.len() as u64, bytes);
     let tail = &content[content.len() - 2048..];
     assert!(tail[..1024].iter().all(|&b| b == 0x4d) && tail[1536..].iter().all(|&b| b == 0x3c));

@@ -1,4 +1,4 @@
-//! fio writes with several jobs, verifies what it reads, and verifies again after a restart.
+//! fio writes with several jobs, verifies its reads, and verifies again after a restart.
 
 use e2e::site::Site;
 use e2e::tool::tool;

@@ -1,4 +1,5 @@
-//! The flash log under the real daemon: what is left there over a stop, what is refused and with which words, what never comes back.
+//! The flash log under the real daemon: data left there over a stop, refusals with their messages, and data that must
+//! never return.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,13 +21,13 @@ use crate::kill::kill_rounds;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Blocks that are written, one in sixteen of the volume: more than the spindles under [`slow`] take in the time of a stop.
+/// Number of written blocks, one in sixteen of the volume: more than the disks of [`slow`] can take during a stop.
 const BLOCKS: u64 = 2048;
 
-/// A site with a volume on slow spindles, whose log lies on `devices` with further `lines`.
+/// A fixture with a volume on slow disks, whose log lies on `devices`; `lines` are further keys.
 fn slow(devices: &[&str], lines: &str) -> Site {
     let mut site = Site::new();
-    // With memory that outlives the daemon nothing would depend on the log.
+    // Surviving memory would make the log unnecessary.
     site.keep_in = "none".to_owned();
     site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
     flash(&mut site, devices, lines);
@@ -57,7 +58,7 @@ fn write(site: &Site, blocks: u64, generation: u8) {
     client.flush().expect("it flushes");
 }
 
-/// The volume's content where [`write`] wrote, by generation: how many blocks hold it whole.
+/// Number of blocks in `image` that hold `generation` where [`write`] wrote.
 fn count(image: &[u8], generation: u8) -> u64 {
     let held = |number: &u64| {
         let at = (number * 16 * BLOCK) as usize;
@@ -70,9 +71,9 @@ fn read(site: &Site) -> Vec<u8> {
     Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
 }
 
-/// The file under the modelled array.
+/// Content of the file under the modelled array.
 fn backing(site: &Site) -> Vec<u8> {
-    fs::read(site.folder.join("state/sim/v.img")).expect("the backing is there")
+    fs::read(site.folder.join("state/sim/v.img")).expect("the backing exists")
 }
 
 fn json(daemon: &Daemon, args: &[&str]) -> Value {
@@ -83,7 +84,7 @@ fn path(site: &Site, name: &str) -> PathBuf {
     site.folder.join(name)
 }
 
-/// A daemon that was stopped with data on flash that its backing lacks.
+/// Leaves a stopped daemon with data on flash that its backing lacks.
 fn stopped_dirty(site: &Site) {
     let daemon = site.start();
     write(site, BLOCKS, 1);
@@ -113,8 +114,8 @@ fn a_stop_leaves_what_is_dirty_on_flash_and_the_next_start_has_it() {
     let image = backing(&site);
     assert_eq!((count(&image, 2), count(&image, 1)), (100, BLOCKS - 100));
     drop(daemon);
-    // Nothing is on flash any more: the volume does without it.
-    fs::remove_file(path(&site, "f0")).and_then(|()| fs::remove_file(path(&site, "f1"))).expect("the files are there");
+    // No data is left on flash, so the volume is served without it.
+    fs::remove_file(path(&site, "f0")).and_then(|()| fs::remove_file(path(&site, "f1"))).expect("the files exist");
     let daemon = site.start();
     assert_eq!(count(&read(&site), 2), 100);
     daemon.stop();
@@ -125,7 +126,7 @@ fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are
     let mut site = two();
     site.volume("other", 4 * MIB, "");
     stopped_dirty(&site);
-    fs::rename(path(&site, "f1"), path(&site, "away")).expect("the file is there");
+    fs::rename(path(&site, "f1"), path(&site, "away")).expect("the file exists");
     let daemon = site.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
     assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
@@ -135,7 +136,7 @@ fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["in_use"], false, "{status}");
     daemon.stop();
-    fs::rename(path(&site, "away"), path(&site, "f1")).expect("the file is there");
+    fs::rename(path(&site, "away"), path(&site, "f1")).expect("the file exists");
     let daemon = site.start();
     assert_eq!(count(&read(&site), 1), BLOCKS);
     daemon.stop();
@@ -145,7 +146,7 @@ fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are
 fn a_device_that_is_lost_for_good_is_given_up_by_naming_the_other_one() {
     let mut site = two();
     stopped_dirty(&site);
-    fs::remove_file(path(&site, "f0")).expect("the file is there");
+    fs::remove_file(path(&site, "f0")).expect("the file exists");
     flash(&mut site, &["f1"], "allow_single_copy = true");
     let daemon = site.start();
     assert_eq!(count(&read(&site), 1), BLOCKS);
@@ -162,7 +163,7 @@ fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
     let daemon = site.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
     daemon.stop();
-    // The other one is old now, also when it comes alone.
+    // The other device is stale now, even when it is configured alone.
     flash(&mut site, &["f0"], "allow_single_copy = true");
     let daemon = site.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
@@ -208,8 +209,8 @@ fn devices_that_hold_something_else_are_left_alone() {
     assert!(log.contains("flash is not used") && log.contains("f1 holds something at byte 0"), "{log}");
     write(&site, 4, 1);
     daemon.stop();
-    assert!(fs::read(path(&site, "f1")).expect("it is there").iter().all(|byte| *byte == 7), "it was written to");
-    assert!(fs::read(path(&site, "f0")).expect("it is there").iter().all(|byte| *byte == 0), "it was written to");
+    assert!(fs::read(path(&site, "f1")).expect("the file exists").iter().all(|byte| *byte == 7), "it was written to");
+    assert!(fs::read(path(&site, "f0")).expect("the file exists").iter().all(|byte| *byte == 0), "it was written to");
 }
 
 #[test]
@@ -217,21 +218,21 @@ fn a_loss_that_was_accepted_never_comes_back_over_newer_data() {
     let site = two();
     stopped_dirty(&site);
     for name in ["f0", "f1"] {
-        fs::rename(path(&site, name), path(&site, &format!("{name}.away"))).expect("the file is there");
+        fs::rename(path(&site, name), path(&site, &format!("{name}.away"))).expect("the file exists");
     }
     let daemon = site.start();
-    assert!(Client::connect(&site.endpoint(), "v").is_err(), "what is on flash alone is missing");
+    assert!(Client::connect(&site.endpoint(), "v").is_err(), "data that is only on flash is missing");
     let before = count(&backing(&site), 1);
     let unnamed = text_of(&daemon.try_command(&["volume", "adopt", "v"]));
     let data = unnamed.split("--give-up ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
-    let data = data.unwrap_or_else(|| panic!("what would be lost is not named: {unnamed}"));
+    let data = data.unwrap_or_else(|| panic!("the refusal does not name the loss: {unnamed}"));
     daemon.command(&["volume", "adopt", "v", "--give-up", data]);
     assert_eq!(count(&read(&site), 1), before);
     write(&site, BLOCKS, 2);
     daemon.command(&["stop", "--destage"]);
     drop(daemon);
     for name in ["f0", "f1"] {
-        fs::rename(path(&site, &format!("{name}.away")), path(&site, name)).expect("the file is there");
+        fs::rename(path(&site, &format!("{name}.away")), path(&site, name)).expect("the file exists");
     }
     let daemon = site.start();
     assert_eq!(count(&read(&site), 2), BLOCKS);
@@ -275,11 +276,11 @@ fn a_flash_device_that_does_not_exist_is_named_with_what_to_do() {
     daemon.stop();
 }
 
-/// Loop devices that fail when told to; none, with a word on the terminal, where none may be made.
+/// Loop devices that can be made to fail; `None` and a note on the terminal where loop devices are not permitted.
 pub fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
     let made = names.iter().map(|name| LoopDevice::attach(&path(site, name), 64 * MIB, 512)).collect();
     if let Err(reason) = &made {
-        // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+        // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
         let _ = writeln!(std::io::stderr(), "SKIPPED: failing flash devices: no loop device can be made ({reason})");
     }
     made.ok()
@@ -290,8 +291,8 @@ pub fn flash_on(site: &mut Site, devices: &[&Path]) {
     site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
 }
 
-/// One device fails every request from a random moment on, the daemon is killed, and the device is missing when it starts again. False
-/// where there is no device to break.
+/// One device fails every request from a random time on, the daemon is killed, and the device is missing at the next
+/// start. False if no device can be made to fail.
 fn fails_and_is_missing(random: &mut Random) -> bool {
     const BYTES: u64 = 16 * MIB;
     let mut site = Site::with_volume(BYTES);
@@ -307,11 +308,11 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(100 + random.below(300)));
         devices[0].fail();
-        wait_for("word of the device", || daemon.log().contains("is out of service").then_some(()));
+        wait_for("the message about the device", || daemon.log().contains("is out of service").then_some(()));
         std::thread::sleep(Duration::from_millis(random.below(1500)));
         daemon.kill();
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     drop(devices);
     let daemon = site.start();
@@ -321,7 +322,7 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
     wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
     daemon.stop();
-    let faults = ledger.check_after_crash(&fs::read(site.backing("v")).expect("the backing is there"));
+    let faults = ledger.check_after_crash(&fs::read(site.backing("v")).expect("the backing exists"));
     assert!(faults.is_empty(), "after the stop: {faults:?}");
     true
 }
@@ -346,8 +347,8 @@ fn with_both_devices_gone_a_stop_destages_everything_and_the_next_start_does_wit
     write(&site, BLOCKS / 2, 1);
     devices.iter().for_each(LoopDevice::fail);
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
-    client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("it is taken into memory");
-    // Whether it succeeds is not promised here, that it tells the truth is.
+    client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("memory has space");
+    // The flush may succeed or fail, but its result must be true.
     let flushed = client.flush();
     println!("a flush with no device left: {flushed:?}");
     drop(client);
@@ -398,7 +399,7 @@ fn devices_come_and_go_under_load_and_the_list_of_them_holds_over_a_kill() {
         std::thread::sleep(Duration::from_millis(100));
         daemon.kill();
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     let daemon = site.start();
     let list = json(&daemon, &["flash", "list"]);
@@ -433,8 +434,8 @@ fn a_device_in_the_place_of_one_that_failed_makes_a_volume_write_back_again() {
     policy("write-back");
     write(&site, BLOCKS, 2);
     daemon.kill();
-    // Either copy alone has everything.
-    fs::remove_file(&file).expect("it is there");
+    // Either copy alone is complete.
+    fs::remove_file(&file).expect("the file exists");
     flash(&mut site, &["f2"], "allow_single_copy = true");
     let daemon = site.start();
     assert_eq!(count(&read(&site), 2), BLOCKS);
@@ -454,7 +455,7 @@ fn a_third_device_takes_over_when_one_of_the_log_fails() {
     wait_for("two copies", || (json(&daemon, &["flash", "list"])["copies"] == 2).then_some(()));
     wait_for("write-back", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-back").then_some(()));
     daemon.kill();
-    fs::remove_file(&second).expect("it is there");
+    fs::remove_file(&second).expect("the file exists");
     flash(&mut site, &["f2"], "allow_single_copy = true");
     let daemon = site.start();
     assert_eq!(count(&read(&site), 1), BLOCKS);
@@ -471,10 +472,10 @@ fn offline(site: &Site, args: &[&str], devices: &[&str]) -> (bool, Value) {
     (output.status.success(), json)
 }
 
-/// A volume as a rescue gives it back: the ranges that are present laid over its backing.
+/// Content of a rescued volume: the rescued ranges laid over its backing.
 fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
     let volume = &report["volumes"][0];
-    let rescued = fs::read(volume["file"].as_str().expect("a path")).expect("the image is there");
+    let rescued = fs::read(volume["file"].as_str().expect("a path")).expect("the image exists");
     for run in volume["present"].as_array().expect("a list") {
         let at = run[0].as_u64().expect("a number") * BLOCK;
         let range = at as usize..(at + run[1].as_u64().expect("a number") * BLOCK) as usize;
@@ -493,7 +494,7 @@ fn what_is_dirty_is_checked_and_rescued_without_a_daemon_from_devices_that_are_d
     let before = [fs::read(path(&site, "f0")).unwrap(), fs::read(path(&site, "f1")).unwrap()];
     let to = |name: &str| path(&site, name).to_string_lossy().into_owned();
 
-    // One of two is enough, and the check says that the other one is missing.
+    // One of two devices is enough, and the check reports the other one as missing.
     let (whole, report) = offline(&site, &["check"], &["f1"]);
     assert!(!whole && report["missing"][0] == 0, "{report}");
     let (complete, report) = offline(&site, &["rescue", "--to", &to("one")], &["f1"]);
@@ -502,7 +503,7 @@ fn what_is_dirty_is_checked_and_rescued_without_a_daemon_from_devices_that_are_d
     let again = e2e::daemon::hotset(&["flash", "rescue", &to("f1"), "--to", &to("one")]);
     assert!(!again.status.success() && text_of(&again).contains("exists"), "{}", text_of(&again));
 
-    // Random bytes over a thousand places of one, its superblocks among them.
+    // Overwrites a thousand random places of one device, including its superblocks.
     let mut random = Random::new(seed("flash_rescue"));
     let mut damaged = before[0].clone();
     damaged[..4096].fill(0x5a);
@@ -511,26 +512,28 @@ fn what_is_dirty_is_checked_and_rescued_without_a_daemon_from_devices_that_are_d
         let at = random.below(damaged.len() as u64 / 4096) as usize * 4096;
         damaged[at..at + 4096].fill(random.below(256) as u8);
     }
-    fs::write(path(&site, "f0"), &damaged).expect("it can be written");
+    fs::write(path(&site, "f0"), &damaged).expect("the folder can be written");
     let (complete, report) = offline(&site, &["rescue", "--to", &to("two")], &["f0", "f1"]);
     assert!(complete, "{report}");
     assert_eq!(count(&laid_over(&report, backing(&site)), 1), BLOCKS);
 
-    // The same damage in the log of both, superblocks whole: what is lost is named, the rest is there.
+    // The same damage in the logs of both devices, with intact superblocks: lost data is listed, all other data is
+    // there.
     let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("there is a batch");
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
         let mut image = image.clone();
-        // In the middle of the log: its beginning may be on the backing by now, and dead; a batch that is damaged at its end counts as torn.
+        // Damages the middle of the log. Its beginning may be destaged and dead by now, and a batch damaged at its end
+        // would count as torn.
         for at in (first + 4096 * 900..first + 4096 * 1_500).step_by(4096 * 61) {
             image[at..at + 512].fill(7);
         }
-        fs::write(path(&site, name), &image).expect("it can be written");
+        fs::write(path(&site, name), &image).expect("the folder can be written");
     }
     let (whole, _) = offline(&site, &["check"], &["f0", "f1"]);
     let (complete, report) = offline(&site, &["rescue", "--to", &to("three")], &["f0", "f1"]);
     assert!(!whole && !complete, "the damage went unnoticed");
     let rescued = count(&laid_over(&report, backing(&site)), 1);
-    // What is lost may be on the backing by chance; what is not listed as lost has to be there.
+    // Lost data may be on the backing by chance, but data not listed as lost must be there.
     let lost = report["volumes"][0]["lost"].as_array().expect("a list").len() as u64;
     let unknown = report["lost_batches"].as_array().expect("a list").len();
     assert!(lost > 0 || unknown > 0, "the damage went unnoticed");
@@ -538,9 +541,9 @@ fn what_is_dirty_is_checked_and_rescued_without_a_daemon_from_devices_that_are_d
     assert!(rescued > BLOCKS / 2, "{rescued} of {BLOCKS}");
     let damaged = [fs::read(path(&site, "f0")).unwrap(), fs::read(path(&site, "f1")).unwrap()];
     assert!(damaged[0][..first] == before[0][..first], "nothing was written to the devices");
-    // With a daemon that has them they are refused.
+    // Devices in use by a daemon are refused.
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
-        fs::write(path(&site, name), image).expect("it can be written");
+        fs::write(path(&site, name), image).expect("the folder can be written");
     }
     let daemon = site.start();
     let (whole, report) = offline(&site, &["check"], &["f0", "f1"]);

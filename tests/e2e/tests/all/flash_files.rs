@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const FLASH_BYTES: u64 = 64 * MIB;
 
 fn allocated(path: &Path) -> u64 {
-    fs::metadata(path).expect("it is there").blocks() * 512
+    fs::metadata(path).expect("the file exists").blocks() * 512
 }
 
 #[test]
@@ -42,14 +42,14 @@ fn flash_file_that_its_file_system_cannot_hold_is_refused_before_a_write_fails()
     let place = site.folder.join("small");
     let Some(_small) = SmallDisk::of(&place, "48m") else { return };
     let (new, sparse, whole) = (place.join("new"), place.join("sparse"), site.folder.join("whole"));
-    File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("it can be written");
+    File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("the file system has space");
     flash_on(&mut site, &[&whole, &sparse]);
     let daemon = site.start();
     let log = daemon.log();
     let line =
         log.lines().find(|line| line.contains("flash is not used") || line.contains("flash: ")).unwrap_or_default();
     assert!(line.contains(&sparse.display().to_string()) && line.contains("free space there"), "{log}");
-    assert_eq!(allocated(&sparse), 0, "the file system is not filled in vain");
+    assert_eq!(allocated(&sparse), 0, "the file system must not be filled");
     daemon.stop();
     flash_on(&mut site, &[&new]);
     site.tables += "allow_single_copy = true\n";
@@ -73,12 +73,12 @@ fn flush_on_one_copy_fails_until_the_state_directory_has_noted_that() {
     client.flush().expect("two copies");
     let obstacle = Obstacle::put(&site);
     devices[0].fail();
-    client.write(0, &[2; 4096]).expect("it is taken into memory");
-    assert!(client.flush().is_err(), "one copy, and the next start would not know:\n{}", daemon.log());
+    client.write(0, &[2; 4096]).expect("memory has space");
+    assert!(client.flush().is_err(), "one copy, and no record of it for the next start:\n{}", daemon.log());
     let list = daemon.command(&["flash", "list"]);
     assert!(list.contains("flushes fail"), "{list}");
     obstacle.clear();
-    wait_for("flushes to be answered again", || client.flush().ok());
+    wait_for("successful flushes", || client.flush().ok());
     assert!(!daemon.command(&["flash", "list"]).contains("flushes fail"), "{}", daemon.log());
     drop(client);
     daemon.kill();

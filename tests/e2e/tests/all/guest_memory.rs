@@ -1,5 +1,5 @@
-//! A guest's memory that is not there: a file that is shortened, a file system in memory that is full, one that hangs. It costs that guest
-//! its front end, and nobody else anything.
+//! Guest memory that disappears: a truncated file, a full tmpfs, a hanging file system. It ends the front end of that
+//! guest only.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,22 +14,23 @@ use crate::history::SmallDisk;
 use crate::vhost_user::{ALL, Guest, connect};
 
 const BYTES: u64 = 64 << 20;
-/// Requests without tables of their own: their descriptors are written by hand.
+/// Features without indirect descriptors, because the test writes the descriptors itself.
 pub const FEATURES: u64 = ALL & !feature::INDIRECT & !feature::EVENT_IDX;
-/// Where a request's data lies that is not with its queue, and how long it is.
+/// Address of request data far from the queue.
 const FAR: u64 = 8 << 20;
+/// Length of the data of a request.
 const LEN: u32 = 16 << 10;
 
-/// What the rings of one queue take.
+/// Size of the rings of one queue.
 const RINGS_BYTES: usize = 4096;
 
-/// A daemon with a guest's volume and others' one.
+/// A daemon with the volume `v` of a guest, and a second volume.
 struct Fixture {
     site: Site,
     daemon: Daemon,
-    /// A client of another volume, from before.
+    /// A client of the second volume from before the test.
     client: Client,
-    /// A guest of another volume, from before.
+    /// A guest on the second volume from before the test.
     neighbour: Guest,
 }
 
@@ -43,23 +44,23 @@ impl Fixture {
         let mut neighbour = Guest::new(&site.vhost_user_socket("other"), 1, ALL);
         neighbour.start(None);
         let mut v = Client::connect(&site.endpoint(), "v").expect("it is served");
-        v.write(0, &[7; LEN as usize]).expect("it is written");
+        v.write(0, &[7; LEN as usize]).expect("a served volume");
         Fixture { site, daemon, client, neighbour }
     }
 
-    /// A guest that begins anew in memory that another one had.
+    /// Starts a guest anew in the memory of an earlier one.
     fn guest(&self, memory: &Memory) -> Guest {
         memory.write(0, &[0; RINGS_BYTES]);
         Guest::on(memory.clone(), &self.site.vhost_user_socket("v"), 1, FEATURES)
     }
 
-    /// All others are served by the same daemon, and the guest's volume holds what it held.
+    /// Checks that the daemon serves all others, and that the guest's volume is intact.
     fn goes_on(&mut self) {
         assert!(self.daemon.is_running(), "{}", self.daemon.log());
-        self.client.write(0, &[3; 4096]).expect("the connection is the same one");
+        self.client.write(0, &[3; 4096]).expect("the connection still works");
         assert_eq!(self.neighbour.ask(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
         let mut v = Client::connect(&self.site.endpoint(), "v").expect("it is served");
-        assert_eq!(v.read(0, LEN as usize).expect("it is read"), [7; LEN as usize]);
+        assert_eq!(v.read(0, LEN as usize).expect("a served volume"), [7; LEN as usize]);
     }
 
     fn logged(&self, text: &str) -> usize {
@@ -67,7 +68,7 @@ impl Fixture {
     }
 }
 
-/// Asks for a read or a write of the volume's first bytes with the data at `at` of the guest's memory.
+/// Submits a read or a write of the volume's first bytes with its data at `at` of the guest's memory.
 fn ask(guest: &mut Guest, is_write: bool, at: u64) {
     let (head, status) = (guest.queues[0].data(0), guest.queues[0].data(1));
     guest.memory.write(head, &[&u32::from(is_write).to_le_bytes()[..], &[0; 12]].concat());
@@ -79,7 +80,7 @@ fn ask(guest: &mut Guest, is_write: bool, at: u64) {
     guest.queues[0].offer(0);
 }
 
-/// The status of the one request that was asked for by hand.
+/// Waits for the status of the hand-written request.
 fn answered(guest: &Guest) -> u8 {
     let status = guest.queues[0].data(1);
     e2e::daemon::wait_for("an answer", || Some(guest.memory.read(status, 1)[0]).filter(|status| *status != 0xff))
@@ -94,19 +95,19 @@ fn a_guest_whose_memory_is_shortened_loses_its_front_end_alone() {
         guest.front_end.add_memory(&more, FAR, LEN.into(), 0).expect("taken");
         guest.start(None);
     };
-    // Each time anew: it finds the same memory when it comes back.
+    // A new front end each time; each one finds the same memory.
     for (round, is_write) in [false, true, false, true].into_iter().enumerate() {
-        rustix::fs::ftruncate(more.file(), LEN.into()).expect("it grows");
+        rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
         let mut guest = all.guest(&memory);
         share(&mut guest);
-        rustix::fs::ftruncate(more.file(), 4096).expect("it shrinks");
+        rustix::fs::ftruncate(more.file(), 4096).expect("the file can shrink");
         ask(&mut guest, is_write, FAR);
         assert!(guest.front_end.is_closed(), "round {round}");
-        assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "it is not answered");
+        assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "the request is not answered");
         all.goes_on();
         assert_eq!(all.logged("a page of its memory cannot be had"), round + 1);
     }
-    rustix::fs::ftruncate(more.file(), LEN.into()).expect("it grows");
+    rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
     let mut guest = all.guest(&memory);
     share(&mut guest);
     ask(&mut guest, false, FAR);
@@ -126,8 +127,8 @@ fn a_guest_whose_queues_are_gone_loses_its_front_end_alone() {
     let mut guest = Guest::on(memory.clone(), &all.site.vhost_user_socket("v"), 2, FEATURES);
     guest.start(None);
     assert_eq!(guest.ask(1, &Request::Read(0, 512)), (0, vec![7; 512]));
-    // The second queue's rings; its bell is all that is left of it.
-    rustix::fs::ftruncate(memory.file(), first).expect("it shrinks");
+    // Truncates the second queue's rings; only its eventfd still works.
+    rustix::fs::ftruncate(memory.file(), first).expect("the file can shrink");
     guest.queues[1].ring();
     assert!(guest.front_end.is_closed());
     all.goes_on();
@@ -147,7 +148,7 @@ fn a_guest_whose_memory_lies_on_a_full_tmpfs_loses_its_front_end_alone() {
     guest.start(None);
     assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![7; 512]));
     ask(&mut guest, false, FAR);
-    assert_eq!((answered(&guest), memory.read(FAR, 1)), (0, vec![7]), "there is room for a page");
+    assert_eq!((answered(&guest), memory.read(FAR, 1)), (0, vec![7]), "tmpfs has space for a page");
     tmpfs.fill();
     for (round, is_write) in [false, true, false].into_iter().enumerate() {
         ask(&mut guest, is_write, FAR + 2 * u64::from(LEN));
@@ -173,7 +174,7 @@ fn memory_on_a_file_system_that_hangs_is_refused_and_holds_up_nobody() {
     let file = File::options().create_new(true).read(true).write(true).open(fuse.path().join("guest")).expect("room");
     file.set_len(LEN.into()).expect("room");
     fuse.hang();
-    // Memory, a bell, the socket on which the device speaks first: what they are is asked of the kernel, not of the file system.
+    // Memory, an eventfd, the back-end channel: their types are checked by the kernel, not by the file system.
     let place: Vec<u8> = [1, 0, u64::from(LEN), 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     for (request, body) in [(5, &place[..]), (12, &[0; 8]), (21, &[])] {
         let mut front_end = connect(&all.site.vhost_user_socket("v"), ALL);

@@ -1,4 +1,4 @@
-//! NBD clients that cannot connect again, over restarts of the daemon under a service manager that keeps descriptors.
+//! NBD clients that cannot reconnect, over restarts of the daemon under a service manager that stores descriptors.
 
 use std::fs;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use e2e::site::Site;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
-/// Two files for `[flash]`.
+/// Two flash files.
 const FLASH: &str = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
 
-/// A site whose daemons a service manager starts.
+/// A fixture whose daemons are started by a service manager.
 fn managed() -> Site {
     let mut site = Site::with_volume(64 * MIB);
     site.service = Some(Manager::start(site.folder.path()));
@@ -22,16 +22,16 @@ fn managed() -> Site {
 }
 
 fn manager(site: &Site) -> &Manager {
-    site.service.as_ref().expect("it has one")
+    site.service.as_ref().expect("a managed fixture")
 }
 
-/// SIGTERM, and the next daemon when that one is gone.
+/// Stops the daemon with SIGTERM and starts the next one.
 fn restarted(site: &Site, daemon: Daemon) -> Daemon {
     daemon.stop();
     site.start()
 }
 
-/// Restarts under a verified load of four connections that have no way to come back.
+/// Restarts the daemon under a verified load of four connections that cannot reconnect.
 fn fio_notices_no_restart(site: &Site) {
     let mut daemon = site.start();
     let folder = site.folder.path().to_owned();
@@ -47,12 +47,12 @@ fn fio_notices_no_restart(site: &Site) {
         std::thread::sleep(Duration::from_millis(900));
         daemon = restarted(site, daemon);
         restarts += 1;
-        wait_for("that what is taken over is kept no more", || (manager(site).count() == 0).then_some(()));
+        wait_for("the release of the stored descriptors", || (manager(site).count() == 0).then_some(()));
     }
     load.join().expect("fio saw no error");
     let log = daemon.log();
     let went_on = log.matches("NBD clients of the last daemon that go on: 4").count();
-    // The first may have come before all had connected, the last when some had left.
+    // The first restart may come before all clients have connected, and the last after some have left.
     assert!(restarts >= 3 && went_on + 2 >= restarts, "{restarts} restarts:\n{log}");
     daemon.stop();
 }
@@ -79,7 +79,7 @@ fn a_client_that_was_taken_over_sees_the_end_of_a_daemon_that_is_killed_and_is_h
     assert_eq!(client.read(4096, 4096).expect("the next daemon answers"), [5; 4096]);
     client.write(8192, &[6; 4096]).expect("and writes");
     daemon.kill();
-    assert!(client.read(8192, 4096).is_err(), "it is left waiting");
+    assert!(client.read(8192, 4096).is_err(), "the client is still connected");
     let daemon = site.start();
     assert_eq!(manager(&site).count(), 0);
     daemon.stop();
@@ -95,16 +95,16 @@ fn a_client_of_a_daemon_that_is_ended_while_it_destages_is_hung_up_on() {
     site.volume_on("slow", &below.uri(), "");
     let mut daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "slow").expect("the daemon serves");
-    // 300 blocks far apart take the backing 30 seconds.
+    // 300 scattered blocks take the backing 30 seconds.
     for number in 0..300u64 {
         client.write(number * 61440, &[6; 4096]).expect("it writes");
     }
     daemon.signal("TERM");
-    wait_for("that it destages", || daemon.log().contains("destaging: ").then_some(()));
-    assert!(daemon.is_running(), "it cannot be through:\n{}", daemon.log());
+    wait_for("the start of the destage", || daemon.log().contains("destaging: ").then_some(()));
+    assert!(daemon.is_running(), "the destage cannot be finished:\n{}", daemon.log());
     daemon.signal("TERM");
     daemon.wait();
-    assert!(client.read(0, 4096).is_err(), "what it wrote may be lost, and it is not told");
+    assert!(client.read(0, 4096).is_err(), "a possible loss is not reported");
     assert_eq!(manager(&site).count(), 0);
 }
 
@@ -118,18 +118,18 @@ fn a_request_that_is_sent_while_no_daemon_runs_is_answered_by_the_next_and_a_sto
     daemon.stop();
     assert_eq!(manager(&site).count(), 2);
     client.send(Op::Write, 0, 512, 512, &[9; 512]).expect("the connection lives");
-    // What a client uses may be gone by then.
+    // The volume of a stored connection may be removed meanwhile.
     site.forget_volumes();
     site.volume_on("v", &site.backing("v").to_string_lossy(), "");
     let daemon = site.start();
-    assert_eq!(client.receive().expect("it is answered").error, 0);
-    assert_eq!(client.read(512, 512).expect("it is answered"), [9; 512]);
-    assert!(other.read(0, 512).is_err(), "its volume is not there");
+    assert_eq!(client.receive().expect("the next daemon answers").error, 0);
+    assert_eq!(client.read(512, 512).expect("the next daemon answers"), [9; 512]);
+    assert!(other.read(0, 512).is_err(), "a removed volume is served");
     wait_for("the reason", || daemon.log().contains("hung up on: 1; its volume is not served").then_some(()));
     daemon.stop();
     manager(&site).release();
-    assert!(client.read(512, 512).is_err(), "nobody is there");
-    let content = fs::read(site.backing("v")).expect("the backing is there");
+    assert!(client.read(512, 512).is_err(), "no daemon runs");
+    let content = fs::read(site.backing("v")).expect("the backing exists");
     assert_eq!(content[512..1024], [9; 512]);
 }
 

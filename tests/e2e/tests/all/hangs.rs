@@ -1,4 +1,5 @@
-//! File systems that hang under backings and flash devices of the real daemon: other volumes go on, and it is told.
+//! File systems that hang under backings and flash devices of the real daemon: other volumes go on, and an alert names
+//! the hang.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,11 +15,11 @@ const BLOCK: u64 = 4096;
 /// Writes of a healthy volume while something hangs, each with a flush.
 const WRITES: u64 = 200;
 
-/// A file system that can be frozen; none, with a word on the terminal, where that cannot be.
+/// A file system that can be frozen; `None`, with a line on the terminal, where mounting is not possible.
 fn file_system(site: &Site, what: &str) -> Option<FileSystem> {
     let made = FileSystem::mount(&site.folder.join("hangs.img"), 256 * MIB, &site.folder.join("hangs"));
     if let Err(why) = &made {
-        // Past the capture of a passing test's output: the reader has to know that nothing was tested.
+        // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
         let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: no file system can be mounted ({why})");
     }
     made.ok()
@@ -33,14 +34,14 @@ fn has_alert(daemon: &Daemon, kind: &str, subject: &str) -> Option<Value> {
     alerts.into_iter().find(|alert| alert["kind"] == kind && alert["subject"] == subject)
 }
 
-/// Writes and reads of a volume, each answered before the client's patience ends.
+/// Writes and reads of a volume, each answered within the client's timeout.
 fn goes_on(site: &Site, volume: &str) {
     let mut client = Client::connect(&site.endpoint(), volume).expect("it is served");
     for number in 0..WRITES {
         let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
         client.write(at, &data).and_then(|()| client.flush()).unwrap_or_else(|error| panic!("write {number}: {error}"));
         assert_eq!(client.read(at, BLOCK as usize).expect("it reads"), data);
-        // What is in no cache.
+        // A block that no cache holds.
         client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("it reads");
     }
 }
@@ -55,7 +56,7 @@ fn frozen_file_system_under_a_backing_holds_up_its_own_volume_alone() {
     site.volume("well", 64 * MIB, "");
     let daemon = site.start();
     let frozen = hangs.freeze();
-    // More than the ring has workers, each a request of its own.
+    // More requests than the ring has workers.
     let mut client = Client::connect(&site.endpoint(), "sick").expect("it is served");
     for number in 0..256 {
         client.write(number * 32 * BLOCK % (64 * MIB), &vec![7; BLOCK as usize]).expect("memory takes it");

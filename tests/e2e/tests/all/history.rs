@@ -1,4 +1,4 @@
-//! Figures over time: they agree with what was done, survive kills, and cost nobody anything when their disk does not take them.
+//! Figures over time: they agree with the requests made, survive kills, and delay no request when their disk fails.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn numbers(values: &Value) -> Vec<u64> {
     values.as_array().expect("a column").iter().map(|value| value.as_u64().expect("a number")).collect()
 }
 
-/// The history of the volume once it has seen all of `reads`.
+/// The history of the volume as soon as it contains all `reads`.
 fn history_with(http: &Http, reads: u64) -> Value {
     wait_for("the history to have seen all reads", || {
         let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
@@ -80,14 +80,14 @@ fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
     let whole = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
     assert_eq!((sum(&whole, "reads"), &whole["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
     assert_eq!(numbers(&whole["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
-    // Coarser steps hold the same, and a spike does not vanish in them.
+    // Coarser steps have the same sums, and a spike stays visible in them.
     let coarse = http.get("/api/v1/volumes/v/history?from=-10min&step=1min").json();
     assert_eq!(sum(&coarse, "reads"), reads);
     let most = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
     assert_eq!(most(&coarse), most(&report));
-    // fio held 1,500 a second; a second is not cut where fio cut it.
+    // fio held 1,500 a second; the seconds of the history and those of fio begin at different moments.
     assert!(most(&report).is_some_and(|most| (700..6_000).contains(&most)), "{:?}", most(&report));
-    // The other ways tell the same.
+    // CSV and the command show the same figures.
     let csv = http.ask("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
     assert_eq!(csv.header("content-type"), "text/csv");
     let lines: Vec<Vec<&str>> = csv.body.lines().map(|line| line.split(',').collect()).collect();
@@ -167,12 +167,12 @@ fn questions_that_make_no_sense_are_refused_with_a_reason() {
     daemon.stop();
 }
 
-/// Rounds to do: `HOTSET_HISTORY_KILL_ROUNDS`, 3 without it.
+/// Kill rounds to run: `HOTSET_HISTORY_KILL_ROUNDS`, 3 by default.
 fn kill_rounds() -> u64 {
     std::env::var("HOTSET_HISTORY_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// Seconds that the volume's history covers, finest and by the minute, and when the last one was.
+/// Seconds that the volume's history covers, in steps of a second and of a minute, and the time of the last step.
 fn covered(http: &Http) -> ([u64; 2], u64) {
     let of = |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
     let (fine, coarse) = (of(1), of(60));
@@ -194,7 +194,7 @@ fn kills_while_it_is_written_leave_it_readable_and_lose_ten_seconds_at_most() {
             let seconds = (report.status == 200).then(|| covered(&http)).filter(|(_, last)| *last > 0);
             seconds.filter(|(seconds, _)| seconds[0] >= (round + 1) * 6)
         });
-        // Batches are written every few seconds: the kill falls anywhere between and into them.
+        // Batches are written every few seconds: the kill falls between or into them.
         std::thread::sleep(std::time::Duration::from_millis(random.below(5_000)));
         let before_kill = covered(&http).0;
         daemon.kill();
@@ -204,13 +204,14 @@ fn kills_while_it_is_written_leave_it_readable_and_lose_ten_seconds_at_most() {
         for (before, after) in before_kill.iter().zip([fine, coarse]) {
             assert!(after + MISSING_MAX >= *before, "{before} s before the kill, {after} after it");
         }
-        // The coarse is made of the fine, whatever the kill left out; since the start a second or so may have come.
+        // The coarse steps are computed from the fine ones; a second or so may have been added since the start.
         assert!(coarse.abs_diff(fine) <= 2, "{fine} s of seconds, {coarse} s of minutes");
     }
     daemon.stop();
 }
 
-/// A small disk of its own under a part of the state directory, gone when dropped; none where this user may not make one.
+/// A small tmpfs mounted on a part of the state directory, unmounted when dropped; `None` where this user may not
+/// mount.
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -218,7 +219,7 @@ impl SmallDisk {
         SmallDisk::of(place, "1m")
     }
 
-    /// One of that size, as `mount` takes it.
+    /// A disk of `size`, in the notation of `mount`.
     pub fn of(place: &Path, size: &str) -> Option<SmallDisk> {
         std::fs::create_dir_all(place).expect("the folder can be made");
         let mounted =
@@ -230,19 +231,19 @@ impl SmallDisk {
         None
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Leaves no room on it.
+    /// Fills the disk.
     pub fn fill(&self) {
         let mut file = std::fs::File::create(self.0.join("filler")).expect("it can be made");
         let piece = vec![1; 4096];
         while std::io::Write::write_all(&mut file, &piece).is_ok() {}
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     pub fn empty(&self) {
         std::fs::remove_file(self.0.join("filler")).expect("it was filled");
     }
@@ -282,7 +283,7 @@ fn a_history_disk_that_is_full_or_read_only_costs_the_history_alone_and_is_told(
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
     wait_for("the first batch", || (http.get("/api/v1/history").status == 200).then_some(()));
     assert_eq!(alert(&daemon), None);
-    // What fails to be written says that the disk is full: that is what is wanted.
+    // The write fails because the disk is full, as intended.
     assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err());
     let told = wait_for("the alert", || alert(&daemon));
     assert!(told.contains("full"), "{told}");
@@ -291,7 +292,7 @@ fn a_history_disk_that_is_full_or_read_only_costs_the_history_alone_and_is_told(
     assert_eq!(daemon.command(&["volume", "show", "v", "--json"]).matches("\"writes\": 1").count(), 1);
     std::fs::remove_file(&filler).expect("it is there");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
-    // What could not be written then was kept.
+    // The batches that could not be written then were kept.
     let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
     assert_eq!(sum(&report, "writes"), 1);
     daemon.stop();

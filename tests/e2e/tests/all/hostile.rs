@@ -1,4 +1,4 @@
-//! Clients that stall, vanish or talk nonsense cost nobody else anything.
+//! Clients that stall, disconnect or send garbage affect no other client.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ fn two_hundred_clients_stalled_half_way_leave_a_healthy_one_alone() {
             0 => client.send_raw(&HALF_A_WRITE[..13]),
             1 => client.send_raw(&[HALF_A_WRITE, &[9; 300_000]].concat()),
             2 => client.send_raw(HALF_A_WRITE),
-            // Answers that are asked for and never taken.
+            // Replies that the client asks for and never reads.
             _ => (0..8).try_for_each(|_| client.send(Op::Read, 0, 0, 1 << 20, &[]).map(drop)),
         }
         .expect("the daemon takes bytes");
@@ -35,7 +35,7 @@ fn two_hundred_clients_stalled_half_way_leave_a_healthy_one_alone() {
         assert_eq!(healthy.read(at, 4096).expect("it reads"), [number as u8; 4096]);
     }
     healthy.flush().expect("it flushes");
-    // Of a write whose data never came whole, each block is old or new, and nothing lies past what was sent.
+    // Of a write whose data arrived in part, each block is old or new, and no byte past the data sent has changed.
     let blocks = healthy.read(0, 1 << 20).expect("it reads");
     let uniform = |block: &[u8]| block.iter().all(|&byte| byte == block[0]) && matches!(block[0], 0 | 9);
     assert!(blocks.chunks(4096).all(uniform));
@@ -59,7 +59,7 @@ fn nonsense_ends_its_own_connection_at_most() {
             if number % 4 == 0 {
                 noise.splice(..0, [0x25, 0x60, 0x95, 0x13]);
             }
-            // The daemon may have hung up on the first bytes.
+            // The daemon may have closed the connection at the first bytes.
             let _ = client.send_raw(&noise);
         } else {
             let mut stream = UnixStream::connect(site.socket()).expect("the daemon listens");

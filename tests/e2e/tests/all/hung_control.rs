@@ -1,5 +1,5 @@
-//! What does not answer stops nothing but itself: a state directory that hangs, a control thread that stands still, descriptors that are all
-//! taken. Times are measured where their bound is the promise.
+//! A hanging component stops nothing but itself: a state directory that hangs, a control thread that stands still,
+//! descriptors that are all taken. Times are measured where the daemon promises a bound.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -12,9 +12,10 @@ use e2e::held;
 use e2e::site::Site;
 use serde_json::Value;
 
-/// What a command that has to note something takes at most where the state directory hangs: five seconds, and those of a busy machine.
+/// Longest duration of a command that writes to the state directory where that hangs: five seconds, plus a margin for a
+/// busy machine.
 const NOTE_TIME_MAX: Duration = Duration::from_secs(15);
-/// What a stop takes at most then, the last batch of the history included.
+/// Longest duration of a stop where the state directory hangs, the last batch of the history included.
 const STOP_TIME_MAX: Duration = Duration::from_secs(45);
 
 fn alerts(daemon: &Daemon) -> Vec<Value> {
@@ -44,7 +45,7 @@ fn a_state_directory_that_hangs_stops_no_request_and_no_question() {
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-through"]);
     assert!(begun.elapsed() < NOTE_TIME_MAX, "it took {:?}", begun.elapsed());
     assert!(!refused.status.success() && text_of(&refused).contains("does not answer"), "{}", text_of(&refused));
-    // The next one does not wait for what is known to hang.
+    // The next command does not wait for a state directory that is known to hang.
     let begun = Instant::now();
     assert!(!daemon.try_command(&["volume", "set", "v", "policy=none"]).status.success());
     assert!(begun.elapsed() < state_patience(), "it took {:?}", begun.elapsed());
@@ -60,16 +61,16 @@ fn a_state_directory_that_hangs_stops_no_request_and_no_question() {
     fuse.answer();
     wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
-    assert_eq!(shown["policy"], "write-back", "what failed was done");
+    assert_eq!(shown["policy"], "write-back", "the refused change was made");
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
     daemon.stop();
     let daemon = site.start();
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
-    assert_eq!(shown["policy"], "write-through", "what succeeded is kept");
+    assert_eq!(shown["policy"], "write-through", "the accepted change is kept");
     daemon.stop();
 }
 
-/// The bound that the daemon itself has.
+/// The daemon's own bound.
 fn state_patience() -> Duration {
     Duration::from_secs(5)
 }
@@ -95,12 +96,12 @@ fn a_stop_ends_although_the_state_directory_hangs() {
     let status = daemon.wait();
     assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
     let backing = std::fs::read(site.backing("v")).expect("it is there");
-    assert_eq!(backing[..4096], [5; 4096], "what was acknowledged is on the backing");
+    assert_eq!(backing[..4096], [5; 4096], "acknowledged writes are on the backing");
     fuse.answer();
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(0, 4096).expect("it is read"), [5; 4096]);
-    client.flush().expect("nothing is lost, and nobody is told so");
+    client.flush().expect("nothing is lost, and the daemon reports no loss");
     drop(client);
     daemon.stop();
 }
@@ -112,9 +113,9 @@ fn a_second_signal_ends_a_daemon_whose_control_thread_stands_still() {
     let Some(held) = held::control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
-    let last_words = " again: ending at once; what was acknowledged waits";
-    wait_for("its last words", || daemon.log().contains(last_words).then_some(()));
-    // A held thread has to be let go before the process is gone.
+    let last_line = " again: ending at once; what was acknowledged waits";
+    wait_for("the last log line", || daemon.log().contains(last_line).then_some(()));
+    // A stopped thread has to be resumed before the process can end.
     drop(held);
     let status = daemon.wait();
     assert_eq!(status.code(), Some(1), "{status}");
@@ -130,7 +131,7 @@ fn the_control_socket_answers_where_all_descriptors_are_taken() {
     let daemon = site.start();
     let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(site.socket()).expect("the kernel takes it")).collect();
     let told = |text: &str| daemon.log().matches(text).count();
-    wait_for("word of it", || (told("no file descriptor is left") > 0).then_some(()));
+    wait_for("the log line", || (told("no file descriptor is left") > 0).then_some(()));
     for _ in 0..20 {
         daemon.command(&["status"]);
     }
@@ -138,7 +139,7 @@ fn the_control_socket_answers_where_all_descriptors_are_taken() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(told("no file descriptor is left"), 1);
     drop(crowd);
-    wait_for("word of its end", || (told("there are file descriptors again") > 0).then_some(()));
+    wait_for("the log line of the end", || (told("there are file descriptors again") > 0).then_some(()));
     let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
     assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
     drop(client);

@@ -1,4 +1,5 @@
-//! `hotset init` on real block devices: what is blank is proposed, what carries data is not, and no byte of either changes.
+//! `hotset init` on real block devices: blank devices are proposed, devices with data are not, and no byte of either
+//! changes.
 
 use std::path::Path;
 use std::process::Output;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 const BYTES: u64 = 64 << 20;
 
-/// The digest of everything on a device, read past the page cache's doubts.
+/// The digest of all bytes of a device.
 fn digest(device: &Path) -> String {
     tool("sha256sum").arg(device).ok().split(' ').next().unwrap_or_default().to_owned()
 }
@@ -41,7 +42,7 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
         (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return println!("SKIPPED: no loop devices: {why}"),
     };
     tool("mke2fs").arg("-q").arg("-t").arg("ext4").arg(full.path()).ok();
-    // Nothing recognises it, and it is somebody's all the same.
+    // No tool recognises this data, and it belongs to an owner all the same.
     tool("dd")
         .arg("if=/dev/urandom")
         .arg(format!("of={}", odd.path().display()))
@@ -63,7 +64,7 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
     let told = proposed(&[&look[..], &["--volume", full]].concat());
     assert_eq!(backings(&told), [full, blank], "{told:#}");
 
-    // The file: whole, good, and never written over.
+    // The file is complete, valid, and never overwritten.
     let out = folder.join("hotset.toml");
     let file = out.to_str().expect("plain");
     let words = [&look[..], &["--out", file]].concat();
@@ -78,7 +79,7 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
     assert!(text_of(&again).contains("not written over"), "{}", text_of(&again));
     assert_eq!(std::fs::read(&out).expect("it is there"), written);
 
-    // One that is mounted is not even by name. Where nothing may be mounted, that is not shown.
+    // A mounted device is refused even when it is named. Where mounting is not permitted, this part is skipped.
     let point = folder.join("mounted");
     std::fs::create_dir(&point).expect("the folder can be written");
     if tool("mount").args("-o ro,noload").arg(full).arg(&point).output().status.success() {
@@ -94,7 +95,7 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
     assert_eq!(all.map(digest), before, "a byte of a device changed");
 }
 
-/// A machine with a kernel and udev of its own: two NVMe drives and a disk that are blank, and a disk with a file system.
+/// A machine with its own kernel and udev: two blank NVMe drives, a blank disk, and a disk with a file system.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn in_a_guest_flash_is_told_from_disks_and_what_is_proposed_is_served() {
@@ -137,8 +138,8 @@ fn in_a_guest_flash_is_told_from_disks_and_what_is_proposed_is_served() {
         "ulimit -l unlimited; setsid hotset serve >/tmp/daemon.log 2>&1 </dev/null & echo $! >/tmp/daemon.pid\n\
          for i in $(seq 600); do hotset status >/dev/null 2>&1 && exit 0; sleep 0.1; done; cat /tmp/daemon.log; exit 1",
     );
-    let said = guest.run("hotset flash list; kill $(cat /tmp/daemon.pid)");
-    assert!(said.contains("2 copies in service"), "{said}");
+    let printed = guest.run("hotset flash list; kill $(cat /tmp/daemon.pid)");
+    assert!(printed.contains("2 copies in service"), "{printed}");
     drop(guest);
     assert_eq!(digest(&full), before, "a byte of the disk with the file system changed");
 }

@@ -1,4 +1,4 @@
-//! What `packaging/` has for Proxmox VE, libvirt, Ansible and containers, each on the real daemon.
+//! The integrations in `packaging/` for Proxmox VE, libvirt, Ansible and containers, each on the real daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use e2e::site::{Site, TARGET};
 use e2e::tool::{tool, tool_within};
 
 const MIB: u64 = 1 << 20;
-/// Seconds that a script may take; one that installs a Debian system, and boots one.
+/// Time limits of a script, and of a script that installs and boots a Debian system.
 const SECONDS: u64 = 300;
 const SECONDS_INSTALLING: u64 = 1200;
 
@@ -21,7 +21,7 @@ fn packaging(file: &str) -> PathBuf {
 #[test]
 fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
     let folder = packaging("proxmox");
-    // Proxmox's daemons run Perl with -T, and so does this.
+    // Proxmox's daemons run Perl with -T, and so does this test.
     let perl = || {
         let perl = tool_within(SECONDS, "perl").env("HOTSET_BIN", binary()).args("-T -w -I");
         perl.arg(folder.join("t/lib")).arg("-I").arg(&folder).within(&folder)
@@ -30,7 +30,7 @@ fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
     let said = String::from_utf8_lossy(&compiled.stderr);
     assert_eq!(said, "PVE/Storage/Custom/HotsetPlugin.pm syntax OK\n", "no error, and no warning");
     let done = perl().arg("t/contract.t").ok();
-    assert!(done.contains("the token goes with the storage\n1.."), "it went to its end:\n{done}");
+    assert!(done.contains("the token goes with the storage\n1.."), "it ran to its end:\n{done}");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_containers_profile_of_system_calls_is_enough_for_the_daemon_and_keeps_oth
         eprintln!("SKIPPED: the profile of system calls: apt-get install python3-seccomp");
         return;
     }
-    // The profile bites: there is no new name space to be had.
+    // The profile is in force: a new namespace is refused.
     assert!(
         !tool_within(SECONDS, &confined.to_string_lossy())
             .args("/usr/bin/unshare --mount true")
@@ -87,6 +87,6 @@ fn the_containers_profile_of_system_calls_is_enough_for_the_daemon_and_keeps_oth
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
     drop((client, initiator));
-    // What is not in the profile has killed it by now.
+    // A system call outside the profile has killed the daemon by now.
     daemon.stop();
 }

@@ -1,4 +1,4 @@
-//! iSCSI from end to end: what a target promises its initiators, by an initiator of the tests' own.
+//! iSCSI from end to end: the promises of a target to its initiators, tested with the tests' own initiator.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -50,7 +50,7 @@ fn number(sector: &[u8]) -> u64 {
     u64::from_be_bytes(sector[..8].try_into().expect("eight bytes are eight"))
 }
 
-/// Increments to make in all: `HOTSET_COUNT_TO`, 4,000 without it.
+/// Increments to make in all: `HOTSET_COUNT_TO`, 4,000 by default.
 fn count_to() -> u64 {
     std::env::var("HOTSET_COUNT_TO").ok().and_then(|text| text.parse().ok()).unwrap_or(4000)
 }
@@ -81,12 +81,12 @@ fn eight_sessions_that_count_by_compare_and_write_lose_no_increment() {
             missed
         };
         let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
-        sessions.into_iter().map(|session| session.join().expect("it counts to its end")).sum()
+        sessions.into_iter().map(|session| session.join().expect("the session counts to its end")).sum()
     });
     let counted = number(&good(log_in(address, 99).read(lun(0), 8, 1)).data);
-    println!("{counted} increments, {missed} lost a race and were made again");
+    println!("{counted} increments, {missed} lost a race and were repeated");
     assert_eq!(counted, each * u64::from(SESSIONS));
-    assert!(missed > 0, "nobody was in anybody's way");
+    assert!(missed > 0, "no session lost a race");
     daemon.stop();
 }
 
@@ -100,7 +100,8 @@ fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64
     session.ask(lun(0), &cdb, &parameters, 0).expect("the session lives")
 }
 
-/// A foreign initiator (QEMU's) carries the load, which SYNCHRONIZE CACHE makes durable; the reservation is held by one of ours.
+/// QEMU's initiator carries the load, made durable by SYNCHRONIZE CACHE; the tests' own initiator holds the
+/// reservation.
 #[test]
 fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_still_held() {
     const BYTES: u64 = 16 << 20;
@@ -131,10 +132,10 @@ fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_s
             let at_end = StopAtEnd(&stop);
             std::thread::sleep(pause);
             daemon.kill();
-            // Or it would send what was in flight once more to the next daemon.
+            // Otherwise the bridge would send the requests in flight to the next daemon again.
             drop(bridge);
             drop(at_end);
-            run.join().expect("the writer ends orderly")
+            run.join().expect("the writer does not panic")
         });
         daemon = site.start();
         let image = e2e::client::Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all());
@@ -151,7 +152,7 @@ fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_s
     daemon.stop();
 }
 
-/// The next answer that is no ping's; all pings that were sent meanwhile have to be answered within a second.
+/// Sends a ping a second and returns the longest time to its answer.
 fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..seconds {
@@ -164,9 +165,9 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     longest
 }
 
-/// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, or what is usual.
-pub fn stall_seconds(usual: u64) -> u64 {
-    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+/// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, or `default`.
+pub fn stall_seconds(default: u64) -> u64 {
+    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 pub fn signal(process: u32, name: &str) {
@@ -191,7 +192,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let longest = ping_for(&mut session, seconds);
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
-    // A read that nobody wants any more is gone at once; the answer of a write waits until it can have no later effect.
+    // An aborted read ends at once; the abort of a write is answered when the write can have no later effect.
     let aborted = session.manage(ABORT_TASK, lun(0), read).expect("it is sent");
     assert_eq!(session.answer().expect("the session lives"), Answer::Managed(aborted, 0));
     let waiting = session.manage(ABORT_TASK, lun(0), write).expect("it is sent");
@@ -213,7 +214,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
             other => panic!("{other:?}"),
         }
     }
-    // The write was made or not; which of both stays so.
+    // The write was made or not; the content does not change afterwards.
     let first = good(session.read(lun(0), 4096, 1)).data;
     assert!(first == sector(7) || first == vec![0; SECTOR]);
     good(session.write(lun(0), 4096, &sector(8)));
@@ -254,7 +255,7 @@ fn volumes_that_come_go_and_change_places_change_no_other_units_number_or_name()
     assert!(names[0] != names[1] && names[1] != names[2], "units share a name");
     good(session.write(lun(2), 0, &sector(2)));
 
-    // A new one first, one gone, the others in another order; meanwhile somebody writes to one that stays.
+    // A new volume first, one removed, the others in another order; meanwhile a session writes to a volume that stays.
     site.forget_volumes();
     site.volume("new", 1 << 20, "");
     for name in ["c", "a"] {
@@ -276,17 +277,17 @@ fn volumes_that_come_go_and_change_places_change_no_other_units_number_or_name()
     assert_eq!(designator(&mut session, lun(0)), names[0]);
     assert_eq!(designator(&mut session, lun(2)), names[2]);
     assert_eq!(number(&good(session.read(lun(2), 64, 1)).data), 64);
-    // The number of the one that went is not given away.
+    // The number of the removed unit is not reused.
     assert!(!names.contains(&designator(&mut session, lun(3))));
     daemon.stop();
 }
 
-/// Bytes that are copied: `HOTSET_COPY_BYTES`, 64 MiB without it.
+/// Bytes to copy: `HOTSET_COPY_BYTES`, 64 MiB by default.
 fn copy_bytes() -> u64 {
     std::env::var("HOTSET_COPY_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64 << 20)
 }
 
-/// EXTENDED COPY of so many blocks inside unit 0.
+/// EXTENDED COPY of `blocks` blocks inside unit 0.
 fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
     let mut list = vec![0; 16 + 32 + 28];
     list[2..4].copy_from_slice(&32u16.to_be_bytes());
@@ -338,7 +339,7 @@ fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_se
         assert!(old == new, "the copy differs within a mebibyte of {at}");
     }
 
-    // One that is under way when its session logs out ends.
+    // A copy that is under way when its session logs out ends.
     let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
     session.start(lun(0), &cdb, &list, 0).expect("it is sent");
@@ -350,7 +351,7 @@ fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_se
             other => panic!("{other:?}"),
         }
     }
-    // Nobody writes there behind our back any more.
+    // No copy writes there after the log-out.
     let mut session = log_in(address, 1);
     good(session.write(lun(0), whole, &vec![0; chunk]));
     std::thread::sleep(Duration::from_millis(500));
@@ -379,7 +380,7 @@ fn an_initiator_sees_its_own_units_alone_and_a_lost_one_says_so_until_it_is_foun
     assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
-    // What was said holds over a restart.
+    // The declaration survives a restart.
     let daemon = site.start();
     let mut ours = log_in(address, 1);
     assert_eq!(ours.read(lun(0), 0, 1).expect("the session lives").status, CHECK_CONDITION);

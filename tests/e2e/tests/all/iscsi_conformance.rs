@@ -1,4 +1,5 @@
-//! libiscsi's conformance suite against the target. A skip counts as a pass in that tool, so that the list of skips is held as well.
+//! libiscsi's conformance suite against the target. That tool counts a skip as a pass, so that the list of skips is
+//! checked too.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +8,23 @@ use e2e::site::{Site, TARGET};
 use e2e::tool::tool;
 use e2e::writer::StopAtEnd;
 
-/// Suites that may skip: the unit is no removable one, SANITIZE and WRITE ATOMIC are left out, READ DEFECT DATA is obsolete.
+/// Suites that may skip: the unit is not removable, SANITIZE and WRITE ATOMIC are not implemented, READ DEFECT DATA is
+/// obsolete.
 const MAY_SKIP: [&str; 7] =
     ["StartStopUnit", "PreventAllow", "NoMedia", "ReadOnly", "Sanitize", "WriteAtomic16", "ReadDefectData"];
-/// Tests that it has.
+/// Tests in the suite.
 const TESTS: u64 = 230;
 
-/// What it says of one run.
+/// Result of one run.
 #[derive(Debug, PartialEq, Eq)]
 struct Ran {
     tests: u64,
     failed: u64,
-    /// Suites of which something was skipped.
+    /// Suites in which a test was skipped.
     skipped: Vec<String>,
 }
 
-/// The tool prefers no header digests, whatever its URL says; this has its library ask for nothing else.
+/// The tool prefers no header digests, whatever its URL says; this library makes it ask for CRC32C.
 const ASK_FOR_DIGESTS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +43,7 @@ fn library_that_asks_for_digests(folder: &Path) -> String {
     library.to_string_lossy().into_owned()
 }
 
-/// Both paths lead to the same unit, so that the tests for two run as well.
+/// Both paths lead to the same unit, so that the tests for two paths run as well.
 fn run(uri: &str, which: &str, library: &str) -> Ran {
     let tool = tool("env").arg(format!("LD_PRELOAD={library}")).arg("iscsi-test-cu").args("-d -v -t");
     read(&String::from_utf8_lossy(&tool.arg(which).arg(uri).arg(uri).output().stdout))

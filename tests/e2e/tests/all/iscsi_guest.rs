@@ -1,4 +1,5 @@
-//! A Linux guest's own initiator (open-iscsi, multipath) against the target: what user-space clients cannot show.
+//! A Linux guest's own initiator (open-iscsi, multipath) against the target: behaviour that user-space clients cannot
+//! show.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::iscsi::{signal, stall_seconds};
 
 const INITIATOR: &str = "iqn.2026-11.io.hotset:guest";
 const BYTES: u64 = 256 << 20;
-/// So often the connection is cut under a load that is verified.
+/// How often the connection is cut under a verified load.
 const CUTS: usize = 10;
 
-/// A daemon with one LUN behind relays, whose ports are all that it announces.
+/// A daemon with one LUN behind relays; it announces the relays' ports alone.
 struct Served {
     site: Site,
     daemon: Daemon,
@@ -59,7 +60,7 @@ impl Served {
     }
 }
 
-/// What every session is asked for: both ways of CHAP with SHA-256, both digests.
+/// Settings of every session: CHAP with SHA-256 in both directions, both digests.
 fn harden(guest: &mut Linux) {
     let settings = [
         ("node.session.auth.authmethod", "CHAP"),
@@ -76,8 +77,8 @@ fn harden(guest: &mut Linux) {
     }
 }
 
-/// The whole life of a disk: found by discovery alone, authenticated both ways, digests on, a file system, a load through cuts of the
-/// connection, growth, the commands that hypervisors lean on, and a clean end.
+/// The lifetime of a disk: discovery, authentication in both directions, digests, a file system, a load through cuts of
+/// the connection, growth, the commands that hypervisors use, and a clean logout.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() {
@@ -92,7 +93,7 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     ));
     assert!(found.contains(&format!("{HOST}:{},", relay.port())) && found.contains(TARGET), "{found}");
 
-    // The wrong secret, and no secret at all.
+    // A wrong secret, and no secret.
     let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
     assert_ne!(status, 0, "a session without a secret: {said}");
     harden(&mut guest);
@@ -106,7 +107,7 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
         assert!(session.contains(told), "{told} is missing:\n{session}");
     }
 
-    // A load that checks what it reads, through ten cuts.
+    // A verified load through ten cuts.
     guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
     guest.begin(
         "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
@@ -121,7 +122,7 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     println!("fio after {cut} cuts: {}", guest.ended().lines().next_back().unwrap_or_default());
     guest.run("umount /mnt; e2fsck -fn /dev/sda");
 
-    // Growth while it is in use.
+    // Growth while the disk is in use.
     served.daemon.command(&["volume", "resize", "v", "320 MiB"]);
     guest.run(&format!("iscsiadm -m node -T {TARGET} --rescan"));
     let bytes = guest.run("udevadm settle; blockdev --getsize64 /dev/sda");
@@ -135,7 +136,7 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     assert!(held.contains("0xabc") && held.contains(INITIATOR), "{held}");
     guest.run("sg_persist --out --clear --param-rk=0xabc /dev/sda");
 
-    // Copies that the client does not carry, compare and write, releasing space.
+    // Copies inside the target, compare-and-write, releasing space.
     guest.run("dd if=/dev/urandom of=/dev/sda bs=1M count=8 oflag=direct 2>/dev/null");
     guest.run("sg_xcopy if=/dev/sda of=/dev/sda count=8192 skip=0 seek=65536 bs=512 id_usage=disable");
     guest.run("cmp -n 4194304 /dev/sda /dev/sda 0 33554432");
@@ -144,7 +145,7 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
         "cat /tmp/old /tmp/new >/tmp/both; sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda",
     );
     let (status, said) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
-    assert_ne!(status, 0, "what is compared is other now: {said}");
+    assert_ne!(status, 0, "the compared sector has changed: {said}");
     guest.run("dd if=/dev/sda bs=512 count=1 iflag=direct 2>/dev/null | cmp - /tmp/new");
     guest.run("blkdiscard -o 0 -l 33554432 /dev/sda; cmp -n 33554432 /dev/sda /dev/zero");
     guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/sda; cmp -n 67108864 /dev/sda /dev/zero");
@@ -155,12 +156,12 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     drop(served.site);
 }
 
-/// Paths that work, of what `multipath -ll` tells; it lines its words up.
+/// Working paths in the output of `multipath -ll`, which aligns its columns.
 fn working(told: &str) -> usize {
     told.lines().filter(|line| line.contains(" active ready ")).count()
 }
 
-/// Two paths; the packets of one are dropped, unseen by either end, while a load runs that checks what it reads.
+/// Two paths; the packets of one are dropped without notice to either end while a verified load runs.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
@@ -201,8 +202,8 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     served.daemon.stop();
 }
 
-/// Time-outs are those that open-iscsi and the kernel come with. What a hang of [`stall_seconds`] is to the host is printed; one of a minute has to be
-/// a pause and nothing else.
+/// Timeouts are the defaults of open-iscsi and the kernel. The effect of a hang of [`stall_seconds`] on the host is
+/// printed; a hang of a minute has to be a pause and nothing else.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
@@ -227,11 +228,11 @@ fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
         "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.said; exit $(cat /tmp/load.status)",
     );
     let kernel = guest.run("dmesg | grep -i -e 'sd ' -e iscsi -e connection | tail -n 30 || true");
-    println!("a hang of {seconds} s: the load ended with {status}\n{said}\nthe kernel's words:\n{kernel}");
+    println!("a hang of {seconds} s: the load ended with {status}\n{said}\nkernel messages:\n{kernel}");
     assert!(status == 0 || seconds > A_PAUSE_SECONDS, "the load failed");
     let pings = kernel.lines().filter(|line| line.contains("ping timeout")).count();
     assert_eq!(pings, 0, "a ping was not answered in time");
-    // Whatever it took, the disk is there again.
+    // The disk is usable again.
     guest.run("for i in $(seq 100); do dd if=/dev/sda of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null && exit 0; sleep 1; done; exit 1");
     guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
     served.daemon.stop();

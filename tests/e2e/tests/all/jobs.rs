@@ -1,4 +1,4 @@
-//! Flushes as jobs: begun without waiting, told how far they are and how they end, called off, bounded.
+//! Flushes as jobs: started without waiting, reported with progress and outcome, cancelled, bounded.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use e2e::loop_device::LoopDevice;
 use e2e::site::Site;
 use serde_json::{Value, json};
 
-/// A volume on slow spindles: what is dirty there takes a while.
+/// A volume on slow disks: destaging takes a while.
 fn site() -> Site {
     let mut site = Site::new();
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
@@ -17,7 +17,7 @@ fn site() -> Site {
     site
 }
 
-/// Leaves so many blocks dirty that are no neighbours.
+/// Leaves `blocks` blocks dirty, none next to another.
 fn dirty(site: &Site, blocks: u64) {
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("it writes"));
@@ -27,12 +27,12 @@ fn token(daemon: &Daemon, role: &str) -> String {
     daemon.command(&["token", "create", role, "--role", role]).trim().to_owned()
 }
 
-/// How the flushes of the last half minute ended.
+/// Outcomes of the flushes of the last half minute.
 fn ended(http: &Http) -> Vec<Value> {
     http.get("/api/v1/status").json()["ended_jobs"].as_array().expect("a list").clone()
 }
 
-/// Has `v` flushed without waiting for it.
+/// Starts a flush of `v` without waiting for it.
 fn begin(http: &Http, token: &str) -> Value {
     let begun = http.ask_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(begun.status, 202, "{begun:?}");
@@ -56,7 +56,7 @@ fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
     let id = job["id"].as_str().expect("a name");
     let listed = daemon.command(&["job", "list"]);
     assert!(listed.lines().any(|line| line.starts_with(id) && line.contains("flush")), "{listed}");
-    // Half-way it is known how long the rest takes.
+    // The progress of a job includes the estimated time left.
     wait_for("a job that is half-way", || {
         let jobs = http.get("/api/v1/jobs").json();
         let now = jobs.as_array().expect("a list").iter().find(|now| now["id"] == *id)?.clone();
@@ -69,7 +69,7 @@ fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
     let ended = ended(&http);
     let told = ended.iter().find(|ended| ended["id"] == *id).expect("it is told how it ended");
     assert_eq!((&told["outcome"], &told["subject"], &told["reason"]), (&"done".into(), &"v".into(), &"".into()));
-    // Whoever waits is answered as before, and what is wrong is told.
+    // A request that waits is answered as before, and invalid requests are refused.
     assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
     assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"colour": true}"#).status, 400);
     assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/w/flush", r#"{"wait": false}"#).status, 404);
@@ -99,12 +99,12 @@ fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
         wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
         let told = ended(&http);
         assert!(told.iter().all(|told| told["outcome"] == "called-off") && told.len() == 2, "{told:?}");
-        assert!(dirty_bytes(&http) > 0, "it was done before it was called off: more has to be dirty");
+        assert!(dirty_bytes(&http) > 0, "the flush ended before it was cancelled: more blocks have to be dirty");
         assert_eq!(cancel(&operate, &id), 404);
         assert_eq!(cancel(&operate, "flush-x"), 404);
         assert_eq!(cancel(&operate, "flash"), 403);
     });
-    // Nothing was lost by that.
+    // No data was lost by the cancellation.
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(1_999 * 65_536, 4096).expect("it reads"), [1; 4096]);
     drop(client);
@@ -139,7 +139,7 @@ fn that_a_flush_failed_which_nobody_waited_for_is_told_to_who_began_it() {
     let device = match LoopDevice::attach(&site.folder.join("device.img"), 48 << 20, 512) {
         Ok(device) => device,
         Err(reason) => {
-            // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+            // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
             let _ = writeln!(std::io::stderr(), "SKIPPED: a flush that fails: no loop device can be made ({reason})");
             return;
         }

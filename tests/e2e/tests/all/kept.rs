@@ -1,4 +1,4 @@
-//! Memory that outlives the daemon: a kill at any moment loses nothing that was acknowledged, flushed or not.
+//! Memory that outlives the daemon: a kill at any moment loses no acknowledged write, flushed or not.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use crate::kill::kill_rounds;
 const BYTES: usize = 8 << 20;
 const SECTOR: usize = 512;
 
-/// What the volume has to hold, sector by sector; `other`: it may hold that instead, for the request was never answered.
+/// Expected content of the volume, sector by sector; `other`: content of a request without an answer, which the sector
+/// may hold instead.
 #[derive(Clone, Copy)]
 struct Sector {
     byte: u8,
@@ -29,7 +30,7 @@ fn site(lines: &str) -> Site {
     site
 }
 
-/// Asks for changes until the daemon is gone. What it does not answer may have happened.
+/// Sends changes until the daemon ends. Requests without an answer may have taken effect.
 fn change(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
     loop {
         let first = random.below(sectors.len() as u64) as usize;
@@ -69,7 +70,7 @@ fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
     }
 }
 
-/// Files for memory that outlives daemons which this site's state directory names.
+/// Files with memory that outlives the daemon, as named in the fixture's state directory.
 fn files(site: &Site) -> Vec<PathBuf> {
     let state = std::fs::read(site.folder.join("state/state.json")).expect("a daemon has run");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
@@ -102,7 +103,7 @@ fn killed_at_any_moment(site: &Site) {
         });
         assert!(!files(site).is_empty());
         if round % 3 == 2 {
-            // One that is killed while it starts, or has just started.
+            // A daemon that is killed while it starts, or just afterwards.
             let starting = Daemon::launch(site);
             std::thread::sleep(Duration::from_millis(round * 7 % 60));
             starting.kill();
@@ -151,7 +152,7 @@ fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
     let file = files(&site)[0].display().to_string();
     assert!(text.contains(&format!("remove {file}")), "{text}");
     daemon.stop();
-    assert_eq!(files(&site).len(), 2, "nobody has asked for the second volume, either");
+    assert_eq!(files(&site).len(), 2, "no start has asked for the second volume");
     site.forget_volumes();
     site.volume_on("v", &backing, "");
     let other = site.backing("other").display().to_string();
@@ -176,7 +177,7 @@ fn where_memory_cannot_be_kept_is_said() {
     assert!(text.contains("[memory] keep_in") && text.contains("no file system in memory"), "{text}");
 }
 
-/// The byte of a file's first word that says which version made it.
+/// The byte of a file's first word that holds the version.
 const VERSION_AT: u64 = 7;
 
 fn set_version(file: &Path, version: u8) {
@@ -201,9 +202,9 @@ fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
     let file = files(&site)[0].clone();
     set_version(&file, 99);
     let daemon = site.start();
-    let mut whole = Client::connect(&site.endpoint(), "whole").expect("it serves what was cleanly stopped");
+    let mut whole = Client::connect(&site.endpoint(), "whole").expect("a cleanly stopped volume is served");
     whole.write(0, &[1; 512]).expect("written");
-    assert!(Client::connect(&site.endpoint(), "v").is_err(), "what may be lost is not served");
+    assert!(Client::connect(&site.endpoint(), "v").is_err(), "a volume that may have lost writes is not served");
     let shown = daemon.command(&["volume", "show", "v"]);
     for word in [file.to_str().expect("plain"), "a newer version", "volume adopt v"] {
         assert!(shown.contains(word), "{word} is missing in {shown}");
@@ -212,14 +213,14 @@ fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
     assert!(refused.contains("left data of it in memory"), "{refused}");
     drop(whole);
     daemon.stop();
-    assert!(file.exists(), "it is never removed by itself");
+    assert!(file.exists(), "the daemon never removes the file");
     set_version(&file, 2);
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192], "nothing is lost");
     drop(client);
     daemon.stop();
-    assert!(!file.exists(), "nothing of it is needed any more");
+    assert!(!file.exists(), "the file is not needed any more");
 }
 
 #[test]
@@ -235,13 +236,13 @@ fn memory_of_a_newer_version_is_given_up_in_explicit_words_alone() {
     daemon.command(&["volume", "adopt", "v"]);
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(4096, 8192).expect("readable"), [0; 8192], "the backing is the volume's data now");
-    assert!(client.flush().is_err() && client.flush().is_ok(), "and its clients hear of it");
+    assert!(client.flush().is_err() && client.flush().is_ok(), "and its clients see one failed flush");
     drop(client);
     daemon.stop();
-    assert!(file.exists(), "it is never removed by itself");
+    assert!(file.exists(), "the daemon never removes the file");
     std::fs::remove_file(&file).expect("an administrator may");
     let daemon = site.start();
-    assert_eq!(files(&site).len(), 1, "its record goes with it");
+    assert_eq!(files(&site).len(), 1, "the file's record is removed as well");
     daemon.stop();
 }
 
@@ -269,10 +270,10 @@ fn what_a_killed_daemon_left_on_a_full_tmpfs_is_taken_back() {
     assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&site.keep_in)), "{alert}");
     drop(client);
     daemon.stop();
-    assert!(files(&site).is_empty(), "what was taken back is gone");
+    assert!(files(&site).is_empty(), "the recovered file is removed");
     tmpfs.empty();
     let daemon = site.start();
-    assert_eq!(files(&site).len(), 1, "with room it is kept again");
+    assert_eq!(files(&site).len(), 1, "with free space the memory is kept again");
     assert!(alerts(&daemon).iter().all(|alert| alert["kind"] != "memory-not-kept"));
     daemon.stop();
 }

@@ -1,4 +1,4 @@
-//! SIGKILL at any moment, under a writer that knows what was flushed and what was only held.
+//! SIGKILL at any moment, under a writer that knows the flushed and the unflushed writes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,17 +15,17 @@ use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 16 << 20;
 const FLASH_BYTES: u64 = 12 << 20;
-/// Where the second superblock of a flash device lies (`docs/design/format.md`).
+/// Offset of the second superblock of a flash device (`docs/design/format.md`).
 const SECOND_SUPERBLOCK: u64 = 64 << 10;
 const DAMAGE_BYTES: u64 = 4096;
 const DAMAGED_PLACES: u64 = 1000;
 
-/// Rounds to do: `HOTSET_KILL_ROUNDS`, 10 without it.
+/// Rounds to run: `HOTSET_KILL_ROUNDS`, 10 by default.
 pub fn kill_rounds() -> u64 {
     std::env::var("HOTSET_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
-/// What else happens while no daemon runs.
+/// An action that runs while no daemon runs.
 type Meanwhile = fn(&Site, &mut Random);
 
 fn nothing(_: &Site, _: &mut Random) {}
@@ -41,7 +41,7 @@ fn damage_mirror(site: &Site, random: &mut Random) {
     }
 }
 
-/// Writes, kills the daemon at a random moment, starts it again and reads everything back.
+/// Writes, kills the daemon at a random moment, restarts it and reads the whole volume back.
 fn round(
     site: &Site,
     daemon: Daemon,
@@ -59,7 +59,7 @@ fn round(
         std::thread::sleep(pause);
         daemon.kill();
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     });
     meanwhile(site, random);
     let daemon = site.start();
@@ -70,16 +70,16 @@ fn round(
     (daemon, faults)
 }
 
-/// A volume that is larger than the memory: destage and eviction run while the kill comes.
+/// A volume larger than the memory: destage and eviction run during the kill.
 fn site() -> Site {
     let mut site = Site::with_volume(BYTES);
     site.memory = "20 MiB".to_owned();
-    // With memory that outlives the daemon nothing would depend on flushes.
+    // With memory that outlives the daemon no data would depend on flushes.
     site.keep_in = "none".to_owned();
     site
 }
 
-/// The log is so small that it goes round while the kill comes.
+/// The log is so small that it wraps during the kill.
 fn site_with_flash() -> Site {
     let mut site = site();
     let folder = site.folder.path().display();
@@ -119,7 +119,7 @@ fn kills_and_a_mirror_of_the_flash_log_that_is_overwritten_lose_nothing_flushed(
     kill_again_and_again(&site_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
-/// What was flushed a moment before a kill, before any of it can have been destaged; true when it is there after the restart.
+/// Whether data flushed just before a kill, before a destage can have begun, is there after the restart.
 fn survives(sabotage: Option<&'static str>) -> bool {
     let mut site = site_with_flash();
     site.sabotage = sabotage;
@@ -136,7 +136,7 @@ fn survives(sabotage: Option<&'static str>) -> bool {
     content == [7; 4096]
 }
 
-/// Builds with assertions alone can be broken on purpose.
+/// Only builds with assertions have sabotage.
 #[cfg(debug_assertions)]
 #[test]
 fn a_flush_that_is_acknowledged_before_the_log_has_it_is_caught() {

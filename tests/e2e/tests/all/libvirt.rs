@@ -1,4 +1,5 @@
-//! What `packaging/libvirt` has: held against libvirt's schemas, and, in the long form, started by libvirt's own driver with QEMU.
+//! The files of `packaging/libvirt`: checked against libvirt's schemas, and, in the long form, started by libvirt's own
+//! driver with QEMU.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,10 +14,11 @@ use e2e::site::Site;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
-/// Who runs libvirt and QEMU where the test is root's: as in earnest, somebody else than the daemon. `nobody` and `nogroup` of Debian.
+/// The user of libvirt and QEMU where the test runs as root: another user than the daemon's, as in production. `nobody`
+/// and `nogroup` of Debian.
 const NOBODY: u32 = 65534;
 
-/// Does with its disk what a guest does, and says how that went.
+/// Exercises the disk like a guest, and prints the outcome.
 const INIT: &str = r#"#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -33,7 +35,7 @@ fn packaged(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A guest with this disk, and what else it needs.
+/// A guest with this disk and the elements it requires.
 fn domain(disk: &str, memory_backing: &str, boot: &str, console: &str) -> String {
     format!(
         "<domain type='qemu'>\n<name>hotset-test</name>\n<memory unit='MiB'>256</memory>\n{memory_backing}\n\
@@ -42,7 +44,7 @@ fn domain(disk: &str, memory_backing: &str, boot: &str, console: &str) -> String
     )
 }
 
-/// The two kinds: their names, disks, and what they need of the guest's memory.
+/// The two kinds: names, disks, and the required elements for the guest's memory.
 fn kinds() -> [(&'static str, String, String); 2] {
     let vhost_user = ("vhost-user", packaged("vhost-user-disk.xml"), packaged("vhost-user-memory.xml"));
     [("nbd", packaged("nbd-disk.xml"), String::new()), vhost_user]
@@ -57,7 +59,7 @@ fn the_disks_for_libvirt_are_such_as_its_schemas_describe() {
         let domain = domain(&disk, &memory, "", "/dev/null");
         fs::write(&file, &domain).expect("the folder can be written");
         validate().ok();
-        // A schema that takes everything would have taken that, too.
+        // A schema that accepts anything would have accepted the valid file as well.
         fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
             .expect("it can be written");
         let said = validate().fails();
@@ -65,7 +67,8 @@ fn the_disks_for_libvirt_are_such_as_its_schemas_describe() {
     }
 }
 
-/// A kernel with an initramfs that runs [`INIT`], as libvirt is told of it. In the folder, for who runs QEMU to read.
+/// Elements of a domain that boot a kernel with an initramfs running [`INIT`]. Both lie in the folder, readable for
+/// QEMU's user.
 fn boot(folder: &Folder) -> String {
     let kernel = Kernel::open();
     let root = folder.join("root");
@@ -86,7 +89,7 @@ fn boot(folder: &Folder) -> String {
     )
 }
 
-/// A libvirtd of the test's own, with everything of it in one folder; it ends when dropped, with its guest.
+/// A libvirtd of the test's own, with all its files in one folder; it ends with its guest when dropped.
 struct Libvirt {
     child: Child,
     root: PathBuf,
@@ -97,7 +100,7 @@ impl Libvirt {
         let root = folder.join("libvirt");
         let config = root.join("config/libvirt");
         fs::create_dir_all(&config).expect("the folder can be written");
-        // Else it starts another daemon to keep QEMU's output.
+        // Otherwise libvirtd starts another daemon for QEMU's output.
         fs::write(config.join("qemu.conf"), "stdio_handler = \"file\"\n").expect("the folder can be written");
         if is_root() {
             tool("chown").args(&format!("-R {NOBODY}:{NOBODY}")).arg(&root).ok();
@@ -126,7 +129,7 @@ impl Drop for Libvirt {
     }
 }
 
-/// A program of libvirt's that finds everything in this folder.
+/// A libvirt program with all its paths in this folder.
 fn as_nobody(program: &str, root: &Path) -> Command {
     let mut command = Command::new(if is_root() { "setpriv" } else { "env" });
     if is_root() {
@@ -143,7 +146,7 @@ fn as_nobody(program: &str, root: &Path) -> Command {
     command
 }
 
-/// Has libvirt start a guest, and waits until it has powered itself off. What it said.
+/// Starts a guest with libvirt, waits until the guest has powered itself off, and returns its console output.
 fn run(folder: &Folder, disk: &str, memory: &str) -> String {
     let libvirt = Libvirt::start(folder);
     let (file, console) = (folder.join("domain.xml"), libvirt.root.join("console"));
@@ -163,7 +166,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").expect("Linux has it").uid() == 0
 }
 
-/// A daemon's site with the volume that the packaged files name.
+/// A fixture with the volume that the packaged files name.
 fn site() -> Site {
     let mut site = Site::new();
     site.volume("web01", 64 * MIB, "");
@@ -173,7 +176,7 @@ fn site() -> Site {
     site
 }
 
-/// A guest on that disk finds what was written before, and what it wrote is in the volume.
+/// A guest on that disk finds the data written before, and its own writes are in the volume.
 fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) {
     assert!(disk.contains(socket.0), "{disk}");
     let daemon = site.start();

@@ -1,4 +1,4 @@
-//! Starts, stops and what comes between: locks, drains, reloads.
+//! Starts, stops and the phases between: locks, drains, reloads.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
-/// A site of its own whose volume lies on another site's backing.
+/// A fixture whose volume lies on another fixture's backing.
 fn thief_of(site: &Site) -> Site {
     let mut thief = Site::new();
     thief.volume_on("v", &site.backing("v").to_string_lossy(), "");
@@ -25,7 +25,7 @@ fn two_daemons_on_one_backing_are_refused() {
     let thief = thief_of(&site);
     let second = Daemon::launch(&thief);
     wait_for("the refusal", || second.log().contains("in use by another process").then_some(()));
-    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second serves what the first has");
+    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second daemon serves the first one's backing");
     let mut client = Client::connect(&site.endpoint(), "v").expect("the first still serves");
     client.write(0, &[1; 512]).expect("it writes");
     drop(client);
@@ -47,7 +47,7 @@ fn two_daemons_on_one_state_directory_are_refused() {
 fn a_start_waits_for_a_predecessor_whose_last_requests_are_under_way() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
-    // Frozen, it holds its backing as the kernel does for a killed one until its last request is done.
+    // A stopped process holds its backing like a killed one whose last request is not yet done.
     first.signal("STOP");
     let thief = thief_of(&site);
     let mut second = Daemon::launch(&thief);
@@ -112,7 +112,7 @@ fn a_second_sigterm_ends_a_slow_drain_and_keeps_what_was_flushed() {
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
     client.write(0, &[5; 4096]).expect("it writes");
     client.flush().expect("it flushes");
-    // 500 blocks far apart take the backing 50 seconds.
+    // 500 scattered blocks take the backing 50 seconds.
     for number in 0..500u64 {
         client.write(65536 + number * 61440, &[6; 4096]).expect("it writes");
     }
@@ -151,13 +151,13 @@ fn sighup_names_what_needs_a_restart_and_refuses_a_broken_file() {
     site.memory = "80 MiB".to_owned();
     fs::write(site.config(), site.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
-    wait_for("a word on memory.size", || {
+    wait_for("a line on memory.size", || {
         let log = daemon.log();
         (log.contains("memory") && log.contains("restart")).then_some(())
     });
     fs::write(site.config(), "[memory]\nsize = \"lots\"\n").expect("the folder can be written");
     daemon.signal("HUP");
-    wait_for("a word on the broken file", || daemon.log().contains("lots").then_some(()));
+    wait_for("a line on the broken file", || daemon.log().contains("lots").then_some(()));
     Client::connect(&site.endpoint(), "v").expect("the daemon serves as before");
     daemon.stop();
 }

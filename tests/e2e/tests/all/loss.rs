@@ -1,4 +1,4 @@
-//! Writes that were acknowledged, not flushed, and then a kill: they are there, or the next flush of each client fails once.
+//! Acknowledged, unflushed writes, and then a kill: the writes survive, or the next flush of each client fails once.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,14 +15,14 @@ fn connect(site: &Site) -> Client {
     Client::connect(&site.endpoint(), "v").expect("it is served")
 }
 
-/// A site whose daemons take their memory with them.
+/// A fixture whose daemons' memory ends with the process.
 fn forgetful() -> Site {
     let mut site = Site::with_volume(4 * MIB);
     site.keep_in = "none".to_owned();
     site
 }
 
-/// Acknowledged, not flushed, and gone with its daemon.
+/// Leaves an acknowledged, unflushed write that its daemon's death loses.
 fn write_and_kill(site: &Site, daemon: Daemon) {
     let mut client = connect(site);
     client.write(0, &[7; 4096]).expect("it writes");
@@ -57,12 +57,12 @@ fn the_first_flush_of_each_nbd_client_after_a_loss_fails_once() {
     let (mut first, mut second, mut third) = (connect(&site), connect(&site), connect(&site));
     first.write(0, &[8; 4096]).expect("writes go on");
     assert_eq!(errors(|| first.flush()), [Some(EIO), None, None]);
-    assert_eq!(errors(|| second.flush()), [Some(EIO), None, None], "each connection hears of it");
+    assert_eq!(errors(|| second.flush()), [Some(EIO), None, None], "each connection sees the failure");
     let mut durable = || third.call(Op::Write, FUA, 4096, 4096, &[9; 4096]).map(drop);
-    assert_eq!(errors(&mut durable), [Some(EIO), None, None], "so does a write that is to be durable");
+    assert_eq!(errors(&mut durable), [Some(EIO), None, None], "a durable write fails once too");
     assert_eq!(errors(|| third.flush()), [None]);
     drop((first, second, third));
-    // One that is killed before its clients have come back hands it on; a clean stop ends it.
+    // A daemon that is killed before its clients have returned passes the failure on; a clean stop ends it.
     daemon.kill();
     let daemon = site.start();
     assert_eq!(errors(|| connect(&site).flush()), [Some(EIO)]);
@@ -82,7 +82,7 @@ fn no_flush_fails_where_writes_are_not_deferred() {
     let mut client = connect(&site);
     assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
     assert_eq!(errors(|| client.flush()), [None]);
-    // What is deferred from now on may be lost.
+    // Writes that are deferred from now on may be lost.
     daemon.command(&["volume", "set", "v", "policy=write-back"]);
     write_and_kill(&site, daemon);
     let daemon = site.start();
@@ -96,7 +96,7 @@ fn after_a_start_of_the_machine_its_own_clients_are_new() {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
     site.listen.push(format!("tcp:{port}"));
     write_and_kill(&site, site.start());
-    // As the state directory looks when the kernel calls its start something else.
+    // The state directory after a start of the machine: the kernel's boot identifier differs.
     let path = site.folder.join("state/state.json");
     let text = std::fs::read_to_string(&path).expect("a daemon has run");
     let mut state: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -121,7 +121,7 @@ fn the_first_synchronize_cache_of_each_initiator_after_a_loss_fails_once() {
     let daemon = site.start();
     let name = "iqn.2026-11.io.hotset:a";
     let log_in = |isid| wait_for("the portal", || Initiator::log_in(address, name, isid, TARGET).ok());
-    // A hardware error: initiators repeat after a unit attention, and after a write error, by themselves.
+    // A hardware error: initiators repeat a request by themselves after a unit attention and after a write error.
     const INTERNAL_TARGET_FAILURE: (u8, u8, u8) = (4, 0x44, 0);
     for isid in 1..3 {
         let mut session = log_in(isid);

@@ -1,4 +1,4 @@
-//! The bound on memory, held against the kernel's own count of what is resident.
+//! The bound on memory, compared with the kernel's count of resident memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,28 +14,30 @@ use e2e::site::Site;
 const MIB: u64 = 1 << 20;
 /// `[memory] size`.
 const CONFIGURED_MIB: u64 = 64;
-/// What code, stacks, connections and the ring may take beside it.
+/// Allowance for code, stacks, connections and the ring.
 const BESIDE_MIB: u64 = 64;
-/// The volume is this many times as large as the memory.
+/// Size of the volume in multiples of the memory.
 const TIMES: u64 = 10;
 const CLIENTS: u64 = 64;
-/// Requests that a client keeps in flight, most of the time fewer.
+/// Largest number of requests that a client keeps in flight.
 const DEPTH: usize = 8;
 /// Longest request in bytes.
 const LEN_MAX: u64 = 32 << 20;
-/// Requests longer than this have the connection to themselves; as many shorter ones as are in flight fit a socket's buffer.
+/// Requests longer than this have the connection to themselves; shorter ones, as many as are in flight, fit a socket's
+/// buffer.
 const ALONE_BYTES: u64 = 16 << 10;
 /// Longest read that the daemon answers with a simple reply.
 const READ_MAX: u64 = 4 << 20;
-/// After so many requests a client leaves and comes back.
+/// Requests after which a client reconnects.
 const REQUESTS_A_CONNECTION: u64 = 20_000;
 
 /// Requests of the short form.
 const REQUESTS: u64 = 40_000;
-/// What the daemon's resident memory may be.
+/// Bound on the daemon's resident memory.
 const BOUND_KIB: u64 = (CONFIGURED_MIB + BESIDE_MIB) * 1024;
 
-/// Requests to make in all: `HOTSET_MEMORY_REQUESTS`, or the short form's. An hour of 2,000 a second is 7,200,000.
+/// Requests to make in all: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
+/// 7,200,000.
 fn requests() -> u64 {
     std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(REQUESTS)
 }
@@ -47,7 +49,7 @@ fn status_kib(daemon: &Daemon, key: &str) -> u64 {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number of KiB")
 }
 
-/// Small requests most of the time, as disks see them; now and then a large one, once in ten thousand a huge one.
+/// Small requests most of the time, as disks see them; sometimes a large one, once in ten thousand a huge one.
 fn draw_len(random: &mut Random) -> u64 {
     let sectors = match random.below(10_000) {
         0 => 1 + random.below(LEN_MAX / 512),
@@ -58,7 +60,7 @@ fn draw_len(random: &mut Random) -> u64 {
     512 * sectors
 }
 
-/// One client: random requests at random places until `left` is used up. Returns how many bytes it moved.
+/// One client: random requests at random offsets until `left` is used up. Returns the number of bytes moved.
 fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
@@ -73,7 +75,7 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
                 break;
             }
             let len = draw_len(&mut random);
-            // Who sends much while much is on its way back waits for a server that waits for him.
+            // A client that sends much while large replies are under way would deadlock with the server.
             let alone = len > ALONE_BYTES;
             while alone && !in_flight.is_empty() {
                 moved += receive(&mut client, &mut in_flight);
@@ -82,7 +84,7 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
             let at = if random.chance(80) { at / 4096 * 4096 } else { at };
             let flags = if random.chance(1) { FUA } else { 0 };
             let (op, flags, at, len) = match random.below(1000) {
-                // What a simple reply does not carry is read in no other way by this client.
+                // This client reads no data that a simple reply cannot carry.
                 21.. if len > READ_MAX => (Op::Write, flags, at, len),
                 0 => (Op::Flush, 0, 0, 0),
                 1..11 => (Op::Trim, flags, at, len),
@@ -110,14 +112,14 @@ fn receive(client: &mut Client, in_flight: &mut BTreeMap<u64, u64>) -> u64 {
     in_flight.remove(&reply.cookie).expect("the client knows its cookies")
 }
 
-/// The largest resident memory, in KiB, that a daemon with `memory_mib` ever had under `requests` of all clients.
+/// The largest resident memory, in KiB, of a daemon with `memory_mib` under `requests` of all clients.
 fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     let seed = seed("memory");
     let volume_bytes = TIMES * CONFIGURED_MIB * MIB;
     let mut site = Site::with_volume(volume_bytes);
     site.memory = format!("{memory_mib} MiB");
     let data = vec![1; LEN_MAX as usize];
-    // In a row: to free blocks that were allocated at random takes the disk longer than the test takes.
+    // Sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
     let mut backing = File::options().write(true).open(site.backing("v")).expect("the backing is there");
     for _ in 0..volume_bytes / LEN_MAX {
         backing.write_all(&data).expect("the disk has room");
@@ -144,7 +146,7 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
                 );
             }
         }
-        clients.into_iter().map(|client| client.join().expect("a client ends orderly")).sum()
+        clients.into_iter().map(|client| client.join().expect("a client does not panic")).sum()
     });
     let peak_kib = status_kib(&daemon, "VmHWM");
     println!(

@@ -1,5 +1,6 @@
-//! The Debian package on a machine that is installed with it: a guest with systemd, two NVMe drives and a disk, whose file system lies on an
-//! attached volume. It installs, reboots, is upgraded under load, and goes.
+//! The Debian package on an installed machine: a guest with systemd, two NVMe drives and a disk, whose file system lies
+//! on an attached volume. The package is installed, the machine reboots, the package is upgraded under load and
+//! removed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,20 @@ use e2e::tool::tool_within;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Seconds that packing may take: the binary of a test is large.
+/// Seconds that packing may take: the test's binary is large.
 const SECONDS_PACKING: u64 = 600;
-/// The daemon, and who keeps its devices.
+/// The daemon, and the units that keep its devices attached.
 const UNITS: &str = "hotset hotset-attach@web01 hotset-attach@raw";
-/// What is written before the reboot: twice what memory holds.
+/// Bytes written before the reboot: twice the size of the memory.
 const FILL_MIB: u64 = 64;
-/// Bytes that the disk takes a second, while what is written is to stay dirty.
+/// Bytes a second that the disk accepts while written data is to stay dirty.
 const SLOW_BYTES: u64 = 128 << 10;
-/// For a minute and a half a file system's file, a device that is open and not mounted, and a client that never connects a second time.
+/// Load for a minute and a half on a file of a file system, an open device that is not mounted, and a client that never
+/// reconnects.
 const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_backlog=64 \
                     --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw \
                     --name=direct --ioengine=nbd --uri=nbd+unix:///direct?socket=/run/hotset/nbd.sock";
-/// Reads the same places each time, scattered, for what is read as a stream is not kept on flash.
+/// Reads the same scattered places each time: data read as a stream is not admitted to flash.
 const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
 
@@ -70,7 +72,7 @@ fn shown(guest: &mut Linux) -> Value {
     serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("it is JSON")
 }
 
-/// How many bytes a second the disk takes; 0: as many as come.
+/// Limits the disk to `bytes` a second; 0: no limit.
 fn limit_disk(guest: &Linux, bytes: u64) {
     let said = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
     assert!(!said.contains("rror"), "{said}");
@@ -81,10 +83,10 @@ fn no_error_in_the_kernels_log(guest: &mut Linux) {
     assert_eq!(found, "", "requests failed");
 }
 
-/// Removal has to be refused, and the machine goes on as before. What was said.
+/// Removal has to be refused, and the machine keeps running. Returns the output.
 fn refused(guest: &mut Linux, how: &str) -> String {
     let (status, said) = guest.try_run(&format!("dpkg --{how} hotset"));
-    assert_ne!(status, 0, "it went: {said}");
+    assert_ne!(status, 0, "the package was removed: {said}");
     println!("refused: {said}");
     let state = guest.run("dpkg-query -W -f '${Status}' hotset");
     assert!(state.ends_with(" installed"), "{state}");
@@ -113,7 +115,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     };
     let mut guest = Linux::boot_as(&machine);
 
-    // Installed, it runs, and has touched nothing.
+    // Once installed, the daemon runs, and has changed no device.
     guest.run("dpkg -i /opt/older.deb 2>&1 | tee /opt/installed");
     guest.run(
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
@@ -134,12 +136,12 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     ));
     for _ in 0..3 {
         guest.run(READ_HOT);
-        // What a backing that is busy was not asked for is put on flash when it is quiet.
+        // Promotion to flash runs when the backing is idle.
         guest.run("sleep 3");
     }
     let before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
 
-    // Whether or not it answers before the machine goes.
+    // The command may or may not answer before the machine stops.
     guest.run("(sleep 1; systemctl reboot) >/dev/null 2>&1 &");
     guest.wait_for_end();
     let mut guest = Linux::boot_as(&machine);
@@ -161,12 +163,12 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     let (hits, reads) = (hits - had, reads - all);
     println!("after the reboot flash has {kept} pages of {before}, and answers {hits} of {reads} reads");
     assert!(before > 0 && kept * 10 >= before * 9, "of {before} pages on flash {kept} are left");
-    // What was hot enough to stay in memory was not on flash.
+    // Blocks hot enough to stay in memory were not on flash.
     assert!(reads > 0 && hits * 2 >= reads, "the cache is cold: {hits} hits of {reads} reads");
     guest.run("sha256sum -c /opt/sum");
     no_error_in_the_kernels_log(&mut guest);
 
-    // A newer one under load.
+    // A newer package under load.
     let pids = pids(&mut guest);
     guest.begin(LOAD);
     guest.run("sleep 10");
@@ -180,11 +182,11 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     );
     guest.run(&format!("sha256sum -c /opt/sum; systemctl is-active {UNITS}"));
     for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
-        assert_ne!(*old, new, "the old one of {UNITS} goes on");
+        assert_ne!(*old, new, "an old process of {UNITS} still runs");
     }
     no_error_in_the_kernels_log(&mut guest);
 
-    // It does not go while data of it is in the cache alone, whoever uses it, running or not.
+    // Removal is refused while dirty data lies in the cache alone, with the daemon running or stopped.
     limit_disk(&guest, SLOW_BYTES);
     guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
     refused(&mut guest, "remove");
@@ -201,7 +203,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     guest.run("[ ! -e /var/lib/hotset ] && [ ! -e /etc/hotset ] && [ ! -e /run/hotset ] && [ ! -e /usr/bin/hotset ]");
     guest.run("! systemctl cat hotset 2>/dev/null; [ -z \"$(find /etc/systemd -name 'hotset*')\" ]");
 
-    // The disk is the whole truth.
+    // The disk now holds the complete data.
     guest.run(
         "disk=/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2; fsck.ext4 -fn $disk; mount -o ro $disk /data; sha256sum -c /opt/sum; umount /data",
     );

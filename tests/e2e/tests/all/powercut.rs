@@ -1,6 +1,8 @@
-//! Power cuts: the backing is a disk with a volatile cache, and what the daemon did not flush there is at its mercy.
+//! Power cuts: the backing is a disk with a volatile cache, and a cut may lose any data that the daemon did not flush
+//! there.
 //!
-//! Twice: with the backing's cache cut and the daemon killed (short), and with a whole guest that loses its power (long).
+//! In two forms: with the backing's cache cut and the daemon killed (short), and with a whole guest that loses its
+//! power (long).
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -21,14 +23,14 @@ use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 8 << 20;
 
-/// So small that the log goes round and page segments come and go.
+/// So small that the log wraps and page segments are written and freed.
 const FLASH_BYTES: usize = 24 << 20;
-/// The state directory's file system.
+/// Size of the state directory's file system.
 const STATE_BYTES: usize = 16 << 20;
-/// A cut before so many writes cuts nothing.
+/// A cut before this number of writes loses nothing.
 const WRITES_MIN: u64 = 100;
 
-/// Writes through `endpoint` until `crash` has happened; what reads showed to be wrong meanwhile.
+/// Writes through `endpoint` until `crash` has returned; returns the faults found by reads meanwhile.
 fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: impl FnOnce()) -> Vec<Fault> {
     let stop = AtomicBool::new(false);
     let writer = Writer { endpoint, export: "v", connections: 2, seed };
@@ -37,18 +39,18 @@ fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: im
     std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(ledger, &stop));
         let at_end = StopAtEnd(&stop);
-        // An emulated machine on a busy one is slow to begin.
+        // An emulated machine on a busy host starts slowly.
         wait_for("the first writes", || (written() - before >= WRITES_MIN).then_some(()));
         std::thread::sleep(Duration::from_millis(Random::new(seed).below(2000)));
         crash();
         drop(at_end);
-        run.join().expect("the writer ends orderly")
+        run.join().expect("the writer does not panic")
     })
 }
 
-/// The disks of a guest; all of them lose what was not flushed.
+/// The disks of a guest; each loses its unflushed data at a cut.
 struct Disks {
-    /// The backing first; then, where there are any, two flash devices and the state directory's file system.
+    /// The backing first; then, if present, two flash devices and the state directory's file system.
     disks: Vec<CacheDisk>,
     sockets: Vec<PathBuf>,
 }
@@ -74,7 +76,7 @@ impl Disks {
         self.disks.iter().map(CacheDisk::flushes).collect()
     }
 
-    /// Cuts all of them; the backing as it is then.
+    /// Cuts all disks and returns the backing's content afterwards.
     fn cut(&self, random: &mut Random) -> Vec<u8> {
         let mut images = self.disks.iter().map(|disk| disk.cut(random));
         let backing = images.next().expect("a guest has a backing");
@@ -83,8 +85,9 @@ impl Disks {
     }
 }
 
-/// Boots, writes, cuts the power, checks; the next round boots from what was left. Stops at the first fault. Without flash the backing
-/// is checked as it is, with it what the next boot's daemon makes of all devices; a volume that it refuses is a fault.
+/// Boots, writes, cuts the power, checks; the next round boots from the remaining content. Stops at the first fault.
+/// Without flash the backing is checked directly, with flash the content that the next boot's daemon serves; a refused
+/// volume is a fault.
 fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<String> {
     let folder = Folder::new();
     let image = Image::build(folder.path(), &Kernel::open(), binary(), flash, sabotage);
@@ -118,7 +121,8 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
     Vec::new()
 }
 
-/// As [`guest_rounds`], with the daemon of a [`Site`] on this machine and its backing's cache cut when it is killed.
+/// As [`guest_rounds`], with the daemon of a [`Site`] on this machine; its backing's cache is cut when the daemon is
+/// killed.
 fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
     let socket = site.folder.join("disk");
     let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
@@ -186,5 +190,5 @@ fn case_3_a_flushed_write_survives_a_power_cut_of_a_machine_with_flash() {
 fn a_daemon_that_does_not_flush_its_flash_devices_is_caught_in_the_guest() {
     let faults = guest_rounds(true, Some("flash-skip-flush"), 8, seed("powercut_flash"));
     println!("{faults:?}");
-    assert!(!faults.is_empty(), "nobody noticed");
+    assert!(!faults.is_empty(), "no check found a fault");
 }

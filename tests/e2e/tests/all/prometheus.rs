@@ -1,4 +1,4 @@
-//! What `packaging/` has for Prometheus and Grafana, on a real Prometheus that scrapes the real daemon under load.
+//! The files of `packaging/` for Prometheus and Grafana, on a real Prometheus that scrapes the real daemon under load.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,14 +17,14 @@ use e2e::writer::StopAtEnd;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// A rate needs two scrapes, a rule its turn, and the machine does other things, too.
+/// A rate requires two scrapes and a rule its interval, on a machine that runs other tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
 }
 
-/// Where Prometheus and its tool are; says so where they are not.
+/// Path of Prometheus and its tool; prints a line where they are missing.
 fn tools() -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/prometheus");
     let output = Command::new(script).stdin(Stdio::null()).output().expect("the script runs");
@@ -76,7 +76,7 @@ impl Prometheus {
         if value["status"] == "success" { Ok(value["data"].clone()) } else { Err(value.to_string()) }
     }
 
-    /// How many series with a number have come of a query.
+    /// The number of series with a finite value in the result of a query.
     fn query(&self, query: &str) -> Result<usize, String> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let data = self.get(&format!("/api/v1/query?query={encoded}"))?;
@@ -88,7 +88,7 @@ impl Prometheus {
         Ok(series.iter().filter(is_number).count())
     }
 
-    /// Those of `queries` that fail or find nothing, and why.
+    /// The `queries` that fail or return nothing, with the reason.
     fn wanting(&self, queries: &[String]) -> Vec<String> {
         let wrong = |query: &String| match self.query(query) {
             Ok(0) => Some(format!("nothing: {query}")),
@@ -106,7 +106,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Every query of the dashboard, as Grafana would ask it with all of everything chosen.
+/// Every query of the dashboard, as Grafana sends it with all variables set to "All".
 fn dashboard() -> Vec<String> {
     let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("it is there");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
@@ -121,7 +121,7 @@ fn dashboard() -> Vec<String> {
     queries
 }
 
-/// Expressions of all rules and alerts, as Prometheus has read them; none of them may have failed.
+/// Expressions of all rules and alerts, as Prometheus has loaded them; none of them may have failed.
 fn rules(prometheus: &Prometheus) -> Vec<String> {
     let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].clone();
     let rules = groups.as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array().expect("rules"));
@@ -132,7 +132,7 @@ fn rules(prometheus: &Prometheus) -> Vec<String> {
     rules.map(evaluated).collect()
 }
 
-/// Reads and writes until told to stop.
+/// Reads and writes until `stop` is set.
 fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
     let mut client = Client::connect(endpoint, volume).expect("it is served");
     let mut at = 0;
@@ -189,12 +189,12 @@ fn the_dashboard_shows_something_and_the_rules_hold_on_a_real_prometheus() {
         });
         assert!(evaluated.len() > 20, "{evaluated:?}");
         assert_eq!(unread(&evaluated), None);
-        // The rules that record have recorded, and nothing is raised where nothing is wrong.
+        // Recording rules have recorded, and no alert is raised without a fault.
         let recorded = ["instance:hotset_requests:rate5m", "datastore:hotset_latency_seconds:p99_rate5m"];
         let recorded = recorded.map(str::to_owned);
-        wait_at_most(PATIENCE, "what is recorded", || prometheus.wanting(&recorded).is_empty().then_some(()));
+        wait_at_most(PATIENCE, "the recorded series", || prometheus.wanting(&recorded).is_empty().then_some(()));
         assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
-        // All of this can fail: a name that nobody has, and an expression that makes no sense.
+        // The check can fail: a name that does not exist, and an invalid expression.
         let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
         let planted = planted.map(str::to_owned);
         assert_eq!(prometheus.wanting(&planted).len(), 3);

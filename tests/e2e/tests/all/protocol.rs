@@ -1,4 +1,4 @@
-//! The corners of the protocol, through libnbd.
+//! Edge cases of the protocol, through libnbd.
 
 use e2e::site::Site;
 use e2e::tool::tool;

@@ -1,5 +1,5 @@
-//! Every refusal on the real daemon. Its message and its choices make `docs/admin/refusals.md`.
-//! Each choice is taken, and costs what the page says. `UPDATE_DOCS=1` writes the page.
+//! Every refusal on the real daemon. Messages and choices form `docs/admin/refusals.md`.
+//! Each choice is tried, and its cost is the one on the page. `UPDATE_DOCS=1` writes the page.
 
 use std::fs;
 
@@ -40,10 +40,10 @@ fn token_names(daemon: &Daemon) -> Vec<String> {
     names.collect()
 }
 
-/// Dirty data is given up by its name alone.
+/// Dirty data is given up only when the command names it.
 fn assert_unnamed_adopt_fails(daemon: &Daemon) {
     let output = daemon.try_command(&["volume", "adopt", "v"]);
-    assert!(!output.status.success(), "data was given up without a word: {}", text_of(&output));
+    assert!(!output.status.success(), "data was given up without being named: {}", text_of(&output));
     assert_eq!(show(daemon, "v")["state"], "refused");
 }
 
@@ -51,7 +51,7 @@ fn destage(daemon: Daemon) {
     daemon.command(&["stop", "--destage"]);
 }
 
-/// A volume that is refused with that code has all of its data after a rebuild, and of the tokens these.
+/// A volume that is refused with `code` has all its data after a rebuild, and the state directory has the given tokens.
 fn rebuild_keeps_data(site: &Site, code: &str, tokens: &[&str]) {
     let daemon = site.start();
     volume_refusal(site, &daemon, code);
@@ -500,7 +500,7 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
     daemon.stop();
     assert!(exchanged.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
     entry.choice(ADOPT, "nothing is lost where it is the disk; on another disk content is overwritten", || {
-        // Nothing tells disks of zeroes apart.
+        // Two disks of zeroes cannot be told apart.
         let same = ExportedDisk::new(0);
         let mut wrong = ExportedDisk::new(right);
         wrong.attach("b.img", other);

@@ -1,4 +1,5 @@
-//! Who may connect where: members of the daemon's group ask the daemon, members of another read and write volumes; and files with secrets.
+//! Access to the sockets: members of the daemon's group use the control socket, members of another group read and write
+//! volumes; and files with secrets.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -7,9 +8,9 @@ use std::process::Command;
 use e2e::daemon::{hotset, text_of};
 use e2e::site::Site;
 
-/// The daemon's user and group here, as the package's user `hotset` is.
+/// The daemon's user and group here, like the package's user `hotset`.
 const DAEMON: u32 = 65_534;
-/// A group that it is a member of, as of `hotset-volumes`.
+/// A supplementary group of the daemon, like `hotset-volumes`.
 const VOLUMES: u32 = 60;
 /// The user of the virtual machine monitor.
 const MONITOR: u32 = 64_055;
@@ -35,7 +36,7 @@ fn the_group_that_may_ask_the_daemon_may_not_write_volumes() {
     site.nbd = format!("socket_group = \"{VOLUMES}\"\nsocket_owner = \"{MONITOR}\"\n");
     site.vhost_user();
     site.tables += &format!("socket_group = \"{VOLUMES}\"\n");
-    // No capability is left to it, as in the package's unit.
+    // The daemon runs without capabilities, as in the package's unit.
     let under = site.folder.join("under");
     let ids = format!("--reuid={DAEMON} --regid={DAEMON} --groups={VOLUMES}");
     let script = format!("#!/bin/sh\nexec setpriv {ids} --bounding-set=-all --inh-caps=-all \"$@\"\n");

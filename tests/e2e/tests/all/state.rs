@@ -1,4 +1,4 @@
-//! A state directory that cannot be written: while many volumes are noted together, beside volumes that are served, at a stop.
+//! A state directory that cannot be written: at the record of many volumes, beside served volumes, at a stop.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,27 +13,27 @@ use crate::history::SmallDisk;
 
 const MIB: u64 = 1 << 20;
 
-/// What the state directory says when it cannot be written.
+/// The error of the state directory when it cannot be written.
 const REFUSAL: &str = "cannot write its file: Is a directory";
 
-/// A folder in place of the state's spare file: root as well fails to write it, as on a disk that is full and has no spare.
+/// A folder in place of the state's spare file: root too fails to write it, as on a full disk without a spare.
 pub struct Obstacle(PathBuf);
 
 impl Obstacle {
     pub fn put(site: &Site) -> Obstacle {
         let path = site.folder.join("state/state.new");
-        // The spare, once there is one.
+        // The spare, if it exists.
         let _ = fs::remove_file(&path);
         fs::create_dir(&path).expect("the state directory is there");
         Obstacle(path)
     }
 
     pub fn clear(self) {
-        fs::remove_dir(self.0).expect("nobody has put anything into it");
+        fs::remove_dir(self.0).expect("the folder is empty");
     }
 }
 
-/// What the state directory says of each volume, by name.
+/// The state directory's record of each volume, by name.
 fn noted(site: &Site) -> Vec<(String, Value)> {
     let text = fs::read_to_string(site.folder.join("state/state.json")).expect("a start has written it");
     let state: Value = serde_json::from_str(&text).expect("JSON");
@@ -54,13 +54,13 @@ fn state_of(daemon: &Daemon, volume: &str) -> Value {
 fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
     let mut site = Site::new();
     ["a", "b"].iter().for_each(|name| site.volume(name, 4 * MIB, ""));
-    // Where memory lies would be noted, too.
+    // The location of memory would be recorded, too.
     site.keep_in = "none".to_owned();
-    // The start has noted its own number and waits for this one's lock: what it writes next is its volumes.
+    // The start has recorded its own number and waits for this volume's lock: its next record is that of the volumes.
     let other = File::open(site.backing("b")).expect("it was made");
-    other.lock().expect("nobody has it");
+    other.lock().expect("no process holds it");
     let mut daemon = Daemon::launch(&site);
-    // The spare is made last.
+    // The spare is created last.
     let is_noted = || ["state/state.json", "state/state.new"].iter().all(|name| site.folder.join(name).exists());
     wait_for("its first note", || is_noted().then_some(()));
     let obstacle = Obstacle::put(&site);
@@ -71,7 +71,7 @@ fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
         let line = log.lines().find(|line| line.contains(&format!("volume {name} is not served: state directory")));
         assert!(line.is_some_and(|line| line.contains(REFUSAL)), "{name}: {log}");
     }
-    assert_eq!(names(&site), Vec::<String>::new(), "what could not be noted is not half there");
+    assert_eq!(names(&site), Vec::<String>::new(), "a failed record leaves no part");
     obstacle.clear();
     let daemon = site.start();
     assert_eq!(names(&site), ["a", "b"]);
@@ -94,7 +94,7 @@ fn a_volume_that_cannot_be_noted_costs_those_that_are_served_nothing() {
     assert_eq!((state_of(&daemon, "later"), state_of(&daemon, "v")), ("refused".into(), "active".into()));
     client.write(4096, &[2; 4096]).and_then(|()| client.flush()).expect("nothing has changed for it");
     obstacle.clear();
-    // Its backing was let go of, so that it can be opened again at once.
+    // The daemon closed its backing, so that it can be opened again at once.
     daemon.signal("HUP");
     let mut later = wait_for("the new volume", || Client::connect(&site.endpoint(), "later").ok());
     later.write(0, &[3; 4096]).expect("it writes");
@@ -108,7 +108,8 @@ fn of_two_names_on_one_backing_in_one_start_the_first_has_it() {
     let mut site = Site::new();
     let (first, second) = (site.backing("a"), site.backing("b"));
     File::create(&first).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
-    // The configuration's own check knows paths, and a lock to read is had by both: only the backing itself tells.
+    // The configuration's check compares paths, and both volumes get a read lock: the backing's identity alone shows
+    // the conflict.
     fs::hard_link(&first, &second).expect("both are in one folder");
     for (name, path) in [("a", &first), ("b", &second)] {
         site.volume_on(name, &path.to_string_lossy(), "read_only = true");
@@ -125,7 +126,7 @@ fn of_two_names_on_one_backing_in_one_start_the_first_has_it() {
     }
 }
 
-/// Writes to a volume and stops a daemon that cannot note that it stopped.
+/// Writes to a volume and stops a daemon that cannot record the stop.
 fn stop_in_silence(site: &Site) {
     let mut daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -136,10 +137,10 @@ fn stop_in_silence(site: &Site) {
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!(daemon.log().contains(REFUSAL), "{}", daemon.log());
     obstacle.clear();
-    assert_eq!(noted(site)[0].1["clean"], false, "nothing says that it was stopped");
+    assert_eq!(noted(site)[0].1["clean"], false, "the stop was recorded");
 }
 
-/// Starts the next one, which has everything and says what it does not know.
+/// Starts the next daemon, which has all data and reports the unrecorded stop.
 fn find_everything(site: &Site) {
     let daemon = site.start();
     assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());
@@ -147,13 +148,13 @@ fn find_everything(site: &Site) {
     assert_eq!(client.read(0, 12_288).expect("it reads"), [vec![7; 8192], vec![8; 4096]].concat());
     drop(client);
     daemon.stop();
-    assert_eq!(noted(site)[0].1["clean"], true, "and what can be noted is");
+    assert_eq!(noted(site)[0].1["clean"], true, "the stop is recorded");
 }
 
 #[test]
 fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
     let mut site = Site::with_volume(4 * MIB);
-    // Memory that outlives the daemon would prove that nothing was lost.
+    // Memory that outlives the daemon would prove that no write was lost.
     site.keep_in = "none".to_owned();
     stop_in_silence(&site);
     let content = fs::read(site.backing("v")).expect("it is there");
@@ -169,7 +170,7 @@ fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
     let flash = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
     site.tables.clone_from(&flash);
     stop_in_silence(&site);
-    // Without its flash nobody may take the backing for all that there is.
+    // Without its flash the backing alone must not be taken as complete.
     site.tables.clear();
     let daemon = site.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
@@ -179,7 +180,7 @@ fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
     find_everything(&site);
 }
 
-/// Writes to the state directory's disk until nothing fits any more.
+/// Writes to the state directory's disk until it is full.
 fn fill(disk: &Path) {
     let mut file = File::create(disk.join("filler")).expect("the disk can be written");
     for len in [65_536, 512, 1] {

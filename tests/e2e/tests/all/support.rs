@@ -1,4 +1,4 @@
-//! `hotset support`: all that helps and nothing that is secret, from a daemon that runs, hangs or is not there.
+//! `hotset support`: diagnostic data without secrets, from a daemon that runs, hangs or is absent.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use e2e::tool::tool;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Begins every secret that is planted.
+/// Prefix of every planted secret.
 const PLANTED: &str = "PLANTED";
 
-/// A site with secrets wherever a configuration can have them.
+/// A fixture with secrets in every place that a configuration allows.
 fn site() -> Site {
     let mut site = Site::new();
     site.tables = format!(
@@ -73,7 +73,7 @@ fn a_running_daemon_tells_everything_but_secrets() {
     assert_eq!(json(&files, "devices.json")[&backing]["size_bytes"], 8 * MIB);
     assert!(files["system.txt"].contains("Max open files") && files["system.txt"].contains("Linux version"));
     assert!(files["contents.txt"].contains(env!("CARGO_PKG_VERSION")) && files["contents.txt"].contains("status.json"));
-    // Nothing is written over unasked, a link neither.
+    // An existing file or link is not overwritten without --force.
     std::fs::write(&archive, "mine").expect("it can be written");
     let refused = daemon.try_command(&["support", "--out", &out]);
     assert!(!refused.status.success() && text_of(&refused).contains("--force"), "{refused:?}");
@@ -104,8 +104,8 @@ fn without_a_daemon_files_and_the_machine_tell_what_they_can_and_the_rest_is_nam
     assert_eq!(json(&files, "state.json")["volumes"][0]["clean"], true);
     assert!(files.contains_key("configuration.toml") && files.contains_key("system.txt"), "{:?}", files.keys());
     assert!(!files.contains_key("status.json") && files["contents.txt"].contains("Could not be had"));
-    // One that takes connections and says nothing is what somebody may need help with.
-    let silent = UnixListener::bind(site.folder.join("control.sock")).expect("nobody listens there");
+    // A daemon that accepts connections and never answers is a case for support.
+    let silent = UnixListener::bind(site.folder.join("control.sock")).expect("no process listens there");
     let (said, files) = collect();
     assert!(said.contains("it says nothing") && files.contains_key("state.json"), "{said}");
     drop(silent);

@@ -9,7 +9,7 @@ use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
-/// An authority and a server certificate for `localhost` in the site's folder, named as libnbd wants them.
+/// Writes an authority and a server certificate for `localhost` into the fixture's folder, with libnbd's file names.
 fn make_certificates(site: &Site) {
     let script = "
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout ca-key.pem -out ca-cert.pem
@@ -21,7 +21,7 @@ fn make_certificates(site: &Site) {
     tool("sh").arg("-ec").arg(script).within(site.folder.path()).ok();
 }
 
-/// A site with TLS in `mode` on a TCP port, and the port.
+/// A fixture with TLS in `mode` on a TCP port, and the port.
 fn site(mode: &str) -> (Site, u16) {
     let mut site = Site::with_volume(4 * MIB);
     make_certificates(&site);
@@ -85,7 +85,7 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_clients_that
     for (name, certificate) in [("first", &first), ("second", &second)] {
         let folder = site.folder.join(name);
         fs::create_dir(&folder).expect("the folder can be made");
-        // A client that is shown its own authority trusts that one alone.
+        // A client that is given its own authority trusts that one alone.
         fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
     }
     site.nbd = site.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
@@ -98,7 +98,7 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_clients_that
     };
     let info = |name: &str| tool("nbdinfo").arg(encrypted(&site, port, &format!("/{name}")));
     info("first").ok();
-    // One that is connected meanwhile goes on with what it agreed on.
+    // A client that is connected meanwhile keeps its session.
     let (ready, go) = (site.folder.join("ready"), site.folder.join("go"));
     let script = format!(
         "import os, time\nh.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nopen('{}', 'w').close()\n\
@@ -118,7 +118,7 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_clients_that
     });
     info("second").ok();
     info("first").fails();
-    // The key of another one.
+    // The key of another certificate.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
     reload("[nbd] the certificate stays the one before: the key in");
     info("second").ok();

@@ -1,4 +1,5 @@
-//! The HTTP interface under TLS: who is let in, what a cookie may, certificates that change or end, and who never ends a handshake.
+//! The HTTP interface under TLS: authentication, cookies, certificates that change or expire, and clients that never
+//! finish a handshake.
 
 use std::fs;
 use std::io::Read;
@@ -13,10 +14,10 @@ use e2e::site::Site;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
-/// Connections that the daemon has at once.
+/// Largest number of connections of the daemon.
 const CONNECTIONS_MAX: usize = 256;
 
-/// A site with TLS whose files are to be written into its folder.
+/// A fixture with TLS whose files are to be written into its folder.
 fn site() -> Site {
     let mut site = Site::with_volume(4 * MIB);
     let folder = site.folder.path().display();
@@ -36,7 +37,7 @@ fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
     Http::of(daemon).over(trusted.trusted())
 }
 
-/// Has the configuration read again until `word` was said: all that was said since.
+/// Reloads the configuration until the log contains `word`; returns the log since.
 fn reload(daemon: &Daemon, word: &str) -> String {
     let before = daemon.log().len();
     daemon.signal("HUP");
@@ -57,7 +58,7 @@ fn who_trusts_the_certificate_is_served_and_nobody_else_learns_anything() {
     let (first, _) = http.follow("/api/v1/stream?volumes=v", &[]).event();
     assert!(!first.is_empty());
     assert!(https(&daemon, &other).send("GET", "/api/v1/status", &[], "").is_err());
-    // Not a word in the clear, not even a redirect.
+    // No answer in the clear, not even a redirect.
     let plain = Http::of(&daemon).send("GET", "/", &[], "");
     assert!(plain.is_err(), "{plain:?}");
     daemon.stop();
@@ -103,12 +104,12 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_one_that_is_
     assert_eq!(kept.get("/healthz").expect("it is served").status, 200);
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(site.folder.path());
-    assert!(serves(&first) && !serves(&second), "nothing is taken over unasked");
+    assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
     let said = reload(&daemon, "server.crt was taken over");
     assert!(!said.contains("restart"), "{said}");
     assert!(serves(&second) && !serves(&first));
     assert_eq!(kept.get("/healthz").expect("connections that are open go on").status, 200);
-    // The key of another certificate, none at all, and a file that is not there.
+    // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
     let said = reload(&daemon, "the certificate stays the one before: the key in");
     assert!(said.contains("made together"), "{said}");
@@ -126,7 +127,7 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_one_that_is_
     let said = reload(&daemon, "new/server.crt was taken over");
     assert!(!said.contains("restart"), "{said}");
     assert!(serves(&third) && !serves(&second));
-    // Without TLS is a matter for a restart, never for a slip in the file.
+    // The switch to plain HTTP requires a restart: a slip in the file must not cause it.
     let plain = site.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
     fs::write(site.config(), plain).expect("the folder can be written");
     reload(&daemon, "[api] has changed: that needs a restart");
@@ -145,7 +146,7 @@ fn files_that_are_wrong_at_the_start_cost_the_interface_alone_until_they_are_rig
     assert_eq!(api(), "");
     certificate.write(site.folder.path());
     fs::write(site.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
-    wait_for("a word on the wrong key", || {
+    wait_for("a line on the wrong key", || {
         daemon.log().contains("is not the one of the first certificate").then_some(())
     });
     assert_eq!(api(), "");
@@ -177,7 +178,7 @@ fn who_never_ends_a_handshake_is_hung_up_on_and_keeps_nobody_out_for_good() {
     let http = https(&daemon, &certificate);
     let silent = || TcpStream::connect(http.address()).expect("it listens");
     let mut crowd: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| silent()).collect();
-    // There is no place until one of them has been given up.
+    // No connection is free until one of the handshakes has timed out.
     assert_eq!(http.get("/healthz").status, 200);
     for stream in &mut crowd {
         let mut rest = Vec::new();

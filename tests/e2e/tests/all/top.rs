@@ -1,4 +1,4 @@
-//! `hotset top` on a terminal: live, at any size, over a restart of the daemon, and nothing is left behind.
+//! `hotset top` on a terminal: live, at any size, over a restart of the daemon, with the terminal restored at the end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ fn figure(text: &str, label: &str) -> Option<u64> {
     digits.replace(',', "").parse().ok()
 }
 
-/// Reads the same block again and again; returns when told to stop, or when the daemon has gone.
+/// Reads the same block again and again until `stop` is set or the daemon has ended.
 fn read(endpoint: &Endpoint, stop: &AtomicBool) {
     let Ok(mut client) = Client::connect(endpoint, "busy") else { return };
     while !stop.load(Ordering::Relaxed) && client.read(0, 4096).is_ok() {}
@@ -31,7 +31,7 @@ fn it_shows_the_load_at_any_size_and_over_a_restart_and_gives_the_terminal_back(
     let args = ["top", "--every", "200ms", "--socket", &socket];
     // Without a daemon it waits for one.
     let mut terminal = Terminal::run(&site.folder, &args, 120, 30);
-    terminal.wait_for("that nobody answers", |text| text.contains("the daemon is away"));
+    terminal.wait_for("the missing daemon", |text| text.contains("the daemon is away"));
     assert!(terminal.is_taken());
     let daemon = site.start();
     let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
@@ -41,7 +41,7 @@ fn it_shows_the_load_at_any_size_and_over_a_restart_and_gives_the_terminal_back(
         let busy = |text: &str| figure(text, "IOPS").is_some_and(|iops| iops > 0);
         let text = terminal.wait_for("load", |text| text.contains("live") && busy(text));
         assert!(text.contains("busy") && text.contains("idle") && text.contains("2 volumes"), "{text}");
-        // The busiest stands first; by name, the other way round, last.
+        // The busiest volume is first; by name in reverse order, it is last.
         let is_first = |text: &str, one: &str, other: &str| {
             let table = text.split_once("reads/s").map_or("", |(_, table)| table);
             table.find(one).zip(table.find(other)).is_some_and(|(one, other)| one < other)
@@ -56,7 +56,7 @@ fn it_shows_the_load_at_any_size_and_over_a_restart_and_gives_the_terminal_back(
         terminal.press("?");
         terminal.wait_for("the keys", |text| text.contains("sort by dirty"));
         terminal.press(" ");
-        // A key that comes together with a new size may be read with the next key alone.
+        // A key that arrives together with a new size may be read only with the next key.
         terminal.wait_for("the table again", |text| !text.contains("sort by dirty") && text.contains("reads/s"));
         terminal.resize(60, 20);
         let text = terminal.wait_for("a smaller screen", |text| text.contains("live") && text.contains("busy"));

@@ -1,4 +1,4 @@
-//! A trace that is recorded of a live volume has every request that its client made.
+//! A trace recorded of a live volume has every request of its client.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Recorder(Child);
 
 impl Recorder {
     fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
-        // An earlier recording has said the same.
+        // An earlier recording may have written the same line.
         let begun = || daemon.log().matches("its requests are being recorded").count();
         let before = begun();
         let mut command = Command::new(binary());
@@ -31,7 +31,7 @@ impl Recorder {
         Recorder(child)
     }
 
-    /// Ends it as Ctrl-C does; what it says.
+    /// Ends the recording as Ctrl-C does; returns the output.
     fn interrupt(self) -> String {
         tool("kill").arg("-INT").arg(self.0.id().to_string()).ok();
         let output = self.0.wait_with_output().expect("it ends");
@@ -47,7 +47,7 @@ fn done(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("plain text")
 }
 
-/// `(Read|Write, offset, bytes)` of every request, sorted: fio logs in another order than the daemon sees.
+/// `(Read|Write, offset, bytes)` of every request, sorted: fio logs in another order than the daemon.
 fn requests(trace: &Path) -> Vec<String> {
     let csv = trace.with_extension("msr");
     done(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
@@ -95,7 +95,7 @@ fn a_recorded_trace_has_what_fio_asked_and_nothing_else() {
     assert_eq!((places[0] - places[1], places[1] % MIB), (65_536, 0), "a read and a write of one extent stay together");
 }
 
-/// Reads served whole by the cache, a read.
+/// Reads served whole by the cache, as a fraction of all reads.
 fn hit_ratio(counts: &serde_json::Value) -> f64 {
     let count = |name: &str| counts[name].as_f64().unwrap_or_else(|| panic!("no {name} in {counts}"));
     (count("memory_hits") + count("flash_hits")) / count("reads")
@@ -124,6 +124,6 @@ fn a_recorded_trace_replays_to_the_hit_ratio_that_the_volume_had() {
     assert_eq!(with["reads"], shown["reads"], "{said}");
     let virtual_ = hit_ratio(with);
     println!("live {live:.4}, replayed {virtual_:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
-    assert!((0.2..0.8).contains(&live), "{live}: no cache is tested by that");
+    assert!((0.2..0.8).contains(&live), "{live}: a ratio that tests no cache");
     assert!((live - virtual_).abs() <= 0.01, "live {live:.4}, replayed {virtual_:.4}");
 }

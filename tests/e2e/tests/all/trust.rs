@@ -1,4 +1,4 @@
-//! The state directory, the flash log and the backing have to agree, or the volume is refused: what an administrator can bring about with copies,
+//! The state directory, the flash log and the backing have to agree, or the volume is refused. The cases: copies,
 //! exchanged devices, a lost directory and disks that change while the daemon is stopped.
 
 use std::fs;
@@ -102,7 +102,7 @@ fn an_older_state_directory_is_recognised_at_every_start() {
         volume_refusal(&site, &daemon, "state-older");
         daemon.stop();
     }
-    // Without the store that told, it is as old.
+    // Without the store that showed its age, the directory is as old.
     let tables = std::mem::take(&mut site.tables);
     let daemon = site.start();
     volume_refusal(&site, &daemon, "state-older");
@@ -145,7 +145,7 @@ fn pages_of_a_store_that_was_away_while_its_volume_was_written_are_dropped() {
     site.tables = site.tables.replace("64 MiB", "256 MiB");
     let daemon = site.start();
     write(&site, 1);
-    // All of it, so that a sample of what is cached finds three blocks seldom.
+    // All pages, since a sample of the cached blocks finds three blocks seldom.
     daemon.command(&["volume", "pin", "v"]);
     let on_flash = || show(&daemon, "v")["flash"]["cached_bytes"].as_u64().unwrap_or(0);
     wait_for("pages on flash", || (on_flash() >= VOLUME_BYTES / 10 * 9).then_some(()));
@@ -153,7 +153,7 @@ fn pages_of_a_store_that_was_away_while_its_volume_was_written_are_dropped() {
     rename(&site, "f1", "away");
     let daemon = site.start();
     assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
-    // Not among those that were destaged last, either.
+    // Blocks that are not among the last destaged, either.
     write_some(&site, 100..103, 2);
     daemon.stop();
     rename(&site, "away", "f1");

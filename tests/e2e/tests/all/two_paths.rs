@@ -15,7 +15,8 @@ use crate::flash::flash_on;
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 64 * MIB;
 
-/// A file in the site's folder and a loop device of it; none, with a word on the terminal, where none may be made.
+/// A file in the fixture's folder and a loop device of it; `None`, with a line on the terminal, where loop devices are
+/// not permitted.
 fn looped(site: &Site) -> Option<(std::path::PathBuf, LoopDevice)> {
     let file = site.folder.join("shared.img");
     match LoopDevice::attach(&file, VOLUME_BYTES, 512) {
@@ -32,7 +33,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What the daemon's log says of a volume that it does not serve.
+/// The daemon's log line on a volume that it does not serve.
 fn refusal(daemon: &Daemon, volume: &str) -> String {
     let begin = format!("volume {volume} is not served: ");
     let log = daemon.log();
@@ -52,7 +53,7 @@ fn loop_device_of_a_backing_is_no_second_backing() {
     assert!(line.contains("which volume a has"), "{line}");
     let added = daemon.try_command(&["volume", "add", "c", "--backing", &shown(device.path())]);
     assert!(!added.status.success() && text_of(&added).contains("which volume a has"), "{}", text_of(&added));
-    // When the first is gone the second may have it.
+    // After the first volume is removed the second one can be added.
     daemon.command(&["volume", "remove", "a"]);
     daemon.signal("HUP");
     wait_for("the other one", || Client::connect(&site.endpoint(), "b").ok());
@@ -70,7 +71,7 @@ fn loop_device_of_a_backing_is_no_flash_device() {
     let daemon = site.start();
     let line = refusal(&daemon, "a");
     assert!(line.contains(&shown(device.path())) && line.contains("which the flash log has"), "{line}");
-    // By command, too, a backing does not become a flash device.
+    // `flash add` does not accept a backing as flash device either.
     let added = daemon.try_command(&["flash", "add", &shown(&site.backing("b"))]);
     let text = text_of(&added);
     assert!(!added.status.success() && text.contains("on the same storage"), "{text}");
@@ -130,7 +131,7 @@ fn volume_on_an_export_of_its_own_daemon_is_refused() {
     let daemon = site.start();
     ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own), "{}", daemon.log()));
     assert!(refusal(&daemon, "d").contains(own), "{}", daemon.log());
-    // Another name of the very socket: the connection itself tells.
+    // Another name of the same socket: only the connection itself shows the identity.
     fs::hard_link(site.socket(), &twin).expect("the folder can be written");
     let uri = format!("nbd+unix:///a?socket={}", twin.display());
     let added = daemon.try_command(&["volume", "add", "e", "--backing", &uri]);

@@ -1,4 +1,4 @@
-//! `hotset undestaged` and the end of `hotset stop`: what removes the program believes them.
+//! `hotset undestaged` and the end of `hotset stop`: package removal relies on their answers.
 
 use std::fs::{self, File};
 
@@ -9,7 +9,7 @@ use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
-/// A volume whose data a stop leaves on flash.
+/// A volume whose dirty data stays on flash at a stop.
 fn site_with_flash() -> Site {
     let mut site = Site::with_volume(16 * MIB);
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
@@ -25,7 +25,7 @@ fn write(site: &Site) -> Client {
     client
 }
 
-/// Exit code, and the volumes it names.
+/// Exit code, the listed volumes, and the whole output.
 fn undestaged(args: &[&str]) -> (Option<i32>, String, String) {
     let output = hotset(&[&["undestaged"], args].concat());
     let names = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -66,7 +66,7 @@ fn a_daemon_that_is_stopping_is_not_complete() {
     let (code, names, text) = undestaged(&["--config", &site.config().display().to_string()]);
     assert_eq!(code, Some(1), "{text}");
     assert!(names.lines().any(|name| name == "v") && text.contains("is stopping"), "{text}");
-    // The volume without dirty data is noted as clean by then.
+    // The volume without dirty data is recorded as clean by then.
     assert!(!names.lines().any(|name| name == "whole"), "{text}");
     drop((daemon, below));
 }
