@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
-pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
+pub use alert::{AlertKind, AlertReport, Notice, Severity, WebhookHealth};
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};
 pub use curve::{Curve, MissRatioCurve, Point};
@@ -218,7 +218,8 @@ pub struct VolumeReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitReport>,
     /// What is wrong now.
-    pub alerts: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub alerts: Vec<Notice>,
     /// Names why it is refused, where `docs/admin/refusals.md` lists that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
@@ -445,7 +446,7 @@ impl VolumeReport {
         self.latency_us = LatencyReport { read: stats.read_latency.into(), write: stats.write_latency.into() };
         self.latency_counts = LatencyCountsReport { read: stats.read_counts.into(), write: stats.write_counts.into() };
         self.backing_requests = stats.backing.iter().map(BackingRequests::from).collect();
-        self.alerts.extend(stats.alerts);
+        self.alerts.extend(stats.problems.iter().map(Notice::from));
     }
 }
 
@@ -643,7 +644,8 @@ pub struct FlashReport {
     #[serde(default)]
     pub lost: Vec<LostBlockReport>,
     /// What is wrong now.
-    pub alerts: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub alerts: Vec<Notice>,
     /// Names why it is not used, where `docs/admin/refusals.md` lists that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,

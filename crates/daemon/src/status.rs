@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{CoreReport, DatastoreReport, LostRange, MissRatioCurve, OverrideReport};
+use control::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
@@ -93,7 +93,7 @@ impl Daemon {
         for report in &volumes {
             alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
         }
-        alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().cloned()));
+        alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().map(|alert| alert.text.clone())));
         let history = self.history.borrow().as_ref().map(history::History::health);
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
@@ -159,7 +159,10 @@ impl Daemon {
             report_share(known, record, &mut report);
             report.unit = self.unit_report(known, record, state.state().host);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
-                report.alerts.push("declared lost: initiators are told that its LUN is gone for good".to_owned());
+                report.alerts.push(Notice::new(
+                    AlertKind::Other,
+                    "declared lost: initiators are told that its LUN is gone for good",
+                ));
             }
             if has_store {
                 alert_of_flash(known, record, &mut report);
@@ -184,7 +187,10 @@ fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut Vol
     let wanted = effective_policy(record, known.config.policy);
     let is = report.policy == WritePolicy::WriteThrough.to_string();
     if is && wanted == WritePolicy::WriteBack {
-        report.alerts.push("runs as write-through: fewer than two flash devices are in service".to_owned());
+        report.alerts.push(Notice::new(
+            AlertKind::PolicyReduced,
+            "runs as write-through: fewer than two flash devices are in service",
+        ));
     }
 }
 
@@ -258,7 +264,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
         Standing::Removing(placed) => (placed, true),
         Standing::Refused(reason) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
-            report.alerts.push(format!("not served: {reason}"));
+            report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {reason}")));
             report.refusal = known.refusal.clone();
             return report;
         }
@@ -271,7 +277,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     report.physical_block_bytes = placed.geometry.physical_block;
     report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
     let Some(counted) = counted else {
-        report.alerts.push("its data core does not answer".to_owned());
+        report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));
         return report;
     };
     if !removing {
@@ -284,7 +290,8 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     report.policy = counted.policy;
     if report.policy == engine::WritePolicy::WriteBackVolatile.to_string() {
         let age = show_time(config.defer);
-        report.alerts.push(format!("flushes are answered from memory: a crash may lose up to {age} of writes"));
+        let text = format!("flushes are answered from memory: a crash may lose up to {age} of writes");
+        report.alerts.push(Notice::new(AlertKind::VolatileWrites, text));
     }
     report.size_bytes = counted.size_bytes;
     report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;

@@ -1,6 +1,7 @@
 //! Plain counters of the data path; nothing here is shared or atomic.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 
 use seam::{DiskError, Nanos};
 
@@ -117,8 +118,35 @@ pub struct VolumeStats {
     pub flash: FlashStats,
     /// Who it waited for.
     pub qos: QosStats,
-    /// What is wrong now, for people; empty when all is well.
-    pub alerts: Vec<String>,
+    /// Present problems; empty when all is well.
+    pub problems: Vec<VolumeProblem>,
+}
+
+/// A present problem of a volume, as far as the engine knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeProblem {
+    /// Its clean pages on flash were dropped; the text is the reason.
+    PagesDropped(String),
+    /// Destage fails.
+    DestageFailing {
+        /// The last error of the backing.
+        error: String,
+        /// Dirty data that is kept and tried again.
+        dirty_bytes: u64,
+    },
+}
+
+impl fmt::Display for VolumeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeProblem::PagesDropped(reason) => f.write_str(reason),
+            VolumeProblem::DestageFailing { error, dirty_bytes } => write!(
+                f,
+                "dirty data does not get to the backing ({error}); {} KiB are kept and tried again",
+                dirty_bytes / 1024
+            ),
+        }
+    }
 }
 
 /// Requests of a volume that waited because of its limit, or for others.

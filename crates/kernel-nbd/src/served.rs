@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use control::report::Notice;
 use control::{Answer, Client, ClientError, Request, VolumeState};
 
 use super::device::Identifier;
@@ -58,7 +59,7 @@ fn identify(client: &mut Client, volume: &str) -> Result<Identifier, Unreachable
         return Err(unexpected());
     };
     if report.incarnation.is_empty() || report.state == VolumeState::Refused {
-        return Err(Unreachable::Refused(format!("{volume} is not served: {}", report.alerts.join("; "))));
+        return Err(Unreachable::Refused(format!("{volume} is not served: {}", Notice::join(&report.alerts))));
     }
     Ok(Identifier { incarnation: report.incarnation, volume: volume.to_owned() })
 }

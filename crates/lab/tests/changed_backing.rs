@@ -1,7 +1,7 @@
 //! A backing that was changed while it was not served: the change is detected before a stale byte is served, wherever
 //! the changes lie.
 
-use engine::{Backing, CoreSpec, Volume, VolumeSpec};
+use engine::{Backing, CoreSpec, Volume, VolumeProblem, VolumeSpec};
 use lab::fixture::{Fixture, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -18,6 +18,11 @@ const TRIALS: u64 = 100;
 const WRITTEN: u64 = 9_000_000;
 /// Content of the changed blocks.
 const CHANGE: u64 = 5_000_000;
+
+/// Pages were dropped because the backing changed.
+fn is_by_change(problem: &VolumeProblem) -> bool {
+    matches!(problem, VolumeProblem::PagesDropped(reason) if reason.contains("the backing changed"))
+}
 
 fn devices() -> FlashOptions {
     FlashOptions::plain(2, MIB, 48)
@@ -118,7 +123,7 @@ fn case_17_offline_changes_of_the_backing_are_detected() {
                 );
             }
             until_checked(&fixture, &volume);
-            noticed += u64::from(volume.stats().alerts.iter().any(|alert| alert.contains("the backing changed")));
+            noticed += u64::from(volume.stats().problems.iter().any(is_by_change));
             for block in &changed {
                 assert_eq!(
                     fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults"),
@@ -140,5 +145,5 @@ fn unchanged_backing_keeps_its_pages() {
     until_checked(&fixture, &volume);
     let pages = fixture.core.pages().expect("there is a store").stats();
     assert!(pages.valid_blocks * 100 >= cached * 99, "{} of {cached} blocks are left", pages.valid_blocks);
-    assert_eq!(volume.stats().alerts, Vec::<String>::new());
+    assert_eq!(volume.stats().problems, Vec::new());
 }

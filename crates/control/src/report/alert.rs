@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use engine::VolumeProblem;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -32,6 +33,56 @@ impl Severity {
 impl fmt::Display for Severity {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(self.name())
+    }
+}
+
+/// A sentence of a report that states a problem, with the kind of alert that the problem has. JSON has the sentence alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Notice {
+    /// The kind; [`AlertKind::Other`] where no other one fits, and in a report that was read from JSON.
+    pub kind: AlertKind,
+    /// The sentence.
+    pub text: String,
+}
+
+impl Notice {
+    /// A notice of that kind.
+    pub fn new(kind: AlertKind, text: impl Into<String>) -> Notice {
+        Notice { kind, text: text.into() }
+    }
+
+    /// The sentences in one line.
+    pub fn join<'a>(notices: impl IntoIterator<Item = &'a Notice>) -> String {
+        notices.into_iter().map(|notice| notice.text.as_str()).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl From<&VolumeProblem> for Notice {
+    fn from(problem: &VolumeProblem) -> Notice {
+        let kind = match problem {
+            VolumeProblem::PagesDropped(_) => AlertKind::PagesDropped,
+            VolumeProblem::DestageFailing { .. } => AlertKind::DestageFailing,
+        };
+        Notice::new(kind, problem.to_string())
+    }
+}
+
+impl From<String> for Notice {
+    fn from(text: String) -> Notice {
+        Notice::new(AlertKind::Other, text)
+    }
+}
+
+impl From<Notice> for String {
+    fn from(notice: Notice) -> String {
+        notice.text
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.text)
     }
 }
 

@@ -18,7 +18,7 @@ pub use wear::Before;
 use std::rc::{Rc, Weak};
 
 use control::Failure;
-use control::report::{FlashDeviceReport, FlashReport, LostBlockReport, PagesReport, ScrubReport};
+use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use engine::WritePolicy;
 use tokio::sync::mpsc;
 
@@ -311,7 +311,7 @@ impl Daemon {
             Flash::Unused(unused) => {
                 return Some(FlashReport {
                     allow_single_copy,
-                    alerts: vec![format!("flash is not used: {}", unused.why)],
+                    alerts: vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.why))],
                     refusal: unused.refusal.map(str::to_owned),
                     ..FlashReport::default()
                 });
@@ -348,17 +348,20 @@ impl Daemon {
             (job, scrub, lost, unnoted, unanswered),
         )))) = asked
         else {
-            report.alerts.push("its data core does not answer".to_owned());
+            report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));
             return Some(report);
         };
         if let Some(why) = unnoted {
-            report.alerts.push(format!(
+            report.alerts.push(Notice::new(AlertKind::Other, format!(
                 "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
                  they are answered again"
-            ));
+            )));
         }
         if let Some(why) = &pages.dropped {
-            report.alerts.push(format!("the clean pages from before the start were dropped: {why}"));
+            report.alerts.push(Notice::new(
+                AlertKind::PagesDropped,
+                format!("the clean pages from before the start were dropped: {why}"),
+            ));
         }
         report.pages = pages;
         let bytes: u64 =
@@ -379,17 +382,17 @@ impl Daemon {
             lost: scrub.lost,
         };
         if scrub.lost > 0 {
-            report.alerts.push(format!(
+            report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
                 "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
                 scrub.lost
-            ));
+            )));
         }
         let lost: Vec<_> = lost.into_iter().map(|owner| self.lost_block(owner)).collect();
         for lost in lost.iter().take(LOST_SHOWN) {
-            report.alerts.push(format!(
+            report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
                 "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are written again",
                 lost.volume, lost.incarnation, lost.at_bytes
-            ));
+            )));
         }
         report.lost = lost;
         for member in members {
@@ -404,7 +407,9 @@ impl Daemon {
             let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
             if state != "in-service" {
                 let named = if device.is_empty() { format!("number {}", member.member) } else { device.clone() };
-                report.alerts.push(format!("flash device {named} is {state}: {reason}"));
+                report
+                    .alerts
+                    .push(Notice::new(AlertKind::FlashDegraded, format!("flash device {named} is {state}: {reason}")));
             }
             let (number, size_bytes, state) = (member.member, member.size_bytes.unwrap_or(0), state.to_owned());
             let bytes = written.iter().find(|written| written.member == number).copied().unwrap_or_default();
@@ -430,20 +435,23 @@ impl Daemon {
             wear::report(&mut device, before.as_ref(), &bytes, milli_dwpd);
             report.devices.push(device);
         }
-        report.alerts.extend(opened.absent.iter().cloned());
+        report.alerts.extend(opened.absent.iter().map(|why| Notice::new(AlertKind::FlashDegraded, why)));
         report.absent = opened.absent.clone();
-        match (copies, allow_single_copy) {
-            (0, _) => {
-                report.alerts.push("no flash device is left in service: flushes that need the log fail".to_owned())
-            }
-            (1, true) => report
-                .alerts
-                .push("flushes are answered from one copy: the next failure loses what it holds".to_owned()),
-            (1, false) => report.alerts.push(ONE_COPY.to_owned()),
-            _ => {}
-        }
+        let few = match (copies, allow_single_copy) {
+            (0, _) => Some((AlertKind::NoCopy, "no flash device is left in service: flushes that need the log fail")),
+            (1, true) => Some((
+                AlertKind::SingleCopy,
+                "flushes are answered from one copy: the next failure loses what it holds",
+            )),
+            (1, false) => Some((AlertKind::SingleCopy, ONE_COPY)),
+            _ => None,
+        };
+        report.alerts.extend(few.map(|(kind, text)| Notice::new(kind, text)));
         if unclaimed > 0 {
-            report.alerts.push(format!("the flash log holds data of {unclaimed} volumes that are not served"));
+            report.alerts.push(Notice::new(
+                AlertKind::FlashUnclaimed,
+                format!("the flash log holds data of {unclaimed} volumes that are not served"),
+            ));
         }
         Some(report)
     }

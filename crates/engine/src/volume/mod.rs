@@ -23,7 +23,7 @@ use crate::shard::common::Common;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
-use crate::stats::Counters;
+use crate::stats::{Counters, VolumeProblem};
 use crate::{
     Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
@@ -184,14 +184,11 @@ impl<S: Seam> Volume<S> {
             share_waited_us: counters.share_waited_us.get(),
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
-        stats.alerts.extend(shard.level.dropped());
+        stats.problems.extend(shard.level.dropped().map(VolumeProblem::PagesDropped));
         if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
-            stats.alerts.push(format!(
-                "dirty data does not get to the backing ({error}); {} KiB are kept and tried again",
-                stats.dirty_bytes / 1024
-            ));
+            stats.problems.push(VolumeProblem::DestageFailing { error, dirty_bytes: stats.dirty_bytes });
         }
         stats
     }

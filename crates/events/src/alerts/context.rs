@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use control::report::AlertKind;
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::Limits;
@@ -46,11 +47,11 @@ impl<'a> AlertContext<'a> {
     }
 }
 
-/// For each of `volumes` its first status sentence that contains `part`, with the volume as the subject.
-pub fn sentences<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, part: &str) -> impl Iterator<Item = Cause> {
+/// For each of `volumes` its first notice of that kind, with the volume as the subject.
+pub fn notices<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, kind: AlertKind) -> impl Iterator<Item = Cause> {
     volumes.filter_map(move |volume| {
-        let sentence = volume.alerts.iter().find(|alert| alert.contains(part))?;
-        Some((Some(volume.name.clone()), sentence.clone()))
+        let notice = volume.alerts.iter().find(|notice| notice.kind == kind)?;
+        Some((Some(volume.name.clone()), notice.text.clone()))
     })
 }
 

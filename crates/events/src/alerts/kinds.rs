@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use control::report::{AlertKind, CertificateReport};
+use control::report::{AlertKind, CertificateReport, Notice};
 use control::{VolumeState, moment};
 
-use super::context::{AlertContext, sentences};
+use super::context::{AlertContext, notices};
 
 /// The subject, `None` for the daemon as a whole, and the cause of the alert.
 pub type Cause = (Option<String>, String);
@@ -26,8 +26,8 @@ pub struct Kind {
     pub remedy: &'static str,
     /// Time for which the condition has to last before the alert is raised.
     pub(super) delay_ms: u64,
-    /// Parts of the status sentences that state this problem; empty if the status has no such sentence.
-    pub(super) told: &'static [&'static str],
+    /// The status states this problem in a notice of its own.
+    pub(super) has_notice: bool,
     pub(super) find: fn(&AlertContext<'_>, &mut Found),
 }
 
@@ -36,8 +36,6 @@ const DAY_SECONDS: u64 = 86_400;
 const CERTIFICATE_SECONDS: u64 = 14 * DAY_SECONDS;
 /// Time without an answer after which a disk has an alert.
 const HUNG_MS: u64 = 10_000;
-/// Part of the status sentence about a volume or a flash log whose core is silent.
-const NO_ANSWER: &str = "data core does not answer";
 
 /// All kinds, in the order of [`AlertKind::ALL`].
 pub const KINDS: [Kind; AlertKind::ALL.len()] = [
@@ -47,10 +45,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Clients cannot use the volume.",
         remedy: "Do what the cause says; `hotset volume show NAME` repeats it. A reload or a restart tries again.",
         delay_ms: 0,
-        told: &["not served: "],
+        has_notice: true,
         find: |context, found| {
             for volume in context.status.volumes.iter().filter(|volume| volume.state == VolumeState::Refused) {
-                found.push((Some(volume.name.clone()), volume.alerts.join("; ")));
+                found.push((Some(volume.name.clone()), Notice::join(&volume.alerts)));
             }
         },
     },
@@ -61,7 +59,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "See whether the machine is overloaded; where it stays so, restart the daemon: what was flushed is \
                  safe.",
         delay_ms: 3_000,
-        told: &[NO_ANSWER],
+        has_notice: true,
         find: |context, found| {
             let answers = |core: &usize| context.status.cores.iter().any(|report| report.core == *core);
             for core in (0..context.limits.cores).filter(|core| !answers(core)) {
@@ -75,7 +73,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Reading these blocks fails until they are written again; what they held is lost.",
         remedy: "`hotset volume show NAME` lists them: restore them from a backup. Replace the devices that lost them.",
         delay_ms: 0,
-        told: &["the scrub found ", "no flash device has a good copy"],
+        has_notice: true,
         find: |context, found| {
             for volume in context.status.volumes.iter().filter(|volume| volume.lost_bytes > 0) {
                 let cause = format!("{} KiB of it have no good copy on flash", volume.lost_bytes / 1024);
@@ -94,7 +92,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Flushes that need the log fail, and so do reads of what lies on flash alone.",
         remedy: "Bring a device back and restart, or `hotset stop --destage`: what is in memory goes to the backings.",
         delay_ms: 0,
-        told: &["no flash device is left in service"],
+        has_notice: true,
         find: |context, found| {
             if context.flash().is_some_and(|flash| flash.copies == 0) {
                 found.push((None, "no flash device is in service".to_owned()));
@@ -107,10 +105,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "There is no flash cache; a flush waits for the backing. Volumes with data there are not served.",
         remedy: "Do what the cause says, then restart.",
         delay_ms: 0,
-        told: &["flash is not used: "],
+        has_notice: true,
         find: |context, found| {
             let unused = context.status.flash.as_ref().filter(|flash| !flash.in_use);
-            found.extend(unused.map(|flash| (None, flash.alerts.join("; "))));
+            found.extend(unused.map(|flash| (None, Notice::join(&flash.alerts))));
         },
     },
     Kind {
@@ -119,7 +117,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Its clean pages are gone, and what is dirty may lie in one copy alone.",
         remedy: "Look at the device's health and cables; put another one into its place with `hotset flash replace`.",
         delay_ms: 0,
-        told: &["flash device "],
+        has_notice: true,
         find: |context, found| {
             let Some(flash) = context.flash() else { return };
             for device in flash.devices.iter().filter(|device| device.state != "in-service") {
@@ -138,7 +136,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "It may fail soon, or take no more writes: what is dirty is then in one copy.",
         remedy: "Put another one into its place with `hotset flash replace` while it still works.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if let Some(drive) = device.drive.as_ref().filter(|drive| !drive.warnings.is_empty()) {
@@ -153,9 +151,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "It is kept and tried again; once the cache is full of it, writers wait.",
         remedy: "Look at the backing and at the way there; the cause names its error.",
         delay_ms: 0,
-        told: &["dirty data does not get to the backing"],
+        has_notice: true,
         find: |context, found| {
-            found.extend(sentences(context.status.volumes.iter(), "dirty data does not get to the backing"));
+            found.extend(notices(context.status.volumes.iter(), AlertKind::DestageFailing));
         },
     },
     Kind {
@@ -164,7 +162,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Reads that are not cached fail; what is dirty is kept and tried again.",
         remedy: "Look at the backing and at the way there; the daemon's log and the system's name the error.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for (name, window) in
                 context.error_windows().filter(|(_, window)| context.at_unix_ms < window.reported_until_ms)
@@ -181,7 +179,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Look at the backing and at the way there: a frozen file system, a server that is gone, a drive that \
                  resets. What was asked is answered when it is back.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for volume in context.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
                 let since = Duration::from_secs(volume.backing_unanswered_ms / 1000);
@@ -197,7 +195,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  until then flushes wait, from then on they fail.",
         remedy: "Look at the device and its cables; put another one into its place with `hotset flash replace`.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if device.unanswered_ms >= HUNG_MS {
@@ -214,7 +212,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Put a renewed certificate and its key into their files, then have the configuration read again \
                  (`SIGHUP`); connections that are open go on.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| found.extend(certificates(context, |ends, now| ends <= now)),
     },
     Kind {
@@ -226,7 +224,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Look at the disk of the directory that the cause names; when it answers again nothing else has to \
                  be done.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let directory = context.status.state_directory.as_deref().unwrap_or_default();
             let failed = context.status.state_failed.as_ref();
@@ -240,7 +238,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  fails once then.",
         remedy: "Make room where the cause says, then restart.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             found.extend(context.status.memory_not_kept.clone().map(|why| (None, why)));
         },
@@ -252,7 +250,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  volumes run as write-through instead.",
         remedy: "Add a second device: `hotset flash add PATH`.",
         delay_ms: 0,
-        told: &["flushes are answered from one copy", "one flash device is in service"],
+        has_notice: true,
         find: |context, found| {
             if context.flash().is_some_and(|flash| flash.copies == 1) {
                 found.push((None, "one flash device is in service".to_owned()));
@@ -265,9 +263,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Its writes and flushes wait for the backing.",
         remedy: "Add or replace a flash device: the volume becomes write-back again by itself.",
         delay_ms: 3_000,
-        told: &["runs as write-through: "],
+        has_notice: true,
         find: |context, found| {
-            found.extend(sentences(context.served(), "runs as write-through: "));
+            found.extend(notices(context.served(), AlertKind::PolicyReduced));
         },
     },
     Kind {
@@ -276,7 +274,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "The backing is that far behind: what is dirty is in the cache alone.",
         remedy: "See whether the backing is slow or fails; `hotset volume flush NAME` brings everything there now.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let limit_ms = u64::try_from(context.limits.dirty_age.as_millis()).unwrap_or(u64::MAX);
             for volume in context.served() {
@@ -298,7 +296,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "`hotset volume slow NAME` shows what the slowest requests waited for; see what else keeps the disks \
                  busy.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for (name, window) in context.error_windows() {
                 if let Some((slow, all)) = window.slow {
@@ -316,7 +314,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "`hotset datastore show NAME` lists the share of each volume and which volumes wait: limit the \
                  volume that caused it, move a volume, or give important volumes more shares ([qos.md](qos.md)).",
         delay_ms: 60_000,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             for datastore in context.status.datastores.iter().filter(|datastore| datastore.congested) {
                 let last = datastore.episodes.last();
@@ -335,7 +333,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "The device may wear out before its time.",
         remedy: "Lower `[flash] endurance_dwpd`, or plan its replacement.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let Some(until) = context.limits.endurance_until else { return };
             let wanted = until.saturating_sub(context.at_unix_ms / 1000) / DAY_SECONDS;
@@ -356,7 +354,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "It takes room in the log, and their backings are not complete without it.",
         remedy: "Serve these volumes again, or give their data up: `hotset volume adopt NAME`.",
         delay_ms: 10_000,
-        told: &["the flash log holds data of "],
+        has_notice: true,
         find: |context, found| {
             if let Some(flash) = context.flash().filter(|flash| flash.unclaimed > 0) {
                 found.push((None, format!("the flash log holds data of {} such volumes", flash.unclaimed)));
@@ -370,7 +368,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Put a renewed certificate and its key into their files, then have the configuration read again \
                  (`SIGHUP`); connections that are open go on.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             found.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
         },
@@ -382,7 +380,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by \
                  itself.",
         delay_ms: 0,
-        told: &["history cannot be written: "],
+        has_notice: true,
         find: |context, found| {
             let failed = context.status.history.as_ref().and_then(|history| history.failed.clone());
             found.extend(failed.map(|why| (None, why)));
@@ -396,7 +394,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by \
                  itself.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let failed = context.status.events.failed.as_ref();
             found.extend(failed.map(|why| (None, format!("events cannot be written: {why}"))));
@@ -408,7 +406,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "The receiver gets no alerts; the newest 256 that wait are sent when it answers again.",
         remedy: "See whether it listens and what it answers; the cause says so.",
         delay_ms: 30_000,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             if let Some((webhook, why)) =
                 context.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
@@ -423,18 +421,12 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "The cause says so.",
         remedy: "The cause says what to do, where something can be done.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
-            let untold = |alerts: &[String]| {
-                let left = alerts.iter().filter(|alert| !is_told(alert)).map(String::as_str);
-                left.collect::<Vec<_>>().join("; ")
-            };
-            let volumes = context.status.volumes.iter().map(|volume| (volume.name.clone(), untold(&volume.alerts)));
-            let absent = |alert: &String| context.flash().is_some_and(|flash| flash.absent.contains(alert));
-            let flash = context.status.flash.iter().map(|flash| {
-                let left: Vec<String> = flash.alerts.iter().filter(|alert| !absent(alert)).cloned().collect();
-                ("flash".to_owned(), untold(&left))
-            });
+            let others =
+                |alerts: &[Notice]| Notice::join(alerts.iter().filter(|notice| notice.kind == AlertKind::Other));
+            let volumes = context.status.volumes.iter().map(|volume| (volume.name.clone(), others(&volume.alerts)));
+            let flash = context.status.flash.iter().map(|flash| ("flash".to_owned(), others(&flash.alerts)));
             let all = volumes.chain(flash).filter(|(_, cause)| !cause.is_empty());
             found.extend(all.map(|(subject, cause)| (Some(subject), cause)));
         },
@@ -445,7 +437,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Paused, everything is served by the backing; frozen, nothing new is cached.",
         remedy: "`hotset volume resume NAME` when it is no longer wanted.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let is_held = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
             for volume in context.served().filter(|volume| is_held(volume.state)) {
@@ -459,9 +451,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "A crash loses what was written within that time, flushed or not.",
         remedy: "Where that is not wanted: `hotset volume set NAME policy=write-back`.",
         delay_ms: 0,
-        told: &["flushes are answered from memory: "],
+        has_notice: true,
         find: |context, found| {
-            found.extend(sentences(context.served(), "flushes are answered from memory: "));
+            found.extend(notices(context.served(), AlertKind::VolatileWrites));
         },
     },
     Kind {
@@ -470,10 +462,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Reads go to the backing until the pages are there again.",
         remedy: "Nothing has to be done; the cause says why. It is told until the next restart.",
         delay_ms: 0,
-        told: &["its pages on flash were dropped", "the clean pages from before the start were dropped"],
+        has_notice: true,
         find: |context, found| {
             found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|why| (None, why)));
-            found.extend(sentences(context.served(), "its pages on flash were dropped"));
+            found.extend(notices(context.served(), AlertKind::PagesDropped));
         },
     },
     Kind {
@@ -482,7 +474,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "`/metrics` tells sums of datastores alone: rules about single volumes see nothing.",
         remedy: "Raise `[api] metrics_volumes`, if Prometheus can bear 64 series a volume.",
         delay_ms: 0,
-        told: &[],
+        has_notice: false,
         find: |context, found| {
             let volumes = context.status.volumes.len();
             if let Some(most) = context.limits.metrics_volumes.filter(|most| volumes > *most) {
@@ -502,8 +494,4 @@ fn certificates<'a>(context: &AlertContext<'a>, is_so: fn(u64, u64) -> bool) -> 
         let cause = format!("the certificate in {file} {word} at {}", moment::show(Duration::from_secs(ends)));
         Some((Some(format!("[{table}] tls_certificate")), cause))
     })
-}
-
-fn is_told(alert: &str) -> bool {
-    KINDS.iter().flat_map(|kind| kind.told).any(|part| alert.contains(part))
 }

@@ -158,7 +158,7 @@ impl Alerts {
 
 /// The causes of alerts in `active` that the status does not state in a sentence of its own.
 pub fn untold(active: &[AlertReport]) -> impl Iterator<Item = String> {
-    let is_told = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && !known.told.is_empty());
+    let is_told = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && known.has_notice);
     active.iter().filter(move |alert| !is_told(alert.kind) && alert.kind != AlertKind::Other).map(|alert| match &alert
         .subject
     {

@@ -2,7 +2,7 @@
 
 use control::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
-    HistoryHealth, WebhookHealth,
+    HistoryHealth, Notice, WebhookHealth,
 };
 use control::{FlashReport, VolumeReport, VolumeState};
 
@@ -71,7 +71,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(flash(lost)), ["flash-degraded /dev/f1"]);
     let absent: fn(&mut FlashReport) = |flash| {
         flash.absent = vec!["/dev/f2: no such device".to_owned()];
-        flash.alerts = flash.absent.clone();
+        flash.alerts = flash.absent.iter().map(|why| Notice::new(AlertKind::FlashDegraded, why)).collect();
     };
     assert_eq!(found(flash(absent)), ["flash-degraded [flash] devices"]);
     assert_eq!(found(flash(|flash| flash.copies = 1)), ["single-copy -"]);
@@ -93,12 +93,15 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(of_drive(worn)), ["drive-failing /dev/f1"]);
     assert_eq!(found(of_drive(drive(&[]))), [""; 0]);
     let unused: fn(&mut FlashReport) = |flash| {
-        *flash = FlashReport { alerts: vec!["flash is not used: why".to_owned()], ..FlashReport::default() };
+        *flash = FlashReport {
+            alerts: vec![Notice::new(AlertKind::FlashUnused, "flash is not used: why")],
+            ..FlashReport::default()
+        };
     };
     assert_eq!(found(flash(unused)), ["flash-unused -"]);
     let refused: fn(&mut VolumeReport) = |volume| {
         volume.state = VolumeState::Refused;
-        volume.alerts = vec!["not served: no such file".to_owned()];
+        volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: no such file")];
     };
     assert_eq!(found(volume(refused)), ["volume-refused v"]);
     assert_eq!(found(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
@@ -153,33 +156,23 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
 }
 
 #[test]
-fn status_sentences_map_to_their_kind_and_unknown_ones_to_other() {
-    for (words, kind) in [
-        ("dirty data does not get to the backing (EIO); 4 KiB are kept and tried again", "destage-failing v"),
-        ("runs as write-through: fewer than two flash devices are in service", "policy-reduced v"),
-        ("flushes are answered from memory: a crash may lose up to 10s of writes", "volatile-writes v"),
-        ("the backing changed while the volume was not attached: its pages on flash were dropped", "pages-dropped v"),
-        ("something new", "other v"),
+fn notices_raise_alerts_of_their_kind_once() {
+    for (kind, name) in [
+        (AlertKind::DestageFailing, "destage-failing v"),
+        (AlertKind::PolicyReduced, "policy-reduced v"),
+        (AlertKind::VolatileWrites, "volatile-writes v"),
+        (AlertKind::PagesDropped, "pages-dropped v"),
+        (AlertKind::Other, "other v"),
     ] {
-        let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(words.to_owned()));
-        assert_eq!(names, [kind]);
+        let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
+        assert_eq!(names, [name]);
         // The status states these itself, so they are not repeated.
-        assert_eq!(untold(&alerts.active()).count(), 0, "{words}");
+        assert_eq!(untold(&alerts.active()).count(), 0, "{name}");
     }
-    for words in [
-        "flash device /dev/f1 is lost: it failed",
-        "no flash device is left in service: flushes that need the log fail",
-        "flushes are answered from one copy: the next failure loses what it holds",
-        "one flash device is in service, and allow_single_copy is not set: write-back volumes run as write-through",
-        "the flash log holds data of 2 volumes that are not served",
-        "its data core does not answer",
-        "the clean pages from before the start were dropped: a crash",
-        "the scrub found 3 blocks of which no copy on flash is good; those that were not \
-         overwritten since cannot be read",
-        "volume v (00): no flash device has a good copy of the 4 KiB at byte 0: reading them fails \
-         until they are written again",
-    ] {
-        assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(words.to_owned()))), [""; 0]);
+    // Flash devices, copies and the scrub have figures of their own, from which their alerts are found.
+    for kind in KINDS.iter().filter(|kind| kind.has_notice && kind.kind != AlertKind::Other).map(|kind| kind.kind) {
+        let notice = Notice::new(kind, "a sentence");
+        assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
     }
     let (alerts, _) = found_by(volume(|volume| volume.dirty_age_ms = 60_001));
     assert_eq!(untold(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);

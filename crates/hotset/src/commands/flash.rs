@@ -128,6 +128,6 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     if !report.volumes.is_empty() {
         println!("         holds data of {}", report.volumes.join(", "));
     }
-    report.alerts.iter().for_each(|alert| println!("         {}", style.warn(alert)));
+    report.alerts.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
     Ok(())
 }

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use engine::spec::Sabotage;
-use engine::{AdmissionRule, Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy, WriteSource};
+use engine::{
+    AdmissionRule, Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeProblem, VolumeSpec, WritePolicy,
+    WriteSource,
+};
 use seam::sim::{
     Content, CrashMode, DiskControl, DiskImages, LeftBehind, Remains, SimBlockMut, SimDisk, SimDiskSpec, SimSeam, Stop,
     Timing, TraceMode, World, WorldSpec, WriteCache,
@@ -247,8 +250,10 @@ impl Run {
     fn check_findings(&self, world: &World, session: &Session) -> Result<(), Box<Violation>> {
         for subject in &session.subjects {
             // After an administrator's action the alert may be correct.
-            let alerts = if self.options.deployment.is_some() { Vec::new() } else { subject.volume().stats().alerts };
-            if let Some(what) = alerts.into_iter().find(|alert| alert.contains("dropped")) {
+            let problems =
+                if self.options.deployment.is_some() { Vec::new() } else { subject.volume().stats().problems };
+            let is_dropped = |problem: &VolumeProblem| matches!(problem, VolumeProblem::PagesDropped(_));
+            if let Some(what) = problems.into_iter().find(is_dropped).map(|problem| problem.to_string()) {
                 return Err(self.violation(Some(subject.number), Finding { what, sector: None }));
             }
         }

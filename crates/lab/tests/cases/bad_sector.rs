@@ -30,11 +30,11 @@ fn unwritable_sector_does_not_slow_other_writes() {
     assert_eq!(volume.stats().dirty_bytes, 4096, "only the bad block is dirty");
     assert_eq!(durable(&disk, 33 * 32, 8), [34; 8]);
     assert_eq!(fixture.world.block_on(read(&volume, 4 * 32, 8)).unwrap(), [5; 8]);
-    assert!(!volume.stats().alerts.is_empty(), "no alert was raised");
+    assert!(!volume.stats().problems.is_empty(), "no alert was raised");
     disk.clear_faults();
     fixture.world.run_for(Nanos::from_secs(30)).unwrap();
     assert_eq!(
-        (volume.stats().dirty_bytes, volume.stats().alerts.len()),
+        (volume.stats().dirty_bytes, volume.stats().problems.len()),
         (0, 0),
         "the write is retried once the sector is writable"
     );

@@ -119,7 +119,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
         let disk = fixture.world.disk("disk").unwrap();
         let there = (0..1_000).filter(|block| durable(&disk, block * 8, 8) == [block + 10; 8]).count();
         assert_eq!(there, 999, "all other blocks are destaged");
-        assert!(!volume.stats().alerts.is_empty());
+        assert!(!volume.stats().problems.is_empty());
     });
 }
 

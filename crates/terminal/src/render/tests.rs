@@ -52,7 +52,7 @@ fn busy() -> VolumeReport {
 }
 
 fn refused() -> VolumeReport {
-    let alerts = vec!["not served: its backing is another one than before".to_owned()];
+    let alerts = vec!["not served: its backing is another one than before".to_owned().into()];
     VolumeReport { alerts, ..VolumeReport::idle("db", VolumeState::Refused, "write-through", "/srv/db.img") }
 }
 

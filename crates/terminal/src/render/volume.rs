@@ -29,7 +29,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         text += &format!("\n  {}\n", style.bad(&line));
     }
     for alert in &volume.alerts {
-        text += &format!("\n  {}\n", style.warn(alert));
+        text += &format!("\n  {}\n", style.warn(&alert.text));
     }
     text
 }
