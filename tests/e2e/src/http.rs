@@ -213,7 +213,10 @@ impl Follower {
                 self.text = rest.to_owned();
                 return event;
             }
-            let chunk = read_chunk(&mut self.stream).expect("the stream does not end").expect("the stream does not end");
+            let chunk = read_chunk(&mut self.stream).expect("the stream does not end").expect(
+                "the stream does not \
+                end",
+            );
             self.text.push_str(&String::from_utf8(chunk).expect("text"));
         }
     }

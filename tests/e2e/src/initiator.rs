@@ -202,7 +202,12 @@ impl Initiator {
                 0x20 if tag == NONE => self.pong(&pdu)?,
                 0x20 => return Ok(Answer::Pong(tag)),
                 0x21 => {
-                    let waiting = self.waiting.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
+                    let waiting = self.waiting.remove(&tag).ok_or_else(|| {
+                        invalid(format!(
+                            "no command has tag \
+                        {tag:x}"
+                        ))
+                    })?;
                     let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
                     return Ok(Answer::Done(Done { tag, status: pdu.header[3], data: waiting.data, sense }));
                 }
@@ -210,7 +215,12 @@ impl Initiator {
                 0x25 => {
                     let done = pdu.header[1] & 1 != 0;
                     let at = pdu.number(40) as usize;
-                    let waiting = self.waiting.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
+                    let waiting = self.waiting.get_mut(&tag).ok_or_else(|| {
+                        invalid(format!(
+                            "no command has tag \
+                        {tag:x}"
+                        ))
+                    })?;
                     if waiting.data.len() != at {
                         return Err(invalid(format!("data at offset {at} instead of {}", waiting.data.len())));
                     }

@@ -76,7 +76,12 @@ impl Entry {
             }
             pieces.remove(self.code)
         };
-        assert_eq!(found.as_ref(), Some(&made), "docs/refusals.md differs from the daemon's output; UPDATE_DOCS=1 rewrites it");
+        assert_eq!(
+            found.as_ref(),
+            Some(&made),
+            "docs/refusals.md differs from the daemon's output; UPDATE_DOCS=1 \
+                                                 rewrites it"
+        );
     }
 
     fn piece(&self) -> Piece {
@@ -229,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_stand_for_what_differs_between_machines() {
+    fn placeholders_replace_machine_specific_parts() {
         let (store, data) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef");
         let given = [
             format!("start 12: {store}, directory {store}, 4096 bytes of volume v (data {data});"),

@@ -79,12 +79,12 @@ fn files(site: &Site) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
+fn kill_loses_no_acknowledged_write() {
     killed_at_any_moment(&site(""));
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_beside_a_flash_log_either() {
+fn kill_with_a_flash_log_loses_no_acknowledged_write() {
     killed_at_any_moment(&site("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
 }
 
@@ -127,7 +127,7 @@ fn killed_at_any_moment(site: &Site) {
 }
 
 #[test]
-fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
+fn memory_left_behind_waits_for_its_writable_volume() {
     let mut site = site("");
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
@@ -167,7 +167,7 @@ fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
 }
 
 #[test]
-fn where_memory_cannot_be_kept_is_said() {
+fn missing_tmpfs_for_kept_memory_is_reported() {
     let mut site = site("");
     site.keep_in = site.folder.path().display().to_string();
     std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
@@ -186,7 +186,7 @@ fn set_version(file: &Path, version: u8) {
 }
 
 #[test]
-fn memory_of_another_version_withholds_its_own_volumes_alone() {
+fn memory_of_another_version_withholds_its_own_volumes_only() {
     let mut site = site("");
     site.volume("whole", 1 << 20, "");
     let daemon = site.start();
@@ -224,7 +224,7 @@ fn memory_of_another_version_withholds_its_own_volumes_alone() {
 }
 
 #[test]
-fn memory_of_another_version_is_given_up_in_explicit_words_alone() {
+fn memory_of_another_version_is_given_up_by_name_only() {
     let site = site("");
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
@@ -247,7 +247,7 @@ fn memory_of_another_version_is_given_up_in_explicit_words_alone() {
 }
 
 #[test]
-fn what_a_killed_daemon_left_on_a_full_tmpfs_is_taken_back() {
+fn memory_left_on_a_full_tmpfs_is_recovered() {
     let mut site = Site::with_volume(BYTES as u64);
     site.memory = "32 MiB".to_owned();
     let Some(tmpfs) = SmallDisk::of(&site.folder.join("shm"), "80m") else { return };
