@@ -1,4 +1,4 @@
-//! What the repository aims at and is only shown: short files, dense assertions.
+//! The repository's aims, which are reported and not enforced: short files, dense assertions.
 
 use crate::source::Source;
 
@@ -23,7 +23,7 @@ pub fn describe(sources: &[Source]) -> String {
     )
 }
 
-/// Assertions that stay on in release, the ones an `expect` makes included.
+/// Assertions that stay on in release, those of an `expect` included.
 fn is_assertion(line: &str) -> bool {
     let line = line.trim_start();
     ["assert!(", "assert_eq!(", "assert_ne!(", "unreachable!("].iter().any(|start| line.starts_with(start))
