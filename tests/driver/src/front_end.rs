@@ -14,10 +14,10 @@ use rustix::net::{
 use crate::memory::{Memory, USER_BASE};
 use crate::queue::Queue;
 
-/// Longest time that an answer may take.
+/// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Features of the device, by their bits.
+/// Feature bits of the device.
 #[allow(missing_docs, reason = "named as in the specification")]
 pub mod feature {
     pub const SEG_MAX: u64 = 1 << 2;
@@ -34,7 +34,7 @@ pub mod feature {
     pub const VERSION_1: u64 = 1 << 32;
 }
 
-/// Features of the protocol, by their bits.
+/// Feature bits of the protocol.
 #[allow(missing_docs, reason = "named as in the specification")]
 pub mod protocol {
     pub const MQ: u64 = 1;
@@ -46,7 +46,7 @@ pub mod protocol {
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 }
 
-/// Memory of the server's that outlives it.
+/// Inflight memory, which outlives the server.
 pub struct Inflight {
     file: OwnedFd,
     bytes: u64,
@@ -69,7 +69,7 @@ fn pair(index: u32, value: u32) -> Vec<u8> {
 }
 
 impl FrontEnd {
-    /// Connects, and agrees on `features` of the device and `wanted` of the protocol, as far as they are offered.
+    /// Connects, and negotiates `features` of the device and `wanted` of the protocol, as far as they are offered.
     pub fn connect(path: &Path, features: u64, wanted: u64) -> io::Result<FrontEnd> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ impl FrontEnd {
         Ok(front_end)
     }
 
-    /// Sends any bytes, as they are.
+    /// Sends raw bytes.
     pub fn send_raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -102,12 +102,12 @@ impl FrontEnd {
         self.send_raw(&bytes, fds)
     }
 
-    /// Sends a message and waits for nothing.
+    /// Sends a message without waiting for an answer.
     pub fn send(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(request, 0, body, fds)
     }
 
-    /// Sends a message, and waits until the server says that it was obeyed, where it does.
+    /// Sends a message, and waits for the acknowledgement if the server offers acknowledgements.
     pub fn tell(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if !self.acknowledged {
             return self.send(request, body, fds);
@@ -117,7 +117,7 @@ impl FrontEnd {
         if answer == words(&[0]) { Ok(()) } else { Err(io::Error::other(format!("message {request} was refused"))) }
     }
 
-    /// Sends a message that has an answer.
+    /// Sends a message that has an answer, and returns the answer.
     pub fn ask(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         self.send(request, body, fds)?;
         self.answer(request)
@@ -152,7 +152,7 @@ impl FrontEnd {
         Ok((body, fds))
     }
 
-    /// True once the server has hung up.
+    /// Whether the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.socket.read(&mut [0]).is_ok_and(|count| count == 0)
             || matches!(self.ask(1, &[], &[]), Err(error) if error.kind() != io::ErrorKind::WouldBlock)
@@ -169,17 +169,17 @@ impl FrontEnd {
         self.tell(5, &body, &[memory.file()])
     }
 
-    /// Shares `len` bytes more, at the guest's address `guest`: the memory's from `offset` on.
+    /// Shares `len` more bytes at the guest's address `guest`: those of the memory from `offset` on.
     pub fn add_memory(&mut self, memory: &Memory, guest: u64, len: u64, offset: u64) -> io::Result<()> {
         self.tell(37, &words(&[0, guest, len, USER_BASE + guest, offset]), &[memory.file()])
     }
 
-    /// Takes them back.
+    /// Removes a shared region.
     pub fn remove_memory(&mut self, guest: u64, len: u64, offset: u64) -> io::Result<()> {
         self.tell(38, &words(&[0, guest, len, USER_BASE + guest, offset]), &[])
     }
 
-    /// The configuration space, as many bytes of it.
+    /// The first `len` bytes of the configuration space.
     pub fn config(&mut self, len: u32) -> io::Result<Vec<u8>> {
         let head: Vec<u8> = [0, len, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         let (body, _) = self.ask(24, &[head, vec![0; len as usize]].concat(), &[])?;
@@ -192,7 +192,7 @@ impl FrontEnd {
         self.tell(25, &[head, vec![value]].concat(), &[])
     }
 
-    /// Has the server speak first on the other end of what is returned.
+    /// Opens the back channel, on which the server sends messages; returns the front end's side.
     pub fn listen(&mut self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(PATIENCE))?;
@@ -200,7 +200,7 @@ impl FrontEnd {
         Ok(ours)
     }
 
-    /// Asks for memory in which the server notes what is under way.
+    /// Asks for memory in which the server records requests in flight.
     pub fn get_inflight(&mut self, queues: u16, size: u16) -> io::Result<Inflight> {
         let body = [words(&[0, 0]), queues.to_le_bytes().to_vec(), size.to_le_bytes().to_vec(), vec![0; 4]].concat();
         let (answer, mut fds) = self.ask(31, &body, &[])?;
@@ -209,7 +209,7 @@ impl FrontEnd {
         Ok(Inflight { file, bytes: u64::from_le_bytes(bytes), queues, size })
     }
 
-    /// Hands it back, or to the next server.
+    /// Hands the inflight memory to this server.
     pub fn set_inflight(&mut self, kept: &Inflight) -> io::Result<()> {
         let numbers = [kept.queues.to_le_bytes(), kept.size.to_le_bytes(), [0; 2], [0; 2]].concat();
         self.tell(32, &[words(&[kept.bytes, 0]), numbers].concat(), &[kept.file.as_fd()])
@@ -220,12 +220,12 @@ impl FrontEnd {
         self.ask(6, &words(&[log.bytes(), 0]), &[log.file()]).map(|_| ())
     }
 
-    /// Agrees on other features of the device.
+    /// Negotiates other features of the device.
     pub fn set_features(&mut self, features: u64) -> io::Result<()> {
         self.tell(2, &words(&[features]), &[])
     }
 
-    /// Starts a queue; `logged_at`: what is used of it is logged, by that address.
+    /// Starts a queue; writes to the used ring are logged at the address `logged_at`.
     pub fn start(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
         self.tell(8, &pair(index, queue.size().into()), &[])?;
         self.address(index, queue, logged_at)?;
@@ -236,14 +236,14 @@ impl FrontEnd {
         self.tell(18, &pair(index, 1), &[])
     }
 
-    /// Tells where a queue is.
+    /// Sends the addresses of a queue.
     pub fn address(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
         let [descriptors, available, used] = queue.places().map(|at| USER_BASE + at);
         let places = words(&[descriptors, used, available, logged_at.unwrap_or(0)]);
         self.tell(9, &[pair(index, u32::from(logged_at.is_some())), places].concat(), &[])
     }
 
-    /// Stops a queue, when what is under way has ended; where the next server goes on.
+    /// Stops a queue when its requests in flight have ended; returns the base for the next server.
     pub fn stop(&mut self, index: u32) -> io::Result<u32> {
         let (body, _) = self.ask(11, &pair(index, 0), &[])?;
         let value = body.get(4..8).ok_or(io::ErrorKind::InvalidData)?;

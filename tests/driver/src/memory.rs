@@ -1,4 +1,4 @@
-//! Memory that the guest shares with the server: a file, mapped, whose first byte is the guest's address 0.
+//! Memory that the guest shares with the server: a mapped file, whose first byte is the guest's address 0.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use rustix::fs::MemfdFlags;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
-/// What the front end adds to a guest's address to name it to the server.
+/// Offset that the front end adds to a guest's address for the server.
 pub const USER_BASE: u64 = 0x7000_0000_0000;
 
 /// A guest's memory. A clone is the same memory.
@@ -20,12 +20,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So many bytes of zeroes.
+    /// `bytes` zeroes.
     pub fn new(bytes: u64) -> io::Result<Memory> {
         Memory::of_file(rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?, bytes)
     }
 
-    /// The first bytes of a file, which is made as long.
+    /// The first bytes of a file, which is set to that length.
     pub fn of_file(file: OwnedFd, bytes: u64) -> io::Result<Memory> {
         rustix::fs::ftruncate(&file, bytes)?;
         let offset = FileOffset::new(File::from(file.try_clone()?), 0);
@@ -33,22 +33,22 @@ impl Memory {
         Ok(Memory { file: Arc::new(file), map: Arc::new(map) })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.map.size() as u64
     }
 
-    /// The file, to be handed over.
+    /// The file, for the server.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the memory.
     pub fn write(&self, at: u64, bytes: &[u8]) {
         self.map.as_volatile_slice().write_slice(bytes, at as usize).expect("inside the guest's memory");
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the memory.
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.map.as_volatile_slice().read_slice(&mut bytes, at as usize).expect("inside the guest's memory");
@@ -60,12 +60,12 @@ impl Memory {
         self.map.get_atomic_ref::<AtomicU16>(at as usize).expect("inside the guest's memory, and aligned")
     }
 
-    /// Its value, little-endian as it lies there.
+    /// The field's value, stored little-endian.
     pub fn load(&self, at: u64) -> u16 {
         u16::from_le(self.field(at).load(Ordering::Acquire))
     }
 
-    /// Sets it.
+    /// Sets a field.
     pub fn store(&self, at: u64, value: u16) {
         self.field(at).store(value.to_le(), Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! A driver's side of a split queue, with a place of its own for each request's head, status and data.
+//! A driver's side of a split queue, with separate memory for each request's head, status and data.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,19 +18,19 @@ pub mod descriptor {
 }
 
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Of a request: its head, an indirect table, its status.
+/// Memory of a request's head, indirect table and status.
 const NOTE_BYTES: u64 = 128;
 const TABLE_AT: u64 = 32;
 const STATUS_AT: u64 = 112;
 
-/// What is asked for; offsets and lengths in bytes.
+/// A request; offsets and lengths in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Read so many bytes.
+    /// Read a number of bytes.
     Read(u64, u32),
-    /// Write these.
+    /// Write these bytes.
     Write(u64, Vec<u8>),
-    /// Make durable what was acknowledged.
+    /// Make acknowledged writes durable.
     Flush,
     /// Release a range.
     Discard(u64, u64),
@@ -38,18 +38,18 @@ pub enum Request {
     Zero(u64, u64, bool),
     /// The identity.
     Identity,
-    /// Anything, with its data.
+    /// Any type of request, with its data.
     Other(u32, u64, Vec<u8>),
 }
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Which one.
+    /// Head of its descriptor chain.
     pub head: u16,
     /// 0: done, 1: error, 2: unknown.
     pub status: u8,
-    /// Bytes that the server says it has written.
+    /// Bytes written by the server, as reported.
     pub written: u32,
 }
 
@@ -70,7 +70,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Bytes that a queue takes, with `data_bytes` for each request.
+    /// Bytes of a queue with `data_bytes` for each request.
     pub fn bytes(size: u16, data_bytes: u32) -> u64 {
         Queue::rings_bytes(size) + u64::from(size) * (NOTE_BYTES + u64::from(data_bytes))
     }
@@ -79,8 +79,8 @@ impl Queue {
         (u64::from(size) * (DESCRIPTOR_BYTES + 2 + 8) + 64).next_multiple_of(4096)
     }
 
-    /// A queue at `at` of the guest's memory, with places for requests of `data_bytes`. With `indirect` each request has a table of its own
-    /// and takes one descriptor, else three.
+    /// A queue at `at` of the guest's memory, for requests of `data_bytes`. With `indirect` each request has its own
+    /// table and takes one descriptor, otherwise three.
     pub fn new(
         memory: &Memory,
         at: u64,
@@ -97,33 +97,33 @@ impl Queue {
         Ok(Queue { memory, at, size, data_bytes, kick, call, err, event_idx, indirect, available, used, free })
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Where a server begins that knows nothing of earlier ones.
+    /// The base for a server without earlier state.
     pub fn base(&self) -> u16 {
         self.used
     }
 
-    /// Where its parts are: descriptors, what is available, what is used.
+    /// Addresses of its parts: descriptors, available ring, used ring.
     pub fn places(&self) -> [u64; 3] {
         let available = self.at + DESCRIPTOR_BYTES * u64::from(self.size);
         [self.at, available, (available + 6 + 2 * u64::from(self.size)).next_multiple_of(4)]
     }
 
-    /// The bells: rung by the driver, by the server, and by a server that gives up.
+    /// The kick event, signalled by the driver.
     pub fn kick(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 
-    /// Rung by the server.
+    /// The call event, signalled by the server.
     pub fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Rung by a server that gives up.
+    /// The error event, signalled by a server that gives up.
     pub fn err(&self) -> BorrowedFd<'_> {
         self.err.as_fd()
     }
@@ -132,7 +132,7 @@ impl Queue {
         self.at + Queue::rings_bytes(self.size) + u64::from(head) * NOTE_BYTES
     }
 
-    /// Where a request's data is.
+    /// Address of a request's data.
     pub fn data(&self, head: u16) -> u64 {
         let notes = self.at + Queue::rings_bytes(self.size) + u64::from(self.size) * NOTE_BYTES;
         notes + u64::from(head) * u64::from(self.data_bytes)
@@ -148,7 +148,7 @@ impl Queue {
         self.memory.write(place, &bytes);
     }
 
-    /// Makes a chain available, and says so if the server wants to know.
+    /// Makes a chain available, and signals the server if it asked for that.
     pub fn offer(&mut self, head: u16) {
         let at = self.places()[1];
         let slot = u64::from(self.available % self.size);
@@ -170,24 +170,24 @@ impl Queue {
         }
     }
 
-    /// Says that more is available than there is.
+    /// Advances the available index past the offered chains.
     pub fn pretend(&mut self, available: u16) {
         self.memory.store(self.places()[1] + 2, available);
         self.ring();
     }
 
-    /// Rings the server's bell.
+    /// Signals the server.
     pub fn ring(&self) {
-        // A bell that is full has been rung.
+        // A full event counter is already signalled.
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
-    /// Room for another request?
+    /// Whether another request fits.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Asks for something, if there is room: its number.
+    /// Sends a request if there is room; returns its head.
     pub fn ask(&mut self, request: &Request) -> Option<u16> {
         let head = self.free.pop()?;
         let (kind, at, given, wanted) = match request {
@@ -226,7 +226,7 @@ impl Queue {
         Some(head)
     }
 
-    /// What has ended since this was last asked.
+    /// Requests that have completed since the last call.
     pub fn done(&mut self) -> Vec<Done> {
         let mut done = Vec::new();
         let used = self.places()[2];
@@ -244,12 +244,12 @@ impl Queue {
         done
     }
 
-    /// Passes over what has ended of what was offered past [`Queue::ask`].
+    /// Skips completions of chains that were offered without [`Queue::ask`].
     pub fn pass_over(&mut self) {
         self.used = self.memory.load(self.places()[2] + 2);
     }
 
-    /// Wants to be called when the next request ends; true if one has ended meanwhile.
+    /// Asks for a call at the next completion; true if a request has completed meanwhile.
     fn listen(&self) -> bool {
         if self.event_idx {
             self.memory.store(self.places()[1] + 4 + 2 * u64::from(self.size), self.used);
@@ -258,7 +258,7 @@ impl Queue {
         self.memory.load(self.places()[2] + 2) != self.used
     }
 
-    /// Waits until something has ended; what has.
+    /// Waits for completions and returns them.
     pub fn wait(&mut self, patience: Duration) -> io::Result<Vec<Done>> {
         loop {
             let done = self.done();

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_and_anything_later_passes() {
+    fn flushed_and_later_writes_pass() {
         let (mut ledger, mut image) = fresh();
         write(&mut ledger, &mut image, 8, 8);
         flush(&mut ledger);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unflushed_write_may_be_lost_and_a_flushed_one_may_not() {
+    fn unflushed_write_may_be_lost_but_not_a_flushed_one() {
         let (mut ledger, mut image) = fresh();
         write(&mut ledger, &mut image, 0, 8);
         assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_answered_before_it_was_sent_and_no_more() {
+    fn flush_covers_only_writes_acknowledged_before_it() {
         let (mut ledger, mut image) = fresh();
         let mark = ledger.flush_begins();
         write(&mut ledger, &mut image, 0, 8);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_torn_invented_and_flipped_data_is_found() {
+    fn foreign_torn_invented_and_flipped_data_is_detected() {
         let found = |spoil: fn(&mut [u8])| {
             let (mut ledger, mut image) = fresh();
             write(&mut ledger, &mut image, 0, 8);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_count_as_a_write_and_a_lost_one_is_found() {
+    fn zeroes_count_as_a_write_and_their_loss_is_detected() {
         let (mut ledger, mut image) = fresh();
         write(&mut ledger, &mut image, 0, 8);
         flush(&mut ledger);

@@ -132,20 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_fios_log_is_read() {
+    fn fio_log_line_is_parsed() {
         let done = Done { at_ms: 1_795_426_913_818, latency_us: 1_249, bytes: 4096 };
         assert_eq!(parse("1795426913818, 1249813, 0, 4096, 0"), done);
     }
 
     #[test]
-    fn a_window_holds_what_ended_in_it() {
+    fn window_holds_the_requests_completed_in_it() {
         let log = log((0..1000).map(|number| number * 2));
         assert_eq!((log.between(100, 200).len(), log.rate(100, 200)), (50, 500.0));
         assert_eq!(log.quantile_us(0, 2000, 0.99), 1978);
     }
 
     #[test]
-    fn what_exceeds_a_rate_is_found_whatever_the_piece_of_time() {
+    fn excess_over_a_rate_is_found_in_any_window() {
         let even = |done: &Done| u64::from(done.bytes > 0);
         assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, even), 1);
         // All requests of a second arrive at its start; then a rate 2 % too high.

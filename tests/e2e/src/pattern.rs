@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sector_is_recognised_and_one_flipped_bit_makes_it_garbage() {
+    fn sector_is_recognised_and_a_flipped_bit_is_garbage() {
         let mut sector = [0; SECTOR];
         assert_eq!(recognise(&sector), Content::Zero);
         fill(7, 9, &mut sector);

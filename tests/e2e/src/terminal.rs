@@ -39,7 +39,8 @@ impl Terminal {
         let words: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
         let (told_word, binary_word) = (quoted(&told.to_string_lossy()), quoted(&binary().to_string_lossy()));
         let line = format!(
-            "stty cols {columns} rows {rows}; tty >{told_word}.new; mv {told_word}.new {told_word}; exec {binary_word} {}",
+            "stty cols {columns} rows {rows}; tty >{told_word}.new; mv {told_word}.new {told_word}; exec \
+             {binary_word} {}",
             words.join(" ")
         );
         // The command has its own session, so nothing reaches the terminal of the test run. All output goes to the

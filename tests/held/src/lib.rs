@@ -1,19 +1,19 @@
-//! One thread of another process that stands still while all others go on, as if the machine had forgotten it.
+//! One thread of another process that is stopped while all others run, as if the scheduler had forgotten it.
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A held thread; it goes on when this is dropped.
+/// A stopped thread; it resumes when this is dropped.
 pub struct Held {
     holder: Child,
     stat: PathBuf,
 }
 
 impl Held {
-    /// Holds `thread` of `process`; the first thread has the process's number. `PermissionDenied` where threads of other processes may not be
-    /// held; the script has printed why.
+    /// Stops `thread` of `process`; the first thread has the process's number. `PermissionDenied` where threads of
+    /// other processes may not be stopped; the script has printed the reason.
     pub fn thread(process: u32, thread: u32) -> io::Result<Held> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/hold-thread");
         let mut command = Command::new(script);
@@ -27,10 +27,10 @@ impl Held {
         Ok(Held { holder, stat: format!("/proc/{process}/task/{thread}/stat").into() })
     }
 
-    /// True while it stands still; false too once it has ended.
+    /// Whether the thread is stopped; false too once it has ended.
     pub fn stands_still(&self) -> bool {
         let stat = fs::read_to_string(&self.stat).unwrap_or_default();
-        // The state stands behind the name, which may hold anything.
+        // The state follows the name, which may hold any characters.
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('t'))
     }
 }
@@ -38,7 +38,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
-        // Without it the thread goes on by itself.
+        // Without the holder the thread resumes by itself.
         let _ = self.holder.wait();
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_holder_has_gone_is_seen_to_go_on() {
+    fn thread_resumes_after_its_holder_ends() {
         let waiting = Waiting::start();
         let Some(mut held) = waiting.hold() else { return };
         assert!(held.stands_still());
@@ -85,13 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_stands_nowhere() {
+    fn ended_process_has_no_stopped_thread() {
         let waiting = Waiting::start();
         let Some(held) = waiting.hold() else { return };
         drop(held);
         let number = waiting.0.id();
         drop(waiting);
-        let error = Held::thread(number, number).err().expect("nobody has that number");
+        let error = Held::thread(number, number).err().expect("no process has that number");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -1,4 +1,4 @@
-//! What the repository aims at and is only shown: short files, dense assertions, narrow pages.
+//! The aims of the repository, which are reported and not enforced: short files, dense assertions, narrow pages.
 
 use crate::rules::prose;
 use crate::source::Source;

@@ -1,4 +1,4 @@
-//! The repository's habits as code: rules that hold without exemption, and aims that are only shown.
+//! The repository's conventions as code: rules without exemption, and aims that are only reported.
 //!
 //! A rule is one file in `rules/` and one line in [`rules::ALL`].
 
@@ -14,9 +14,9 @@ use std::fmt;
 pub struct Violation {
     /// Path from the repository's root.
     pub path: String,
-    /// Line, counted from 1; 0 speaks of the whole file.
+    /// Line, counted from 1; 0 stands for the whole file.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The violation and its remedy.
     pub text: String,
 }
 

@@ -5,7 +5,8 @@ use std::{fs, io};
 
 /// Folders that hold no source of ours.
 const SKIPPED_FOLDERS: [&str; 7] = ["target", ".git", "node_modules", "dist", "out", "corpus", "artifacts"];
-/// Endings of the text files that the rules look at; files without an ending (scripts, the Makefile) are looked at, too.
+/// Endings of the text files that the rules look at; files without an ending (scripts, the Makefile) are looked at,
+/// too.
 const ENDINGS: [&str; 13] =
     ["rs", "toml", "md", "sh", "py", "yml", "json", "c", "ts", "js", "svelte", "css", "service"];
 

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_end_at_punctuation_marks_and_with_the_text() {
+    fn commands_end_at_punctuation_and_at_the_end_of_text() {
         let text =
             "Do it: hotset state rebuild; or (`hotset flash check` shows it) hotset volume adopt v, or hotset stop now";
         assert_eq!(commands(text), ["hotset state rebuild", "hotset volume adopt v", "hotset stop now"]);

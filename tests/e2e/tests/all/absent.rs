@@ -20,7 +20,7 @@ fn connect(site: &Site, volume: &str) -> Client {
 }
 
 #[test]
-fn an_absent_backing_refuses_its_volume_alone() {
+fn absent_backing_refuses_only_its_volume() {
     let mut site = Site::with_volume(4 * MIB);
     let path = site.folder.join("away.img");
     site.volume_on("away", &path.display().to_string(), "");
@@ -49,7 +49,7 @@ fn an_absent_backing_refuses_its_volume_alone() {
 }
 
 #[test]
-fn a_reload_beside_an_absent_backing_takes_effect() {
+fn reload_with_an_absent_backing_takes_effect() {
     let mut site = Site::with_volume(4 * MIB);
     site.volume_on("away", &site.folder.join("away.img").display().to_string(), "");
     let daemon = site.start();
@@ -62,7 +62,7 @@ fn a_reload_beside_an_absent_backing_takes_effect() {
 }
 
 #[test]
-fn a_daemon_whose_only_backing_is_absent_waits_for_it() {
+fn daemon_waits_for_its_only_absent_backing() {
     let mut site = Site::new();
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
@@ -78,7 +78,7 @@ fn a_daemon_whose_only_backing_is_absent_waits_for_it() {
 }
 
 #[test]
-fn no_file_is_made_for_a_volume_that_had_one() {
+fn no_new_file_is_created_for_a_known_volume() {
     let mut site = Site::new();
     let (path, elsewhere) = (site.backing("v"), site.folder.join("unmounted.img"));
     site.volume_on("v", &path.display().to_string(), "size = \"4 MiB\"");

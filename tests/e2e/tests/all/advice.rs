@@ -8,7 +8,7 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_live_volume_is_advised_to_buy_what_its_clients_use_again_and_again() {
+fn live_volume_advice_matches_its_hot_set() {
     let site = Site::with_volume(64 * MIB);
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
@@ -43,7 +43,7 @@ fn a_live_volume_is_advised_to_buy_what_its_clients_use_again_and_again() {
 }
 
 #[test]
-fn the_command_and_the_http_interface_give_the_same_advice_page_by_page() {
+fn command_and_http_give_the_same_advice() {
     let mut site = Site::new();
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
     ["a", "b", "idle"].iter().for_each(|name| site.volume(name, 8 * MIB, ""));

@@ -32,7 +32,7 @@ fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
 }
 
 /// Sends random requests of any offset and length, compares with an array, and restarts in between.
-fn behaves_as_an_array(site: &Site) {
+fn check_against_array(site: &Site) {
     let mut random = Random::new(24);
     let mut array = vec![0; VOLUME_BYTES as usize];
     for _ in 0..2 {
@@ -73,21 +73,21 @@ fn behaves_as_an_array(site: &Site) {
 }
 
 #[test]
-fn requests_of_any_byte_on_512_byte_sectors_behave_as_an_array() {
+fn any_byte_requests_on_512_byte_sectors_behave_as_an_array() {
     if let Some((site, _device)) = site_on(512) {
-        behaves_as_an_array(&site);
+        check_against_array(&site);
     }
 }
 
 #[test]
-fn requests_of_any_byte_on_4096_byte_sectors_behave_as_an_array() {
+fn any_byte_requests_on_4096_byte_sectors_behave_as_an_array() {
     if let Some((site, _device)) = site_on(4096) {
-        behaves_as_an_array(&site);
+        check_against_array(&site);
     }
 }
 
 #[test]
-fn clients_that_write_parts_of_the_same_sectors_lose_no_byte() {
+fn concurrent_partial_sector_writes_lose_no_byte() {
     const CLIENTS: u64 = 4;
     let mut site = Site::new();
     site.volume("v", 4 * MIB, "policy = \"write-through\"");
@@ -122,7 +122,7 @@ fn clients_that_write_parts_of_the_same_sectors_lose_no_byte() {
 }
 
 #[test]
-fn simple_reads_of_32_mib_are_served_inside_the_memory_bound() {
+fn long_simple_reads_stay_inside_the_memory_bound() {
     let mut site = Site::with_volume(96 * MIB);
     site.memory = "20 MiB".to_owned();
     let daemon = site.start();

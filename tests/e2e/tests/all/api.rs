@@ -39,7 +39,7 @@ fn metrics(http: &Http) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn commands_and_routes_and_metrics_count_the_same() {
+fn commands_routes_and_metrics_report_equal_counts() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -102,7 +102,7 @@ fn commands_and_routes_and_metrics_count_the_same() {
 }
 
 #[test]
-fn a_change_does_what_the_command_does_is_kept_and_is_in_the_log() {
+fn http_changes_match_commands_survive_and_are_logged() {
     let site = site();
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
@@ -138,7 +138,7 @@ fn a_change_does_what_the_command_does_is_kept_and_is_in_the_log() {
 }
 
 #[test]
-fn ranges_are_pinned_and_let_go_by_who_may_and_what_makes_no_sense_is_refused_with_a_reason() {
+fn pin_and_unpin_check_roles_and_ranges() {
     let mut site = site();
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
     site.tables += &format!("\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"", devices.join(", "));
@@ -180,7 +180,7 @@ fn ranges_are_pinned_and_let_go_by_who_may_and_what_makes_no_sense_is_refused_wi
 }
 
 #[test]
-fn heat_tells_where_and_when_clients_asked() {
+fn heat_map_counts_requests_by_place_and_time() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -210,7 +210,7 @@ fn heat_tells_where_and_when_clients_asked() {
 }
 
 #[test]
-fn volumes_are_added_and_removed_while_others_are_served() {
+fn volumes_are_added_and_removed_online() {
     let site = site();
     let daemon = site.start();
     let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
@@ -255,7 +255,7 @@ fn volumes_are_added_and_removed_while_others_are_served() {
 }
 
 #[test]
-fn who_may_not_is_told_so() {
+fn unauthorised_requests_are_refused() {
     let site = site();
     let daemon = site.start();
     let (http, read) = (Http::of(&daemon), token(&daemon, "read"));
@@ -300,7 +300,7 @@ fn who_may_not_is_told_so() {
 }
 
 #[test]
-fn a_browser_logs_in_once_with_a_link_or_with_a_token_and_out_again() {
+fn browser_logs_in_by_link_or_token_and_out() {
     let site = site();
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
@@ -335,7 +335,7 @@ fn a_browser_logs_in_once_with_a_link_or_with_a_token_and_out_again() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_with_a_reason() {
+fn malformed_requests_are_refused_with_a_reason() {
     let site = site();
     let daemon = site.start();
     let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
@@ -374,7 +374,7 @@ fn what_cannot_be_read_is_refused_with_a_reason() {
 }
 
 #[test]
-fn an_answer_that_is_not_in_the_document_is_caught() {
+fn undocumented_replies_are_caught() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -391,7 +391,7 @@ fn an_answer_that_is_not_in_the_document_is_caught() {
 }
 
 #[test]
-fn the_stream_tells_each_second_once_and_goes_on_where_it_broke_off() {
+fn stream_sends_each_second_once_and_resumes() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -423,7 +423,7 @@ fn the_stream_tells_each_second_once_and_goes_on_where_it_broke_off() {
 }
 
 #[test]
-fn a_hundred_who_follow_the_stream_keep_nobody_from_the_control_socket() {
+fn hundred_stream_followers_do_not_block_the_control_socket() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -444,7 +444,7 @@ fn a_hundred_who_follow_the_stream_keep_nobody_from_the_control_socket() {
 }
 
 #[test]
-fn volumes_are_served_although_the_interface_has_no_address() {
+fn volumes_are_served_while_the_api_cannot_listen() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let mut site = Site::with_volume(MIB);
     site.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("a bound socket"));

@@ -44,14 +44,16 @@ fn serve(guest: &mut Linux) {
 fn attach(guest: &mut Linux, volume: &str) {
     guest.run(&format!(
         "setsid hotset attach --foreground {volume} >>/tmp/{volume}.log 2>&1 </dev/null & echo $! >/tmp/{volume}.pid\n\
-         for i in $(seq 300); do [ -b /dev/hotset/{volume} ] && exit 0; sleep 0.1; done; cat /tmp/{volume}.log; ls -l /dev/nbd*; exit 1"
+         for i in $(seq 300); do [ -b /dev/hotset/{volume} ] && exit 0; sleep 0.1; done; cat /tmp/{volume}.log; ls -l \
+         /dev/nbd*; exit 1"
     ));
 }
 
 /// Starts a verifying load on the file system at `folder`.
 fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
     guest.run(&format!(
-        "rm -f /tmp/load.status; setsid sh -c 'fio --name=v --filename={folder}/f --size=32M --rw=randrw --bs=4k --direct=1 \
+        "rm -f /tmp/load.status; setsid sh -c 'fio --name=v --filename={folder}/f --size=32M --rw=randrw --bs=4k \
+         --direct=1 \
          --ioengine=libaio --iodepth=8 --verify=crc32c --verify_backlog=64 --time_based --runtime={seconds} --minimal; \
          echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
     ));
@@ -78,7 +80,7 @@ fn ended(guest: &mut Linux) {
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_keeper() {
+fn attached_file_system_survives_kills_of_daemon_and_attach() {
     let mut guest = guest();
     attach(&mut guest, "v");
     guest.run("mkfs.ext4 -q /dev/hotset/v; mount /dev/hotset/v /srv/a");
@@ -119,19 +121,24 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
     attach(&mut guest, "v");
     guest.run("mount /dev/hotset/v /srv/a; sha256sum -c /tmp/sum; umount /srv/a");
     // An attach process that is asked to end disconnects an unused device.
-    guest.run("kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; done; exit 1");
+    guest.run(
+        "kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; \
+               done; exit 1",
+    );
 }
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_refused() {
+fn attached_write_back_volume_survives_clean_restarts() {
     let mut guest = guest();
     attach(&mut guest, "back");
     // A partition has a device node, too: a partition table with one partition of 32 MiB at 1 MiB.
     guest.run(
-        "printf '\\000\\000\\000\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\000\\001\\000' | dd of=/dev/hotset/back bs=1 seek=446 conv=notrunc 2>/dev/null\n\
+        "printf '\\000\\000\\000\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\000\\001\\000' | dd \
+         of=/dev/hotset/back bs=1 seek=446 conv=notrunc 2>/dev/null\n\
          printf '\\125\\252' | dd of=/dev/hotset/back bs=1 seek=510 conv=notrunc 2>/dev/null\n\
-         sync; blockdev --rereadpt /dev/hotset/back; udevadm settle; [ $(blockdev --getsize64 /dev/hotset/back-part1) = 33554432 ]",
+         sync; blockdev --rereadpt /dev/hotset/back; udevadm settle; [ $(blockdev --getsize64 /dev/hotset/back-part1) \
+         = 33554432 ]",
     );
     guest.run("mkfs.ext4 -q /dev/hotset/back-part1; mount /dev/hotset/back-part1 /srv/b");
     let (status, said) = guest.try_run("hotset detach back");

@@ -61,17 +61,17 @@ fn serves_a_device_with_sectors_of(sector: u32) {
 }
 
 #[test]
-fn a_block_device_with_512_byte_sectors_verifies() {
+fn block_device_with_512_byte_sectors_verifies() {
     serves_a_device_with_sectors_of(512);
 }
 
 #[test]
-fn a_block_device_with_4096_byte_sectors_verifies_under_requests_of_512() {
+fn block_device_with_4096_byte_sectors_verifies() {
     serves_a_device_with_sectors_of(4096);
 }
 
 #[test]
-fn a_second_daemon_on_a_block_device_is_refused() {
+fn second_daemon_on_a_block_device_is_refused() {
     let (mut first, mut second) = (Site::new(), Site::new());
     let Some(device) = device(&first, 512) else { return };
     for site in [&mut first, &mut second] {

@@ -23,7 +23,7 @@ fn has_page() -> bool {
 }
 
 #[test]
-fn the_page_is_sent_compressed_kept_for_ever_and_asked_for_again() {
+fn page_assets_are_cached_and_the_page_is_revalidated() {
     if !has_page() {
         return;
     }
@@ -47,7 +47,7 @@ fn the_page_is_sent_compressed_kept_for_ever_and_asked_for_again() {
 }
 
 #[test]
-fn the_page_shows_what_is_and_does_what_it_says() {
+fn page_passes_its_browser_tests() {
     let has_chromium = Path::new("/usr/bin/chromium").exists();
     if !has_page() || !has_chromium || !ui().join("node_modules").exists() {
         eprintln!("SKIPPED: the page's tests want /usr/bin/chromium (apt-get install chromium) and `npm ci` in ui/");

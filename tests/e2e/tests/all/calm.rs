@@ -13,7 +13,7 @@ use e2e::writer::{StopAtEnd, Writer};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn case_21_clean_is_never_written_back_and_idle_is_idle() {
+fn case_21_clean_data_is_never_written_and_idle_is_idle() {
     let mut site = Site::new();
     let socket = site.folder.join("disk");
     let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be made");
@@ -40,7 +40,7 @@ fn case_21_clean_is_never_written_back_and_idle_is_idle() {
 }
 
 #[test]
-fn case_20_a_flush_ends_under_full_write_load_and_so_do_two_at_once() {
+fn case_20_one_flush_and_two_at_once_end_under_full_load() {
     let site = Site::with_volume(16 * MIB);
     let daemon = site.start();
     let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
@@ -63,7 +63,7 @@ fn case_20_a_flush_ends_under_full_write_load_and_so_do_two_at_once() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_the_daemon_says_what_to_allow() {
+fn forbidden_io_uring_is_reported_with_its_remedy() {
     // A seccomp filter as in containers: io_uring_setup (425) fails with EPERM, all other calls are allowed.
     let script = r#"
 import ctypes, os, struct, sys

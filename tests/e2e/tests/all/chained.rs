@@ -16,7 +16,7 @@ use e2e::writer::{StopAtEnd, Writer};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_daemon_behind_a_daemon_passes_everything_through() {
+fn daemon_behind_a_daemon_passes_everything_through() {
     let below = Site::with_volume(16 * MIB);
     let lower = below.start();
     let mut above = Site::new();
@@ -32,7 +32,7 @@ fn a_daemon_behind_a_daemon_passes_everything_through() {
 }
 
 #[test]
-fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
+fn case_15_returning_backing_under_load_keeps_flushed_data() {
     let mut site = Site::new();
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 * MIB)).expect("the folder can be written");
@@ -74,7 +74,7 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
 }
 
 #[test]
-fn errors_of_the_backing_reach_the_reader_and_nobody_else() {
+fn backing_errors_reach_only_the_reader_of_that_volume() {
     let mut site = Site::with_volume(4 * MIB);
     let socket = site.folder.join("below");
     let args = "--filter=error memory 4M error-pread=EIO error-pread-rate=1 error-pread-file=TRIGGER";

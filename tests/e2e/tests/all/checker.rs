@@ -42,7 +42,7 @@ fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
 }
 
 #[test]
-fn a_server_that_keeps_what_it_flushed_passes() {
+fn server_that_keeps_flushed_data_passes() {
     let seed = seed("checker");
     for round in 0..3 {
         let faults = kill_once("file DISK", seed + round);
@@ -51,13 +51,13 @@ fn a_server_that_keeps_what_it_flushed_passes() {
 }
 
 #[test]
-fn a_server_that_acknowledges_flushes_it_does_not_make_is_caught() {
+fn server_that_fakes_flushes_is_caught() {
     let faults = kill_once("--filter=cache file DISK cache=unsafe", seed("checker"));
     assert!(faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })), "{faults:?}");
 }
 
 #[test]
-fn a_read_of_anything_but_the_newest_write_is_caught() {
+fn read_of_anything_but_the_newest_write_is_caught() {
     let folder = Folder::new();
     let server = Nbdkit::start(&folder.join("s"), &format!("memory {BYTES}"));
     let endpoint = server.endpoint();

@@ -23,7 +23,7 @@ fn image(site: &Site, bytes: u64) -> PathBuf {
 }
 
 #[test]
-fn nbdinfo_sees_every_export_with_its_size() {
+fn nbdinfo_lists_every_export_with_its_size() {
     let mut site = Site::with_volume(16 * MIB);
     site.volume("second", 5 * MIB + 512, "read_only = true");
     let _daemon = site.start();
@@ -41,7 +41,7 @@ fn nbdinfo_sees_every_export_with_its_size() {
 }
 
 #[test]
-fn nbdcopy_brings_an_image_in_and_out_unchanged() {
+fn nbdcopy_round_trip_keeps_an_image() {
     let site = Site::with_volume(24 * MIB);
     let daemon = site.start();
     let image = image(&site, 24 * MIB);
@@ -54,7 +54,7 @@ fn nbdcopy_brings_an_image_in_and_out_unchanged() {
 }
 
 #[test]
-fn nbdinfo_maps_what_was_written_as_data_and_the_rest_as_hole() {
+fn nbdinfo_maps_written_ranges_as_data_and_the_rest_as_hole() {
     let site = Site::with_volume(16 * MIB);
     let _daemon = site.start();
     tool("qemu-io").args("-f raw -c").arg("write -P 7 4M 64k").arg(site.uri("v")).ok();
@@ -72,7 +72,7 @@ fn nbdinfo_maps_what_was_written_as_data_and_the_rest_as_hole() {
 }
 
 #[test]
-fn qemu_io_reads_the_patterns_that_it_wrote_zeroed_and_discarded() {
+fn qemu_io_reads_back_written_zeroed_and_discarded_patterns() {
     let site = Site::with_volume(16 * MIB);
     let daemon = site.start();
     let script = [

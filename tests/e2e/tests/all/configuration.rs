@@ -32,7 +32,7 @@ const BROKEN: [(&str, &str, &[&str]); 15] = [
 ];
 
 #[test]
-fn every_broken_configuration_is_refused_with_its_message() {
+fn invalid_configurations_are_refused_with_their_messages() {
     let site = Site::new();
     for (what, text, expected) in BROKEN {
         std::fs::write(site.config(), text).expect("the folder can be written");
@@ -48,7 +48,7 @@ fn every_broken_configuration_is_refused_with_its_message() {
 }
 
 #[test]
-fn all_errors_are_told_at_once_with_their_lines() {
+fn all_configuration_errors_are_reported_with_their_lines() {
     let site = Site::new();
     std::fs::write(site.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n").expect("written");
     let said = text_of(&hotset(&["check-config", &site.config().to_string_lossy()]));
@@ -58,7 +58,7 @@ fn all_errors_are_told_at_once_with_their_lines() {
 }
 
 #[test]
-fn a_good_configuration_passes() {
+fn valid_configuration_passes() {
     let site = Site::with_volume(1 << 20);
     std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
     let output = hotset(&["check-config", &site.config().to_string_lossy()]);
@@ -66,7 +66,7 @@ fn a_good_configuration_passes() {
 }
 
 #[test]
-fn a_backing_that_cannot_be_opened_is_named() {
+fn unopenable_backing_is_named() {
     let mut site = Site::new();
     site.volume_on("v", &site.folder.join("missing.img").to_string_lossy(), "");
     let daemon = site.start();
@@ -82,7 +82,7 @@ fn key(http: &Http, table: &str, key: &str) -> Value {
 }
 
 #[test]
-fn every_key_is_told_with_what_holds_where_it_comes_from_and_without_secrets() {
+fn every_key_reports_value_and_source_without_secrets() {
     const PLANTED: &str = "PLANTED";
     let mut site = Site::new();
     site.tables = format!(

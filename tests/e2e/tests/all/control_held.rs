@@ -46,7 +46,7 @@ fn shown(daemon: &Daemon) -> Value {
 }
 
 #[test]
-fn volumes_are_served_whole_while_the_control_thread_stands_still() {
+fn volumes_are_served_while_the_control_thread_is_stopped() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -78,7 +78,7 @@ fn volumes_are_served_whole_while_the_control_thread_stands_still() {
 }
 
 #[test]
-fn a_data_core_that_stands_still_is_noticed() {
+fn stopped_data_core_raises_an_alert() {
     let site = site();
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -105,7 +105,7 @@ fn said(manager: &UnixDatagram) -> Option<String> {
 }
 
 #[test]
-fn the_watchdog_is_fed_while_data_core_and_control_thread_go_on() {
+fn watchdog_needs_running_data_core_and_control_thread() {
     let mut site = site();
     let manager = UnixDatagram::bind(site.folder.join("manager")).expect("a socket in the folder");
     manager.set_read_timeout(Some(Duration::from_secs(10))).expect("a positive time");

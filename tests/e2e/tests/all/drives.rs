@@ -53,7 +53,7 @@ fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Valu
 }
 
 #[test]
-fn what_drives_say_of_their_health_is_told_and_one_that_warns_raises_an_alert() {
+fn drive_health_is_reported_and_warnings_raise_alerts() {
     let Some((mut site, drives)) = site() else { return };
     for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
         fs::write(site.folder.join(name), text).expect("it can be written");
@@ -95,7 +95,7 @@ fn what_drives_say_of_their_health_is_told_and_one_that_warns_raises_an_alert() 
 }
 
 #[test]
-fn a_drive_that_hangs_or_tells_nonsense_holds_nothing_up_and_is_told_as_such() {
+fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     let Some((mut site, drives)) = site() else { return };
     let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
     let pid = site.folder.join("pid");
@@ -123,7 +123,7 @@ fn a_drive_that_hangs_or_tells_nonsense_holds_nothing_up_and_is_told_as_such() {
 }
 
 #[test]
-fn that_there_is_no_smartctl_is_said_once() {
+fn missing_smartctl_is_reported_once() {
     if ["/usr/sbin/smartctl", "/sbin/smartctl", "/usr/bin/smartctl"].iter().any(|path| Path::new(path).exists()) {
         eprintln!("SKIPPED: a machine without smartctl: this one has it");
         return;

@@ -55,7 +55,7 @@ fn status(daemon: &Daemon) -> Value {
 }
 
 #[test]
-fn a_change_is_told_once_and_with_who_asked_for_it() {
+fn change_is_recorded_once_with_its_actor() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -122,7 +122,7 @@ fn a_change_is_told_once_and_with_who_asked_for_it() {
 }
 
 #[test]
-fn events_before_a_kill_are_there_after_it_and_go_on_counting() {
+fn events_survive_a_kill_and_numbering_continues() {
     let site = site();
     let daemon = site.start();
     daemon.command(&["volume", "freeze", "v"]);
@@ -154,7 +154,7 @@ fn events_before_a_kill_are_there_after_it_and_go_on_counting() {
 }
 
 #[test]
-fn an_alert_is_everywhere_while_it_is_active_and_nowhere_afterwards() {
+fn alert_is_reported_everywhere_while_active_only() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -186,7 +186,7 @@ fn an_alert_is_everywhere_while_it_is_active_and_nowhere_afterwards() {
 }
 
 #[test]
-fn a_flash_device_that_is_missing_raises_alerts_and_one_in_its_place_clears_them() {
+fn missing_flash_device_raises_alerts_until_replaced() {
     let mut site = site();
     let api = site.tables.clone();
     let flash = |names: &[&str]| {
@@ -214,7 +214,7 @@ fn a_flash_device_that_is_missing_raises_alerts_and_one_in_its_place_clears_them
 }
 
 #[test]
-fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
+fn failed_flash_device_raises_an_alert_until_replaced() {
     let mut site = Site::with_volume(16 * MIB);
     let Some(devices) = failing(&site, &["loop"]) else { return };
     let (file, spare) = (site.folder.join("f1"), site.folder.join("f2"));
@@ -287,7 +287,7 @@ fn receiver_on<S: Read + Write>(
 }
 
 #[test]
-fn the_webhook_is_told_again_after_a_500_and_when_it_is_over() {
+fn webhook_retries_after_a_500_and_reports_the_clearing() {
     let (url, bodies) = receiver(&[500, 204]);
     let mut site = site();
     site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
@@ -318,7 +318,7 @@ fn the_webhook_is_told_again_after_a_500_and_when_it_is_over() {
 }
 
 #[test]
-fn a_webhook_with_tls_is_told_by_who_trusts_it_and_by_nobody_else() {
+fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let (certificate, other) = (Certificate::new("receiver"), Certificate::new("another"));
     let (address, bodies) = receiver_on(&[204], certificate.server());
     let site_trusting = |trusted: &Certificate| {
@@ -345,7 +345,7 @@ fn a_webhook_with_tls_is_told_by_who_trusts_it_and_by_nobody_else() {
 }
 
 #[test]
-fn a_webhook_that_nobody_answers_is_an_alert_and_costs_nobody_anything() {
+fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let mut site = site();
     site.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
@@ -361,7 +361,7 @@ fn a_webhook_that_nobody_answers_is_an_alert_and_costs_nobody_anything() {
 }
 
 #[test]
-fn the_log_is_bounded_and_a_full_one_makes_room() {
+fn event_log_is_bounded_and_rotates() {
     let site = site();
     let folder = site.folder.join("state/events");
     fs::create_dir_all(&folder).expect("the folder can be made");
@@ -393,7 +393,7 @@ fn the_log_is_bounded_and_a_full_one_makes_room() {
 }
 
 #[test]
-fn a_disk_of_events_that_is_full_or_read_only_costs_the_events_alone_and_is_told() {
+fn full_or_read_only_event_disk_raises_an_alert_only() {
     let site = site();
     let Some(disk) = SmallDisk::mount(&site.folder.join("state/events")) else { return };
     let filler = site.folder.join("state/events/filler");
@@ -432,7 +432,7 @@ fn a_disk_of_events_that_is_full_or_read_only_costs_the_events_alone_and_is_told
 }
 
 #[test]
-fn events_are_followed_over_a_restart() {
+fn event_following_survives_a_restart() {
     let site = site();
     let daemon = site.start();
     let mut command = Command::new(binary());

@@ -111,7 +111,7 @@ fn of_screen(screen: &str, volume: &str) -> Told {
 }
 
 /// Figures of `v`, and of all volumes together, from every source.
-fn ask_everybody(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
+fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
     let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("JSON") };
     let all = |volumes: &Value| {
         let each: BTreeMap<_, _> =
@@ -177,7 +177,7 @@ fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[To
 fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
     let mut found = Vec::new();
     for _ in 0..60 {
-        found = disagreements(&ask_everybody(daemon, http), counted);
+        found = disagreements(&figures_of_all_sources(daemon, http), counted);
         if found.is_empty() {
             break;
         }
@@ -187,7 +187,7 @@ fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
 }
 
 #[test]
-fn commands_api_metrics_history_stream_and_fio_count_the_same() {
+fn all_sources_report_the_counts_of_fio() {
     let mut site = Site::new();
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
     site.volume("v", 32 * MIB, "datastore = \"shelf\"");
@@ -203,7 +203,7 @@ fn commands_api_metrics_history_stream_and_fio_count_the_same() {
     Client::connect(&site.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
     let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
     assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);
-    let told = ask_everybody(&daemon, &http);
+    let told = figures_of_all_sources(&daemon, &http);
     let found = disagreements(&told, &counted);
     for who in told.keys() {
         assert!(found.iter().any(|line| line.starts_with(who) && line.contains("reads")), "{who} is not in {found:#?}");

@@ -8,7 +8,7 @@ use e2e::tool::tool;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_populated_file_system_comes_back_whole_after_a_restart() {
+fn populated_file_system_survives_a_kill() {
     let mut site = Site::with_volume(48 * MIB);
     site.memory = "24 MiB".to_owned();
     site.keep_in = "none".to_owned();
@@ -30,7 +30,7 @@ fn a_populated_file_system_comes_back_whole_after_a_restart() {
 }
 
 #[test]
-fn a_volume_whose_size_is_no_multiple_of_a_block_is_whole_to_its_last_sector() {
+fn partial_last_block_is_intact_after_a_kill() {
     let bytes = 2 * MIB + 3 * 512;
     let site = Site::with_volume(bytes);
     let daemon = site.start();

@@ -31,7 +31,7 @@ fn mixed_sizes_at_sector_alignment_verify() {
 }
 
 #[test]
-fn what_was_written_verifies_after_a_restart() {
+fn written_data_verifies_after_a_restart() {
     let site = Site::with_volume(32 * MIB);
     let daemon = site.start();
     fio(&site, "--rw=write --bs=64k --iodepth=4 --size=32m --do_verify=0 --end_fsync=1");
@@ -42,7 +42,7 @@ fn what_was_written_verifies_after_a_restart() {
 }
 
 #[test]
-fn a_volume_ten_times_the_memory_verifies() {
+fn volume_ten_times_the_memory_verifies() {
     let mut site = Site::with_volume(192 * MIB);
     site.memory = "20 MiB".to_owned();
     let daemon = site.start();

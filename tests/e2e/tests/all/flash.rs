@@ -93,7 +93,7 @@ fn stopped_dirty(site: &Site) {
 }
 
 #[test]
-fn a_stop_leaves_what_is_dirty_on_flash_and_the_next_start_has_it() {
+fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
     let site = two();
     let daemon = site.start();
     assert!(daemon.log().contains("made now: its devices were empty"), "{}", daemon.log());
@@ -122,7 +122,7 @@ fn a_stop_leaves_what_is_dirty_on_flash_and_the_next_start_has_it() {
 }
 
 #[test]
-fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are_served() {
+fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     let mut site = two();
     site.volume("other", 4 * MIB, "");
     stopped_dirty(&site);
@@ -143,7 +143,7 @@ fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are
 }
 
 #[test]
-fn a_device_that_is_lost_for_good_is_given_up_by_naming_the_other_one() {
+fn lost_device_is_dropped_by_configuring_the_other_alone() {
     let mut site = two();
     stopped_dirty(&site);
     fs::remove_file(path(&site, "f0")).expect("the file exists");
@@ -156,7 +156,7 @@ fn a_device_that_is_lost_for_good_is_given_up_by_naming_the_other_one() {
 }
 
 #[test]
-fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
+fn single_copy_forces_write_through_unless_allowed() {
     let mut site = two();
     stopped_dirty(&site);
     flash(&mut site, &["f1"], "allow_single_copy = true");
@@ -185,7 +185,7 @@ fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
 }
 
 #[test]
-fn one_device_is_not_used_unless_that_is_allowed() {
+fn single_device_is_unused_unless_allowed() {
     let mut site = slow(&["f0"], "");
     let daemon = site.start();
     let status = text_of(&daemon.try_command(&["status"]));
@@ -201,7 +201,7 @@ fn one_device_is_not_used_unless_that_is_allowed() {
 }
 
 #[test]
-fn devices_that_hold_something_else_are_left_alone() {
+fn devices_with_foreign_content_are_left_alone() {
     let site = two();
     fs::write(path(&site, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
     let daemon = site.start();
@@ -214,7 +214,7 @@ fn devices_that_hold_something_else_are_left_alone() {
 }
 
 #[test]
-fn a_loss_that_was_accepted_never_comes_back_over_newer_data() {
+fn accepted_loss_never_returns_over_newer_data() {
     let site = two();
     stopped_dirty(&site);
     for name in ["f0", "f1"] {
@@ -241,7 +241,7 @@ fn a_loss_that_was_accepted_never_comes_back_over_newer_data() {
 }
 
 #[test]
-fn a_volume_with_data_on_flash_stays_write_back_until_that_is_on_its_backing() {
+fn volume_with_data_on_flash_stays_write_back_until_destaged() {
     let site = two();
     stopped_dirty(&site);
     let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
@@ -260,7 +260,7 @@ fn a_volume_with_data_on_flash_stays_write_back_until_that_is_on_its_backing() {
 }
 
 #[test]
-fn a_flash_device_that_does_not_exist_is_named_with_what_to_do() {
+fn nonexistent_flash_device_is_named_with_a_remedy() {
     let mut site = two();
     site.tables = site.tables.replace("size = \"64 MiB\"", "");
     File::create(path(&site, "f0")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
@@ -328,7 +328,7 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
 }
 
 #[test]
-fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_flushed() {
+fn failed_and_missing_device_loses_no_flushed_write() {
     let mut random = Random::new(seed("flash_device_fails"));
     for round in 0..kill_rounds() {
         if !fails_and_is_missing(&mut random) {
@@ -339,7 +339,7 @@ fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_fl
 }
 
 #[test]
-fn with_both_devices_gone_a_stop_destages_everything_and_the_next_start_does_without_them() {
+fn stop_without_flash_devices_destages_everything() {
     let mut site = two();
     let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
     flash_on(&mut site, &[devices[0].path(), devices[1].path()]);
@@ -371,7 +371,7 @@ fn names(list: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn devices_come_and_go_under_load_and_the_list_of_them_holds_over_a_kill() {
+fn device_changes_under_load_survive_a_kill() {
     const BYTES: u64 = 16 * MIB;
     let mut site = Site::with_volume(BYTES);
     site.keep_in = "none".to_owned();
@@ -413,7 +413,7 @@ fn devices_come_and_go_under_load_and_the_list_of_them_holds_over_a_kill() {
 }
 
 #[test]
-fn a_device_in_the_place_of_one_that_failed_makes_a_volume_write_back_again() {
+fn replacement_device_restores_write_back() {
     let mut site = two();
     let Some(devices) = failing(&site, &["loop"]) else { return };
     let file = path(&site, "f1");
@@ -443,7 +443,7 @@ fn a_device_in_the_place_of_one_that_failed_makes_a_volume_write_back_again() {
 }
 
 #[test]
-fn a_third_device_takes_over_when_one_of_the_log_fails() {
+fn third_device_takes_over_from_a_failed_log_device() {
     let mut site = two();
     let Some(devices) = failing(&site, &["loop"]) else { return };
     let (second, third) = (path(&site, "f1"), path(&site, "f2"));
@@ -485,7 +485,7 @@ fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_dirty_is_checked_and_rescued_without_a_daemon_from_devices_that_are_damaged_or_missing() {
+fn offline_check_and_rescue_handle_damaged_devices() {
     let site = two();
     stopped_dirty(&site);
     let (whole, report) = offline(&site, &["check"], &["f0", "f1"]);

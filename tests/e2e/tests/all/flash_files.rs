@@ -37,7 +37,7 @@ fn sparse_flash_files_get_all_of_their_blocks() {
 }
 
 #[test]
-fn flash_file_that_its_file_system_cannot_hold_is_refused_before_a_write_fails() {
+fn oversized_flash_file_is_refused_before_a_write_fails() {
     let mut site = Site::with_volume(MIB);
     let place = site.folder.join("small");
     let Some(_small) = SmallDisk::of(&place, "48m") else { return };
@@ -62,7 +62,7 @@ fn flash_file_that_its_file_system_cannot_hold_is_refused_before_a_write_fails()
 }
 
 #[test]
-fn flush_on_one_copy_fails_until_the_state_directory_has_noted_that() {
+fn flush_on_one_copy_fails_until_the_state_records_it() {
     let mut site = Site::with_volume(16 * MIB);
     let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
     flash_on(&mut site, &[devices[0].path(), devices[1].path()]);

@@ -87,7 +87,7 @@ fn answered(guest: &Guest) -> u8 {
 }
 
 #[test]
-fn a_guest_whose_memory_is_shortened_loses_its_front_end_alone() {
+fn truncated_guest_memory_ends_only_its_front_end() {
     let mut all = Fixture::new();
     let memory = Memory::new(Guest::queue_bytes()).expect("memory");
     let more = Memory::new(LEN.into()).expect("memory");
@@ -120,7 +120,7 @@ fn a_guest_whose_memory_is_shortened_loses_its_front_end_alone() {
 }
 
 #[test]
-fn a_guest_whose_queues_are_gone_loses_its_front_end_alone() {
+fn truncated_guest_queues_end_only_their_front_end() {
     let mut all = Fixture::new();
     let (first, second) = (Guest::queue_bytes(), 2 * Guest::queue_bytes());
     let memory = Memory::new(second).expect("memory");
@@ -139,7 +139,7 @@ fn a_guest_whose_queues_are_gone_loses_its_front_end_alone() {
 }
 
 #[test]
-fn a_guest_whose_memory_lies_on_a_full_tmpfs_loses_its_front_end_alone() {
+fn full_tmpfs_under_guest_memory_ends_only_its_front_end() {
     let mut all = Fixture::new();
     let Some(tmpfs) = SmallDisk::of(&all.site.folder.join("shm"), "4m") else { return };
     let file = File::options().create_new(true).read(true).write(true).open(tmpfs.path().join("guest")).expect("room");
@@ -168,7 +168,7 @@ fn a_guest_whose_memory_lies_on_a_full_tmpfs_loses_its_front_end_alone() {
 }
 
 #[test]
-fn memory_on_a_file_system_that_hangs_is_refused_and_holds_up_nobody() {
+fn memory_on_a_hanging_file_system_is_refused_without_delay() {
     let mut all = Fixture::new();
     let Some(fuse) = Fuse::mount(&all.site.folder.join("fuse")) else { return };
     let file = File::options().create_new(true).read(true).write(true).open(fuse.path().join("guest")).expect("room");

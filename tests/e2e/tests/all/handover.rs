@@ -32,12 +32,13 @@ fn restarted(site: &Site, daemon: Daemon) -> Daemon {
 }
 
 /// Restarts the daemon under a verified load of four connections that cannot reconnect.
-fn fio_notices_no_restart(site: &Site) {
+fn verify_fio_over_restarts(site: &Site) {
     let mut daemon = site.start();
     let folder = site.folder.path().to_owned();
     let uri = format!("--uri={}", site.uri("v"));
     let load = std::thread::spawn(move || {
-        let args = "--name=v --ioengine=nbd --verify=crc32c --verify_fatal=1 --randseed=7 --rw=randrw --bsrange=4k-128k \
+        let args = "--name=v --ioengine=nbd --verify=crc32c --verify_fatal=1 --randseed=7 --rw=randrw \
+                    --bsrange=4k-128k \
                     --iodepth=8 --numjobs=4 --size=16m --offset_increment=16m --thread --verify_backlog=64 \
                     --serialize_overlap=1 --time_based --runtime=12";
         tool("fio").args(args).arg(uri).within(&folder).ok()
@@ -58,19 +59,19 @@ fn fio_notices_no_restart(site: &Site) {
 }
 
 #[test]
-fn fio_notices_no_restart_of_a_daemon_that_destages() {
-    fio_notices_no_restart(&managed());
+fn fio_survives_restarts_of_a_destaging_daemon() {
+    verify_fio_over_restarts(&managed());
 }
 
 #[test]
-fn fio_notices_no_restart_of_a_daemon_that_leaves_its_data_on_flash() {
+fn fio_survives_restarts_with_data_left_on_flash() {
     let mut site = managed();
     site.tables += FLASH;
-    fio_notices_no_restart(&site);
+    verify_fio_over_restarts(&site);
 }
 
 #[test]
-fn a_client_that_was_taken_over_sees_the_end_of_a_daemon_that_is_killed_and_is_handed_to_nobody_then() {
+fn handed_over_client_is_disconnected_by_a_kill() {
     let site = managed();
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
@@ -86,7 +87,7 @@ fn a_client_that_was_taken_over_sees_the_end_of_a_daemon_that_is_killed_and_is_h
 }
 
 #[test]
-fn a_client_of_a_daemon_that_is_ended_while_it_destages_is_hung_up_on() {
+fn client_is_disconnected_when_a_destaging_stop_is_aborted() {
     let mut site = managed();
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
@@ -109,7 +110,7 @@ fn a_client_of_a_daemon_that_is_ended_while_it_destages_is_hung_up_on() {
 }
 
 #[test]
-fn a_request_that_is_sent_while_no_daemon_runs_is_answered_by_the_next_and_a_stop_for_good_is_seen() {
+fn request_during_a_restart_is_answered_by_the_next_daemon() {
     let mut site = managed();
     site.volume("other", MIB, "");
     let daemon = site.start();
@@ -134,7 +135,7 @@ fn a_request_that_is_sent_while_no_daemon_runs_is_answered_by_the_next_and_a_sto
 }
 
 #[test]
-fn a_stop_by_command_hangs_up() {
+fn stop_by_command_disconnects_clients() {
     let site = managed();
     let mut daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");

@@ -47,7 +47,7 @@ fn goes_on(site: &Site, volume: &str) {
 }
 
 #[test]
-fn frozen_file_system_under_a_backing_holds_up_its_own_volume_alone() {
+fn frozen_backing_file_system_stalls_its_own_volume_only() {
     let mut site = Site::new();
     let Some(hangs) = file_system(&site, "a backing that hangs") else { return };
     let backing = hangs.join("sick.img");
@@ -76,7 +76,7 @@ fn frozen_file_system_under_a_backing_holds_up_its_own_volume_alone() {
 }
 
 #[test]
-fn frozen_file_system_under_a_mirror_takes_it_out_and_holds_up_no_volume() {
+fn frozen_flash_file_system_drops_its_copy_and_stalls_no_volume() {
     let mut site = Site::with_volume(64 * MIB);
     site.volume("w", 64 * MIB, "");
     site.keep_in = "none".to_owned();
@@ -98,7 +98,7 @@ fn frozen_file_system_under_a_mirror_takes_it_out_and_holds_up_no_volume() {
 }
 
 #[test]
-fn stop_beside_a_backing_that_hangs_ends_and_the_next_start_has_its_data() {
+fn stop_with_a_hung_backing_ends_and_next_start_has_its_data() {
     let mut site = Site::new();
     let Some(hangs) = file_system(&site, "a stop beside a backing that hangs") else { return };
     let backing = hangs.join("sick.img");

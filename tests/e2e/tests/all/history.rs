@@ -38,7 +38,7 @@ fn history_with(http: &Http, reads: u64) -> Value {
 }
 
 #[test]
-fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
+fn history_agrees_with_volume_counters_and_fio() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -101,7 +101,7 @@ fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
 }
 
 #[test]
-fn a_datastore_has_the_history_of_its_volumes_and_of_no_other() {
+fn datastore_history_covers_its_volumes_only() {
     let mut site = Site::new();
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
     for (name, lines) in [("a", "datastore = \"shelf\""), ("b", "datastore = \"shelf\""), ("c", "")] {
@@ -139,7 +139,7 @@ fn a_datastore_has_the_history_of_its_volumes_and_of_no_other() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_history_queries_are_refused_with_a_reason() {
     let site = site();
     let daemon = site.start();
     let http = Http::of(&daemon);
@@ -181,7 +181,7 @@ fn covered(http: &Http) -> ([u64; 2], u64) {
 }
 
 #[test]
-fn kills_while_it_is_written_leave_it_readable_and_lose_ten_seconds_at_most() {
+fn kill_loses_at_most_ten_seconds_of_history() {
     let site = site();
     let mut daemon = site.start();
     let mut random = e2e::random::Random::new(e2e::random::seed("history_kill"));
@@ -274,7 +274,7 @@ fn alert(daemon: &Daemon) -> Option<String> {
 }
 
 #[test]
-fn a_history_disk_that_is_full_or_read_only_costs_the_history_alone_and_is_told() {
+fn full_or_read_only_history_disk_raises_an_alert_only() {
     let site = site();
     let Some(disk) = SmallDisk::mount(&site.folder.join("state/history")) else { return };
     let filler = site.folder.join("state/history/filler");

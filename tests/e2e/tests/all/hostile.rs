@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const HALF_A_WRITE: &[u8] = b"\x25\x60\x95\x13\0\0\0\x01cookie!!\0\0\0\0\0\0\0\0\0\x10\0\0";
 
 #[test]
-fn two_hundred_clients_stalled_half_way_leave_a_healthy_one_alone() {
+fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
     let site = Site::with_volume(32 * MIB);
     let daemon = site.start();
     let mut stalled = Vec::new();
@@ -47,7 +47,7 @@ fn two_hundred_clients_stalled_half_way_leave_a_healthy_one_alone() {
 }
 
 #[test]
-fn nonsense_ends_its_own_connection_at_most() {
+fn garbage_ends_at_most_its_own_connection() {
     let site = Site::with_volume(4 * MIB);
     let mut daemon = site.start();
     let mut random = Random::new(11);

@@ -36,7 +36,7 @@ fn hanging() -> Option<(Site, Fuse, Daemon)> {
 }
 
 #[test]
-fn a_state_directory_that_hangs_stops_no_request_and_no_question() {
+fn hung_state_directory_stops_no_request_and_no_query() {
     let Some((site, fuse, mut daemon)) = hanging() else { return };
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     client.write(0, &[1; 4096]).expect("it is written");
@@ -76,7 +76,7 @@ fn state_patience() -> Duration {
 }
 
 #[test]
-fn a_state_directory_that_hangs_is_told_before_a_change_needs_it() {
+fn hung_state_directory_raises_an_alert_before_a_change() {
     let Some((_site, fuse, daemon)) = hanging() else { return };
     fuse.hang();
     wait_for("the alert", || alert(&daemon, "state-disk"));
@@ -86,7 +86,7 @@ fn a_state_directory_that_hangs_is_told_before_a_change_needs_it() {
 }
 
 #[test]
-fn a_stop_ends_although_the_state_directory_hangs() {
+fn stop_ends_with_a_hung_state_directory() {
     let Some((site, fuse, mut daemon)) = hanging() else { return };
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     client.write(0, &[5; 4096]).expect("it is written");
@@ -107,7 +107,7 @@ fn a_stop_ends_although_the_state_directory_hangs() {
 }
 
 #[test]
-fn a_second_signal_ends_a_daemon_whose_control_thread_stands_still() {
+fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
     let site = Site::with_volume(16 << 20);
     let mut daemon = site.start();
     let Some(held) = held::control(&daemon) else { return };
@@ -122,7 +122,7 @@ fn a_second_signal_ends_a_daemon_whose_control_thread_stands_still() {
 }
 
 #[test]
-fn the_control_socket_answers_where_all_descriptors_are_taken() {
+fn control_socket_answers_without_free_descriptors() {
     let mut site = Site::with_volume(16 << 20);
     let few = site.folder.join("few");
     std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");

@@ -34,7 +34,7 @@ fn backings(told: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_changes() {
+fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
     let folder = Folder::new();
     let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
     let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
@@ -98,7 +98,7 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
 /// A machine with its own kernel and udev: two blank NVMe drives, a blank disk, and a disk with a file system.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn in_a_guest_flash_is_told_from_disks_and_what_is_proposed_is_served() {
+fn guest_init_tells_flash_from_disks_and_serves_the_plan() {
     const GIB: u64 = 1 << 30;
     let folder = Folder::new();
     let file = |name: &str| {

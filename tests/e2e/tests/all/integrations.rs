@@ -19,7 +19,7 @@ fn packaging(file: &str) -> PathBuf {
 }
 
 #[test]
-fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
+fn proxmox_plug_in_passes_its_contract_on_a_running_daemon() {
     let folder = packaging("proxmox");
     // Proxmox's daemons run Perl with -T, and so does this test.
     let perl = || {
@@ -35,7 +35,7 @@ fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
 
 #[test]
 #[ignore = "installs a Debian root: `make torture`"]
-fn the_ansible_role_installs_and_configures_and_changes_nothing_when_run_again() {
+fn ansible_role_installs_and_second_run_changes_nothing() {
     let said = tool_within(SECONDS_INSTALLING, "packaging/ansible/t/idempotent")
         .env("HOTSET_BIN", binary())
         .within(&packaging(".."))
@@ -49,7 +49,7 @@ fn the_ansible_role_installs_and_configures_and_changes_nothing_when_run_again()
 }
 
 #[test]
-fn the_containers_profile_of_system_calls_is_enough_for_the_daemon_and_keeps_others_out() {
+fn container_seccomp_profile_suffices_and_blocks_other_calls() {
     let confined = packaging("container/t/confined");
     if !tool("/usr/bin/python3").args("-c").arg("import seccomp").output().status.success() {
         eprintln!("SKIPPED: the profile of system calls: apt-get install python3-seccomp");

@@ -56,7 +56,7 @@ fn count_to() -> u64 {
 }
 
 #[test]
-fn eight_sessions_that_count_by_compare_and_write_lose_no_increment() {
+fn compare_and_write_by_eight_sessions_loses_no_increment() {
     const SESSIONS: u32 = 8;
     let mut site = Site::with_volume(16 << 20);
     let address = site.target("");
@@ -103,7 +103,7 @@ fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64
 /// QEMU's initiator carries the load, made durable by SYNCHRONIZE CACHE; the tests' own initiator holds the
 /// reservation.
 #[test]
-fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_still_held() {
+fn kill_loses_no_synchronized_write_and_no_reservation() {
     const BYTES: u64 = 16 << 20;
     const KEY: u64 = 0xa1b2;
     const REGISTER: u8 = 0;
@@ -175,7 +175,7 @@ pub fn signal(process: u32, name: &str) {
 }
 
 #[test]
-fn pings_and_aborts_are_answered_while_the_backing_hangs() {
+fn hung_backing_leaves_pings_and_aborts_answered() {
     let mut site = Site::new();
     let backing = Nbdkit::start(&site.folder.join("slow"), "memory 16M");
     site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
@@ -242,7 +242,7 @@ fn units(session: &mut Initiator) -> Vec<u64> {
 }
 
 #[test]
-fn volumes_that_come_go_and_change_places_change_no_other_units_number_or_name() {
+fn reload_keeps_number_and_name_of_other_units() {
     let mut site = Site::new();
     for name in ["a", "b", "c"] {
         site.volume(name, 1 << 20, "");
@@ -308,7 +308,7 @@ fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_session() {
+fn extended_copy_equals_its_source_and_ends_with_its_session() {
     const BLOCKS: u64 = (16 << 20) / SECTOR as u64;
     let bytes = copy_bytes();
     let mut site = Site::with_volume(2 * bytes);
@@ -360,7 +360,7 @@ fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_se
 }
 
 #[test]
-fn an_initiator_sees_its_own_units_alone_and_a_lost_one_says_so_until_it_is_found() {
+fn initiator_sees_its_own_units_only_and_lost_unit_is_refused() {
     const ILLEGAL_REQUEST: u8 = 5;
     let mut site = Site::new();
     for (name, acl) in [("ours", format!("[\"{HOST}\"]")), ("theirs", "[\"iqn.2026-11.other:*\"]".to_owned())] {

@@ -74,7 +74,7 @@ fn is_allowed(suite: &str) -> bool {
 }
 
 #[test]
-fn every_test_of_libiscsi_passes_on_a_thin_unit_and_only_what_cannot_be_there_is_skipped() {
+fn libiscsi_suite_passes_with_expected_skips_only() {
     let mut site = Site::new();
     site.volume("plain", 1 << 30, "lun = 0");
     site.volume("checked", 1 << 30, "lun = 1");
@@ -109,7 +109,7 @@ fn every_test_of_libiscsi_passes_on_a_thin_unit_and_only_what_cannot_be_there_is
 }
 
 #[test]
-fn a_failure_and_a_skip_that_hides_one_are_noticed() {
+fn failures_and_unexpected_skips_are_noticed() {
     let said = "Suite: Read10\n  Test: Simple ...    [SKIPPED] READ10 is not implemented.\n\
                 Suite: Sanitize\n  Test: Reset ...    [SKIPPED] flag is not set.\npassed\n\
                 Run Summary:    Type  Total    Ran Passed Failed Inactive\n\

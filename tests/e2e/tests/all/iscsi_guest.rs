@@ -81,7 +81,7 @@ fn harden(guest: &mut Linux) {
 /// the connection, growth, the commands that hypervisors use, and a clean logout.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() {
+fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     let served = Served::new(1, true);
     let mut guest = served.guest();
     let relay = &served.relays[0];
@@ -110,7 +110,8 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     // A verified load through ten cuts.
     guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
     guest.begin(
-        "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
+        "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
+         --verify=crc32c \
          --verify_backlog=64 --time_based --runtime=90 --minimal",
     );
     let mut cut = 0;
@@ -140,7 +141,10 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
     guest.run("dd if=/dev/urandom of=/dev/sda bs=1M count=8 oflag=direct 2>/dev/null");
     guest.run("sg_xcopy if=/dev/sda of=/dev/sda count=8192 skip=0 seek=65536 bs=512 id_usage=disable");
     guest.run("cmp -n 4194304 /dev/sda /dev/sda 0 33554432");
-    guest.run("dd if=/dev/sda of=/tmp/old bs=512 count=1 iflag=direct 2>/dev/null; dd if=/dev/urandom of=/tmp/new bs=512 count=1 2>/dev/null");
+    guest.run(
+        "dd if=/dev/sda of=/tmp/old bs=512 count=1 iflag=direct 2>/dev/null; dd if=/dev/urandom of=/tmp/new \
+               bs=512 count=1 2>/dev/null",
+    );
     guest.run(
         "cat /tmp/old /tmp/new >/tmp/both; sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda",
     );
@@ -164,13 +168,14 @@ fn working(told: &str) -> usize {
 /// Two paths; the packets of one are dropped without notice to either end while a verified load runs.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
+fn load_on_two_paths_survives_loss_of_one() {
     let served = Served::new(2, false);
     let mut guest = served.guest();
     let ports: Vec<_> = served.relays.iter().map(Relay::port).collect();
     guest.run(
         "cat >/etc/multipath.conf <<'CONF'\ndefaults {\n user_friendly_names yes\n find_multipaths no\n no_path_retry 60\n \
-         polling_interval 2\n}\nblacklist {\n devnode \"^vd\"\n}\nCONF\nmodprobe dm_multipath; modprobe dm_round_robin; multipathd",
+         polling_interval 2\n}\nblacklist {\n devnode \"^vd\"\n}\nCONF\nmodprobe dm_multipath; modprobe \
+         dm_round_robin; multipathd",
     );
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", ports[0]));
     guest.run(&format!(
@@ -181,7 +186,8 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     assert_eq!(working(&paths), 2, "{paths}");
 
     guest.begin(
-        "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
+        "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio \
+         --iodepth=8 \
          --verify=crc32c --verify_backlog=64 --time_based --runtime=90 --minimal",
     );
     std::thread::sleep(Duration::from_secs(10));
@@ -195,7 +201,8 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
     guest.run("iptables-legacy -F");
     let both = guest.run(
-        "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; done; multipath -ll",
+        "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; \
+         done; multipath -ll",
     );
     assert_eq!(working(&both), 2, "{both}");
     guest.run(&format!("multipath -F; iscsiadm -m node -T {TARGET} --logout"));
@@ -206,7 +213,7 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
 /// printed; a hang of a minute has to be a pause and nothing else.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
+fn hung_backing_is_a_pause_for_a_linux_host() {
     const A_PAUSE_SECONDS: u64 = 60;
     let mut site = Site::new();
     let backing = Nbdkit::start(&site.folder.join("slow"), "memory 64M");
@@ -216,7 +223,8 @@ fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
     guest.begin(
-        "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
+        "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
+         --verify=crc32c \
          --verify_backlog=64 --loops=1000 --time_based --runtime=20 --minimal",
     );
     std::thread::sleep(Duration::from_secs(5));
@@ -233,7 +241,10 @@ fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
     let pings = kernel.lines().filter(|line| line.contains("ping timeout")).count();
     assert_eq!(pings, 0, "a ping was not answered in time");
     // The disk is usable again.
-    guest.run("for i in $(seq 100); do dd if=/dev/sda of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null && exit 0; sleep 1; done; exit 1");
+    guest.run(
+        "for i in $(seq 100); do dd if=/dev/sda of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null && exit 0; \
+               sleep 1; done; exit 1",
+    );
     guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
     served.daemon.stop();
 }

@@ -44,7 +44,7 @@ fn dirty_bytes(http: &Http) -> u64 {
 }
 
 #[test]
-fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
+fn flush_without_waiting_is_a_job_until_done() {
     let site = site();
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
@@ -77,7 +77,7 @@ fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
 }
 
 #[test]
-fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
+fn cancelled_flush_answers_its_waiting_client() {
     let site = site();
     let daemon = site.start();
     let (http, operate, read) = (Http::of(&daemon), token(&daemon, "operate"), token(&daemon, "read"));
@@ -114,7 +114,7 @@ fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
 }
 
 #[test]
-fn flushes_under_way_are_bounded_and_whoever_begins_one_more_is_told_what_to_do() {
+fn flush_beyond_the_limit_is_refused_with_advice() {
     let site = site();
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
@@ -133,7 +133,7 @@ fn flushes_under_way_are_bounded_and_whoever_begins_one_more_is_told_what_to_do(
 }
 
 #[test]
-fn that_a_flush_failed_which_nobody_waited_for_is_told_to_who_began_it() {
+fn failed_flush_without_waiting_is_reported_to_its_actor() {
     let mut site = Site::new();
     site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
     let device = match LoopDevice::attach(&site.folder.join("device.img"), 48 << 20, 512) {

@@ -105,17 +105,17 @@ fn kill_again_and_again(site: &Site, seed: u64, meanwhile: Meanwhile) {
 }
 
 #[test]
-fn case_2_kill_anywhere_loses_nothing_flushed_and_leaves_nothing_foreign_or_torn() {
+fn case_2_kill_loses_no_flushed_write_and_tears_no_block() {
     kill_again_and_again(&site(), seed("kill"), nothing);
 }
 
 #[test]
-fn case_2_kill_anywhere_with_the_flash_log_loses_nothing_flushed() {
+fn case_2_kill_with_the_flash_log_loses_no_flushed_write() {
     kill_again_and_again(&site_with_flash(), seed("kill_flash"), nothing);
 }
 
 #[test]
-fn kills_and_a_mirror_of_the_flash_log_that_is_overwritten_lose_nothing_flushed() {
+fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
     kill_again_and_again(&site_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
@@ -139,7 +139,7 @@ fn survives(sabotage: Option<&'static str>) -> bool {
 /// Only builds with assertions have sabotage.
 #[cfg(debug_assertions)]
 #[test]
-fn a_flush_that_is_acknowledged_before_the_log_has_it_is_caught() {
+fn flush_acknowledged_before_the_log_write_is_caught() {
     assert!(survives(None));
     assert!(!survives(Some("ack-before-log")));
 }

@@ -51,7 +51,7 @@ fn kinds() -> [(&'static str, String, String); 2] {
 }
 
 #[test]
-fn the_disks_for_libvirt_are_such_as_its_schemas_describe() {
+fn libvirt_disks_match_its_schemas() {
     let folder = Folder::new();
     let file = folder.join("domain.xml");
     let validate = || tool("virt-xml-validate").arg(&file).arg("domain");

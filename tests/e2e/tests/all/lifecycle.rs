@@ -19,7 +19,7 @@ fn thief_of(site: &Site) -> Site {
 }
 
 #[test]
-fn two_daemons_on_one_backing_are_refused() {
+fn second_daemon_on_a_backing_is_refused() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
     let thief = thief_of(&site);
@@ -33,7 +33,7 @@ fn two_daemons_on_one_backing_are_refused() {
 }
 
 #[test]
-fn two_daemons_on_one_state_directory_are_refused() {
+fn second_daemon_on_a_state_directory_is_refused() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
     let mut second = Daemon::launch(&site);
@@ -44,7 +44,7 @@ fn two_daemons_on_one_state_directory_are_refused() {
 }
 
 #[test]
-fn a_start_waits_for_a_predecessor_whose_last_requests_are_under_way() {
+fn start_waits_for_a_predecessor_with_requests_under_way() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
     // A stopped process holds its backing like a killed one whose last request is not yet done.
@@ -60,7 +60,7 @@ fn a_start_waits_for_a_predecessor_whose_last_requests_are_under_way() {
 }
 
 #[test]
-fn a_stop_brings_everything_to_the_backing() {
+fn stop_destages_all_data() {
     let site = Site::with_volume(16 * MIB);
     let mut daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
@@ -101,7 +101,7 @@ fn volume_flush_leaves_the_backing_complete_while_serving() {
 }
 
 #[test]
-fn a_second_sigterm_ends_a_slow_drain_and_keeps_what_was_flushed() {
+fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
     let mut site = Site::new();
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
@@ -145,7 +145,7 @@ fn sighup_brings_a_new_volume_and_keeps_the_connections() {
 }
 
 #[test]
-fn sighup_names_what_needs_a_restart_and_refuses_a_broken_file() {
+fn sighup_names_keys_that_need_a_restart_and_refuses_a_bad_file() {
     let mut site = Site::with_volume(4 * MIB);
     let daemon = site.start();
     site.memory = "80 MiB".to_owned();
@@ -184,7 +184,7 @@ fn status_and_the_volumes_are_shown_as_text_and_as_json() {
 }
 
 #[test]
-fn a_command_without_a_daemon_says_so() {
+fn command_without_a_daemon_reports_it() {
     let site = Site::with_volume(4 * MIB);
     let daemon = site.start();
     let socket = site.folder.join("nobody.sock");

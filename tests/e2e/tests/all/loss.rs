@@ -50,7 +50,7 @@ fn memory_outlives_a_killed_daemon_for_nbd_clients_by_default() {
 }
 
 #[test]
-fn the_first_flush_of_each_nbd_client_after_a_loss_fails_once() {
+fn first_flush_of_each_nbd_client_after_a_loss_fails_once() {
     let site = forgetful();
     write_and_kill(&site, site.start());
     let daemon = site.start();
@@ -91,7 +91,7 @@ fn no_flush_fails_where_writes_are_not_deferred() {
 }
 
 #[test]
-fn after_a_start_of_the_machine_its_own_clients_are_new() {
+fn local_clients_are_new_after_a_boot() {
     let mut site = forgetful();
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
     site.listen.push(format!("tcp:{port}"));
@@ -112,7 +112,7 @@ fn after_a_start_of_the_machine_its_own_clients_are_new() {
 }
 
 #[test]
-fn the_first_synchronize_cache_of_each_initiator_after_a_loss_fails_once() {
+fn first_synchronize_cache_after_a_loss_fails_once() {
     let mut site = Site::new();
     site.keep_in = "none".to_owned();
     site.volume("v", 4 * MIB, "lun = 0");

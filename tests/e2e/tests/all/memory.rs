@@ -150,7 +150,8 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     });
     let peak_kib = status_kib(&daemon, "VmHWM");
     println!(
-        "{requests} requests and {} MiB of {CLIENTS} clients in {:?}: at most {} MiB resident, configured {memory_mib} MiB",
+        "{requests} requests and {} MiB of {CLIENTS} clients in {:?}: at most {} MiB resident, configured \
+         {memory_mib} MiB",
         moved / MIB,
         began.elapsed(),
         peak_kib / 1024
@@ -160,7 +161,7 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
 }
 
 #[test]
-fn memory_stays_inside_its_bound_with_64_clients_on_a_volume_ten_times_as_large() {
+fn memory_stays_bounded_with_64_clients_on_a_large_volume() {
     let peak_kib = peak_kib(CONFIGURED_MIB, requests());
     assert!(peak_kib / 1024 > CONFIGURED_MIB / 2, "{peak_kib} KiB: the memory was never used");
     assert!(
@@ -170,7 +171,7 @@ fn memory_stays_inside_its_bound_with_64_clients_on_a_volume_ten_times_as_large(
 }
 
 #[test]
-fn a_daemon_that_takes_more_memory_than_it_should_is_noticed() {
+fn daemon_above_the_memory_bound_is_noticed() {
     let peak_kib = peak_kib(4 * CONFIGURED_MIB, REQUESTS);
     assert!(peak_kib > BOUND_KIB, "{peak_kib} KiB resident of four times as much as the bound is made for");
 }

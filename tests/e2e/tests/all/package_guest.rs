@@ -22,11 +22,14 @@ const FILL_MIB: u64 = 64;
 const SLOW_BYTES: u64 = 128 << 10;
 /// Load for a minute and a half on a file of a file system, an open device that is not mounted, and a client that never
 /// reconnects.
-const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_backlog=64 \
-                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw \
+const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c \
+                    --verify_backlog=64 \
+                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open \
+                    --filename=/dev/hotset/raw \
                     --name=direct --ioengine=nbd --uri=nbd+unix:///direct?socket=/run/hotset/nbd.sock";
 /// Reads the same scattered places each time: data read as a stream is not admitted to flash.
-const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
+const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 \
+                        --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
 
 const CONFIG: &str = r#"
@@ -95,7 +98,7 @@ fn refused(guest: &mut Linux, how: &str) -> String {
 
 #[test]
 #[ignore = "needs a guest kernel and a Debian root: make torture"]
-fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_gets_rid_of_it() {
+fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     let folder = Folder::new();
     let (older, newer) = (package(&folder.join("packages"), "0.0.1-1"), package(&folder.join("packages"), "9.9.9-1"));
     let drive = |name: &str, mib: u64| {
@@ -121,12 +124,16 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
     );
     guest.run(
-        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda /dev/sdb /dev/sdc; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
+        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda /dev/sdb /dev/sdc; do cmp -n $(blockdev --getsize64 $disk) \
+         $disk /dev/zero; done",
     );
     guest.run("[ -z \"$(cat /sys/block/nbd*/backend 2>/dev/null)\" ]");
 
     // A file system on an attached volume, mounted at every boot.
-    guest.run(&format!("cat >/etc/hotset/hotset.toml <<'TOML'{CONFIG}TOML\nhotset check-config /etc/hotset/hotset.toml; systemctl restart hotset"));
+    guest.run(&format!(
+        "cat >/etc/hotset/hotset.toml <<'TOML'{CONFIG}TOML\nhotset check-config \
+                        /etc/hotset/hotset.toml; systemctl restart hotset"
+    ));
     guest.run("hotset attach web01; hotset attach raw; mkfs.ext4 -q /dev/hotset/web01; mkdir /data");
     guest.run(
         "echo '/dev/hotset/web01 /data ext4 _netdev,nofail 0 2' >>/etc/fstab; systemctl daemon-reload; mount /data",
@@ -150,7 +157,10 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         guest.run("systemctl list-jobs; systemd-analyze critical-chain --no-pager hotset.service data.mount || true")
     );
     println!("{}", guest.run("journalctl -b -1 --no-pager -u hotset -u 'hotset-attach@*' -u data.mount | tail -n 25"));
-    guest.run("findmnt --noheadings --output SOURCE,TARGET /data || { systemctl status data.mount hotset hotset-attach@web01; exit 1; }");
+    guest.run(
+        "findmnt --noheadings --output SOURCE,TARGET /data || \
+               { systemctl status data.mount hotset hotset-attach@web01; exit 1; }",
+    );
     let read = |shown: &Value| {
         let count = |key: &str| shown[key].as_u64().expect("a number");
         (count("flash_hits"), count("memory_hits") + count("flash_hits") + count("partial_hits") + count("misses"))
@@ -205,6 +215,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
 
     // The disk now holds the complete data.
     guest.run(
-        "disk=/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2; fsck.ext4 -fn $disk; mount -o ro $disk /data; sha256sum -c /opt/sum; umount /data",
+        "disk=/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2; fsck.ext4 -fn $disk; mount -o ro $disk /data; sha256sum -c \
+         /opt/sum; umount /data",
     );
 }

@@ -153,7 +153,7 @@ fn case_3_a_flushed_write_survives_a_power_cut_of_the_backing() {
 }
 
 #[test]
-fn a_daemon_that_does_not_flush_its_backing_is_caught_by_the_same_cut() {
+fn daemon_that_skips_backing_flushes_is_caught() {
     let mut site = Site::new();
     site.sabotage = Some("flush-early");
     let faults = backing_rounds(&mut site, 8, seed("powercut"));
@@ -166,28 +166,28 @@ fn rounds() -> u64 {
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_daemon_that_does_not_flush_its_backing_is_caught_in_the_guest() {
+fn daemon_that_skips_backing_flushes_is_caught_in_the_guest() {
     let faults = guest_rounds(false, Some("flush-early"), 8, seed("powercut"));
     assert!(faults.iter().any(|fault| fault.contains("was flushed")), "{faults:?}");
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
-fn case_3_a_flushed_write_survives_a_power_cut_of_the_whole_machine() {
+fn case_3_flushed_write_survives_a_power_cut_of_the_machine() {
     let faults = guest_rounds(false, None, rounds(), seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
-fn case_3_a_flushed_write_survives_a_power_cut_of_a_machine_with_flash() {
+fn case_3_flushed_write_survives_a_power_cut_with_flash() {
     let faults = guest_rounds(true, None, rounds(), seed("powercut_flash"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
-fn a_daemon_that_does_not_flush_its_flash_devices_is_caught_in_the_guest() {
+fn daemon_that_skips_flash_flushes_is_caught_in_the_guest() {
     let faults = guest_rounds(true, Some("flash-skip-flush"), 8, seed("powercut_flash"));
     println!("{faults:?}");
     assert!(!faults.is_empty(), "no check found a fault");

@@ -146,7 +146,7 @@ fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
 }
 
 #[test]
-fn the_dashboard_shows_something_and_the_rules_hold_on_a_real_prometheus() {
+fn dashboard_and_rules_work_on_a_real_prometheus() {
     let Some(tools) = tools() else { return };
     let mut site = Site::new();
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
@@ -205,7 +205,7 @@ fn the_dashboard_shows_something_and_the_rules_hold_on_a_real_prometheus() {
 }
 
 #[test]
-fn the_rules_pass_their_own_tests_and_those_can_fail() {
+fn rules_pass_their_tests_and_broken_rules_fail_them() {
     let Some(tools) = tools() else { return };
     let names = ["hotset.rules.yml", "hotset.alerts.yml", "hotset.test.yml"];
     let folder = Folder::new();

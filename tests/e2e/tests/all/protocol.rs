@@ -38,7 +38,7 @@ assert list(seen.values()) == [65536], seen
 }
 
 #[test]
-fn block_status_speaks_of_the_newest_content() {
+fn block_status_reports_the_newest_content() {
     let site = Site::with_volume(16 * MIB);
     let _daemon = site.start();
     nbdsh(
@@ -121,7 +121,7 @@ if h.can_fast_zero():
 }
 
 #[test]
-fn a_flush_on_one_connection_covers_what_another_was_answered() {
+fn flush_covers_acknowledged_writes_of_other_connections() {
     let site = Site::with_volume(16 * MIB);
     let daemon = site.start();
     nbdsh(
@@ -171,7 +171,7 @@ assert hashlib.md5(h.pread(len(data), 4096)).digest() == hashlib.md5(data).diges
 }
 
 #[test]
-fn requests_that_cannot_be_done_fail_and_the_connection_lives() {
+fn invalid_requests_fail_and_the_connection_stays() {
     let mut site = Site::with_volume(16 * MIB);
     site.volume("fixed", MIB, "read_only = true");
     let _daemon = site.start();

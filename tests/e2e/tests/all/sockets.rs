@@ -28,7 +28,7 @@ fn connects(site: &Site, user: u32, group: u32) -> bool {
 }
 
 #[test]
-fn the_group_that_may_ask_the_daemon_may_not_write_volumes() {
+fn control_group_may_not_write_volumes() {
     if !is_root() {
         return println!("SKIPPED: only root becomes other users");
     }
@@ -58,7 +58,7 @@ fn the_group_that_may_ask_the_daemon_may_not_write_volumes() {
 }
 
 #[test]
-fn secrets_that_others_can_read_are_told() {
+fn readable_secrets_are_reported() {
     let mut site = Site::with_volume(1 << 20);
     let secret = site.folder.join("chap.secret");
     fs::write(&secret, "0123456789abcd").expect("the folder can be written");

@@ -51,7 +51,7 @@ fn state_of(daemon: &Daemon, volume: &str) -> Value {
 }
 
 #[test]
-fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
+fn start_that_cannot_record_its_volumes_serves_none() {
     let mut site = Site::new();
     ["a", "b"].iter().for_each(|name| site.volume(name, 4 * MIB, ""));
     // The location of memory would be recorded, too.
@@ -79,7 +79,7 @@ fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_noted_costs_those_that_are_served_nothing() {
+fn unrecordable_volume_does_not_affect_served_volumes() {
     let mut site = Site::with_volume(4 * MIB);
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -104,7 +104,7 @@ fn a_volume_that_cannot_be_noted_costs_those_that_are_served_nothing() {
 }
 
 #[test]
-fn of_two_names_on_one_backing_in_one_start_the_first_has_it() {
+fn first_of_two_volumes_on_one_backing_is_served() {
     let mut site = Site::new();
     let (first, second) = (site.backing("a"), site.backing("b"));
     File::create(&first).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
@@ -152,7 +152,7 @@ fn find_everything(site: &Site) {
 }
 
 #[test]
-fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
+fn unrecorded_stop_leaves_the_backing_complete() {
     let mut site = Site::with_volume(4 * MIB);
     // Memory that outlives the daemon would prove that no write was lost.
     site.keep_in = "none".to_owned();
@@ -163,7 +163,7 @@ fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
 }
 
 #[test]
-fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
+fn unrecorded_stop_keeps_dirty_data_in_the_flash_log() {
     let mut site = Site::with_volume(4 * MIB);
     site.keep_in = "none".to_owned();
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
@@ -192,7 +192,7 @@ fn fill(disk: &Path) {
 }
 
 #[test]
-fn a_full_state_disk_stops_neither_a_stop_nor_a_start() {
+fn full_state_disk_allows_stop_and_start() {
     let mut site = Site::with_volume(4 * MIB);
     let state = site.folder.join("state");
     fs::create_dir(&state).expect("the folder can be written");

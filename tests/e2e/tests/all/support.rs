@@ -43,7 +43,7 @@ fn json(files: &BTreeMap<String, String>, name: &str) -> Value {
 }
 
 #[test]
-fn a_running_daemon_tells_everything_but_secrets() {
+fn support_archive_of_a_running_daemon_has_no_secrets() {
     let site = site();
     let daemon = site.start();
     let token = daemon.command(&["token", "create", "deploy", "--role", "read"]).trim().to_owned();
@@ -86,7 +86,7 @@ fn a_running_daemon_tells_everything_but_secrets() {
 }
 
 #[test]
-fn without_a_daemon_files_and_the_machine_tell_what_they_can_and_the_rest_is_named() {
+fn support_archive_without_a_daemon_names_missing_parts() {
     let site = site();
     site.start().stop();
     let archive = site.folder.join("support.tar.gz");

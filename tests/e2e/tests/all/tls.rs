@@ -41,7 +41,7 @@ fn encrypted(site: &Site, port: u16, authority: &str) -> String {
 }
 
 #[test]
-fn a_client_that_knows_the_authority_talks_encrypted_and_others_are_refused() {
+fn client_without_the_authority_is_refused() {
     let (site, port) = site("required");
     let daemon = site.start();
     let script = format!(
@@ -79,7 +79,7 @@ fn a_large_image_survives_encryption() {
 }
 
 #[test]
-fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_clients_that_are_connected_stay() {
+fn reload_takes_over_a_changed_nbd_certificate() {
     let (mut site, port) = site("required");
     let (first, second) = (Certificate::new("first"), Certificate::new("second"));
     for (name, certificate) in [("first", &first), ("second", &second)] {

@@ -22,7 +22,8 @@ fn site() -> Site {
     let mut site = Site::with_volume(4 * MIB);
     let folder = site.folder.path().display();
     site.tables = format!(
-        "[api]\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n"
+        "[api]\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \
+         \"{folder}/server.key\"\n"
     );
     site
 }
@@ -45,7 +46,7 @@ fn reload(daemon: &Daemon, word: &str) -> String {
 }
 
 #[test]
-fn who_trusts_the_certificate_is_served_and_nobody_else_learns_anything() {
+fn only_clients_that_trust_the_certificate_are_served() {
     let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
     let site = site_with(&certificate);
     let daemon = site.start();
@@ -65,7 +66,7 @@ fn who_trusts_the_certificate_is_served_and_nobody_else_learns_anything() {
 }
 
 #[test]
-fn a_session_under_tls_is_never_sent_without_and_pages_without_may_nothing() {
+fn tls_session_cookie_is_never_sent_in_the_clear() {
     let certificate = Certificate::new("ours");
     let site = site_with(&certificate);
     let daemon = site.start();
@@ -94,7 +95,7 @@ fn a_session_under_tls_is_never_sent_without_and_pages_without_may_nothing() {
 }
 
 #[test]
-fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_one_that_is_wrong_is_not() {
+fn reload_takes_over_valid_api_certificates_only() {
     let (first, second, third) = (Certificate::new("first"), Certificate::new("second"), Certificate::new("third"));
     let site = site_with(&first);
     let daemon = site.start();
@@ -136,7 +137,7 @@ fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_one_that_is_
 }
 
 #[test]
-fn files_that_are_wrong_at_the_start_cost_the_interface_alone_until_they_are_right() {
+fn bad_tls_files_at_start_disable_the_interface_only() {
     let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
     let site = site();
     let daemon = site.start();
@@ -157,7 +158,7 @@ fn files_that_are_wrong_at_the_start_cost_the_interface_alone_until_they_are_rig
 }
 
 #[test]
-fn a_certificate_without_a_key_is_a_mistake_and_never_plain_http() {
+fn certificate_without_a_key_is_refused() {
     let site = site();
     for (key, missing) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
         let kept = |line: &&str| !line.starts_with(missing);
@@ -171,7 +172,7 @@ fn a_certificate_without_a_key_is_a_mistake_and_never_plain_http() {
 }
 
 #[test]
-fn who_never_ends_a_handshake_is_hung_up_on_and_keeps_nobody_out_for_good() {
+fn unfinished_handshakes_time_out() {
     let certificate = Certificate::new("ours");
     let site = site_with(&certificate);
     let daemon = site.start();
@@ -189,7 +190,7 @@ fn who_never_ends_a_handshake_is_hung_up_on_and_keeps_nobody_out_for_good() {
 }
 
 #[test]
-fn a_certificate_that_ends_soon_is_told_before_it_does_and_no_longer_when_another_is_in_its_place() {
+fn expiring_certificate_raises_an_alert_until_replaced() {
     const DAY: Duration = Duration::from_secs(86_400);
     let soon = Certificate::that_ends("soon", 10 * DAY, false);
     let mut site = site_with(&soon);

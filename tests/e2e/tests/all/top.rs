@@ -23,7 +23,7 @@ fn read(endpoint: &Endpoint, stop: &AtomicBool) {
 }
 
 #[test]
-fn it_shows_the_load_at_any_size_and_over_a_restart_and_gives_the_terminal_back() {
+fn top_shows_load_over_a_restart_and_restores_the_terminal() {
     let mut site = Site::new();
     site.volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
     site.volume("idle", 4 * MIB, "policy = \"write-through\"");

@@ -59,7 +59,7 @@ fn requests(trace: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_recorded_trace_has_what_fio_asked_and_nothing_else() {
+fn recorded_trace_equals_the_requests_of_fio() {
     let site = Site::with_volume(64 * MIB);
     let daemon = site.start();
     let [recorded, hidden, logged] =
@@ -68,7 +68,8 @@ fn a_recorded_trace_has_what_fio_asked_and_nothing_else() {
     let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
     assert!(text_of(&second).contains("is being recorded already"), "{}", text_of(&second));
     let uri = format!("--uri={}", site.uri("v"));
-    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 --size=64m --io_size=96m";
+    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 \
+                --size=64m --io_size=96m";
     let log = format!("--write_iolog={}", logged.display());
     tool("fio").args(load).arg(&uri).arg(&log).within(site.folder.path()).ok();
     let said = recorder.interrupt();
@@ -102,7 +103,7 @@ fn hit_ratio(counts: &serde_json::Value) -> f64 {
 }
 
 #[test]
-fn a_recorded_trace_replays_to_the_hit_ratio_that_the_volume_had() {
+fn recorded_trace_replays_to_the_live_hit_ratio() {
     let mut site = Site::new();
     site.memory = "32 MiB".to_owned();
     site.volume("v", 256 * MIB, "");
@@ -110,7 +111,8 @@ fn a_recorded_trace_replays_to_the_hit_ratio_that_the_volume_had() {
     let recorded = site.folder.join("recorded.hotset");
     let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
     let uri = format!("--uri={}", site.uri("v"));
-    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --rwmixread=80 --bs=4k --random_distribution=zipf:0.9 --iodepth=8 --size=256m --io_size=160m";
+    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --rwmixread=80 --bs=4k \
+                --random_distribution=zipf:0.9 --iodepth=8 --size=256m --io_size=160m";
     tool("fio").args(load).arg(&uri).within(site.folder.path()).ok();
     recorder.interrupt();
     let shown: serde_json::Value =

@@ -16,7 +16,7 @@ use e2e::refusal::{flash_refusal, rebuild, show, volume_refusal};
 use e2e::site::Site;
 
 #[test]
-fn a_device_left_behind_is_refused_whatever_was_used_since() {
+fn device_left_behind_is_refused() {
     let mut site = on_slow_disks(&["a0", "a1"], "");
     let daemon = site.start();
     write(&site, 1);
@@ -73,7 +73,7 @@ fn a_copy_taken_while_the_daemon_ran_is_refused_after_its_stop() {
 }
 
 #[test]
-fn a_lost_state_directory_refuses_and_is_made_anew_from_the_devices() {
+fn lost_state_directory_is_rebuilt_from_the_devices() {
     let site = on_slow_disks(&DEVICES, "");
     let daemon = site.start();
     write(&site, 1);
@@ -115,7 +115,7 @@ fn an_older_state_directory_is_recognised_at_every_start() {
 }
 
 #[test]
-fn a_damaged_state_file_says_how_to_make_it_anew_and_never_to_delete_it() {
+fn damaged_state_file_names_the_rebuild_command() {
     let site = on_slow_disks(&DEVICES, "");
     let daemon = site.start();
     write(&site, 1);
@@ -138,7 +138,7 @@ fn a_damaged_state_file_says_how_to_make_it_anew_and_never_to_delete_it() {
 }
 
 #[test]
-fn pages_of_a_store_that_was_away_while_its_volume_was_written_are_dropped() {
+fn pages_of_a_store_missing_during_writes_are_dropped() {
     let mut site = Site::new();
     site.volume("v", VOLUME_BYTES, "policy = \"write-through\"");
     set_flash(&mut site, &DEVICES, "");
@@ -185,7 +185,7 @@ fn a_volume_added_under_a_removed_name_keeps_it_over_a_restart() {
 }
 
 #[test]
-fn a_device_known_by_its_number_alone_has_to_prove_itself() {
+fn device_known_by_number_only_needs_proof() {
     let mut site = Site::new();
     let made = LoopDevice::attach(&path(&site, "a.img"), VOLUME_BYTES, 512);
     let disk = match made {

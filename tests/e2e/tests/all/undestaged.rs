@@ -72,7 +72,7 @@ fn a_daemon_that_is_stopping_is_not_complete() {
 }
 
 #[test]
-fn the_socket_is_enough_to_find_the_state_directory() {
+fn state_directory_is_found_from_the_socket() {
     let site = site_with_flash();
     let daemon = site.start();
     let client = write(&site);
@@ -91,7 +91,7 @@ fn the_socket_is_enough_to_find_the_state_directory() {
 }
 
 #[test]
-fn another_daemon_proves_nothing_of_a_state_directory() {
+fn other_daemon_does_not_vouch_for_a_state_directory() {
     let (held, other) = (site_with_flash(), Site::with_volume(MIB));
     let (first, second) = (held.start(), other.start());
     let state = held.folder.join("state").display().to_string();
@@ -104,7 +104,7 @@ fn another_daemon_proves_nothing_of_a_state_directory() {
 }
 
 #[test]
-fn a_daemon_that_says_nothing_is_not_complete() {
+fn silent_daemon_is_not_complete() {
     let site = site_with_flash();
     let daemon = site.start();
     daemon.signal("STOP");

@@ -1,4 +1,5 @@
-//! vhost-user-blk with a driver of the tests' own: what a guest may ask, what a hostile one may do, and restarts with requests under way.
+//! vhost-user-blk with the tests' own driver: permitted requests, hostile drivers, and restarts with requests under
+//! way.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +57,7 @@ impl Guest {
         Guest::on(memory, socket, queues, features)
     }
 
-    /// One whose queues lie at the beginning of its memory.
+    /// A guest whose queues lie at the beginning of its memory.
     pub fn on(memory: Memory, socket: &Path, queues: usize, features: u64) -> Guest {
         let each = Guest::queue_bytes();
         let event_idx = features & feature::EVENT_IDX != 0;
@@ -69,7 +70,7 @@ impl Guest {
         guest
     }
 
-    /// Starts all queues; `kept` is what an earlier daemon had under way.
+    /// Starts all queues; `kept` holds the requests in flight of an earlier daemon.
     pub fn start(&mut self, kept: Option<&Inflight>) {
         if let Some(kept) = kept {
             self.front_end.set_inflight(kept).expect("taken");
@@ -85,7 +86,7 @@ impl Guest {
         guest
     }
 
-    /// Asks and waits: the status, and the data of what was read.
+    /// Sends a request and waits for it: returns the status, and the data of a read.
     pub fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
         let head = self.queues[queue].ask(request).expect("room for a request");
         let done = self.queues[queue].wait(PATIENCE).expect("an answer");
@@ -110,7 +111,7 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
+fn every_permitted_guest_request_is_served() {
     let site = site("");
     let daemon = site.start();
     for features in
@@ -133,7 +134,7 @@ fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
         assert_eq!(guest.ask(0, &Request::Discard(BYTES, 512)).0, 1);
         assert_eq!(guest.ask(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
     }
-    // Who has no right to a socket is kept from it by the socket, whoever has it is not by the directory.
+    // Access is decided by the socket's permissions, not by the directory's.
     let directory = site.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
     assert_eq!(directory.permissions().mode() & 0o777, 0o755);
     let mut front_end = connect(&site.vhost_user_socket("v"), ALL);
@@ -143,7 +144,7 @@ fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
     front_end.set_config(32, 0).expect("settable");
     assert_eq!(front_end.config(60).expect("told")[32], 0);
     assert!(front_end.set_config(0, 0).is_err());
-    // Bytes that other clients see are the same ones.
+    // Other clients see the same content.
     drop(front_end);
     daemon.stop();
     let mut file = std::fs::File::open(site.backing("v")).expect("the backing is there");
@@ -154,7 +155,7 @@ fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
 }
 
 #[test]
-fn a_full_queue_of_requests_ends_in_any_order_and_each_of_them_once() {
+fn full_queue_completes_each_request_once() {
     let site = site("");
     let daemon = site.start();
     let mut guest = Guest::started(&site, 2, ALL);
@@ -163,7 +164,7 @@ fn a_full_queue_of_requests_ends_in_any_order_and_each_of_them_once() {
     for round in 1..200_u64 {
         let mut asked = Vec::new();
         for queue in 0..2 {
-            // Each queue has blocks of its own: what two requests do to one block at once is for nobody to say.
+            // Each queue has its own blocks: the order of two requests on one block at once is not defined.
             let mut blocks: Vec<u64> = Vec::new();
             while let Some(block) = (blocks.len() < 48).then(|| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -205,7 +206,7 @@ fn a_full_queue_of_requests_ends_in_any_order_and_each_of_them_once() {
 }
 
 #[test]
-fn a_read_only_volume_says_so_and_is_not_written() {
+fn read_only_volume_refuses_writes() {
     let site = site("read_only = true");
     let daemon = site.start();
     let mut guest = Guest::started(&site, 1, ALL | feature::RO);
@@ -219,7 +220,7 @@ fn a_read_only_volume_says_so_and_is_not_written() {
 }
 
 #[test]
-fn a_guest_hears_that_its_volume_has_grown() {
+fn guest_is_notified_of_growth() {
     let site = site("");
     let daemon = site.start();
     let mut guest = Guest::started(&site, 1, ALL);
@@ -235,11 +236,11 @@ fn a_guest_hears_that_its_volume_has_grown() {
     daemon.stop();
 }
 
-/// What a driver may do to its queue that no driver may do.
+/// A violation of the queue's rules by a driver.
 type Act = fn(&mut Queue, u64);
 
 #[test]
-fn who_breaks_the_rules_loses_its_queue_and_nobody_else_loses_anything() {
+fn rule_violation_stops_its_own_queue_only() {
     let site = site("");
     let daemon = site.start();
     let mut neighbour = Guest::started(&site, 1, ALL);
@@ -303,7 +304,7 @@ fn who_breaks_the_rules_loses_its_queue_and_nobody_else_loses_anything() {
         }
         act(&mut guest.queues[0], data);
         assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "{what} was taken");
-        // Its other queue goes on, and it may begin anew with this one.
+        // The guest's other queue continues, and the broken queue can be set up again.
         assert_eq!(guest.ask(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
         guest.front_end.stop(0).expect("stopped");
         assert_eq!(neighbour.ask(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{what}");
@@ -313,7 +314,7 @@ fn who_breaks_the_rules_loses_its_queue_and_nobody_else_loses_anything() {
 }
 
 #[test]
-fn messages_that_are_none_end_their_front_end_alone() {
+fn malformed_messages_end_their_own_front_end_only() {
     let site = site("");
     let daemon = site.start();
     let mut neighbour = Guest::started(&site, 1, ALL);
@@ -324,7 +325,7 @@ fn messages_that_are_none_end_their_front_end_alone() {
         &|front_end| front_end.send(99, &[], &[]).expect("sent"),
         &|front_end| front_end.send(8, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
         &|front_end| front_end.send(8, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
-        // A bell that is always rung, and memory that ends before it begins.
+        // An event descriptor that is always readable, and memory whose end lies before its start.
         &|front_end| front_end.send(12, &[0; 8], &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("sent"),
         &|front_end| {
             let body: Vec<u8> = [1, 0, 1 << 20, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
@@ -336,7 +337,7 @@ fn messages_that_are_none_end_their_front_end_alone() {
         act(&mut front_end);
         assert!(front_end.is_closed(), "message {number} was taken");
     }
-    // Half a message holds nobody up.
+    // Half a message delays no other client.
     let mut half = connect(&socket, ALL);
     half.send_raw(&[1, 0, 0], &[]).expect("sent");
     assert_eq!(neighbour.ask(0, &Request::Write(0, vec![1; 512])).0, 0);
@@ -346,7 +347,7 @@ fn messages_that_are_none_end_their_front_end_alone() {
 
 /// Requests that wait for a limit are under way when the daemon is killed.
 #[test]
-fn what_was_under_way_when_the_daemon_was_killed_is_done_by_the_next_one_and_once() {
+fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
     let site = site("policy = \"write-through\"\nlimit_iops = 100");
     let mut daemon = site.start();
     let mut guest = Guest::new(&site.vhost_user_socket("v"), 2, ALL);
@@ -397,7 +398,7 @@ fn what_was_under_way_when_the_daemon_was_killed_is_done_by_the_next_one_and_onc
 }
 
 #[test]
-fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_is() {
+fn lost_acknowledged_writes_fail_the_next_flush() {
     let mut site = site("");
     site.keep_in = "none".to_owned();
     let mut daemon = site.start();
@@ -426,7 +427,7 @@ fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_
         assert_eq!(guest.ask(0, &Request::Flush).0, status, "flushed: {flushes}, killed: {kill}");
         assert_eq!(guest.ask(0, &Request::Flush).0, 0, "it is told once");
     }
-    // Who wants what is acknowledged to be durable loses nothing.
+    // A guest with write-through semantics loses no acknowledged write.
     guest.front_end.set_config(32, 0).expect("settable");
     assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
     again(&mut running, &mut guest, true);
@@ -438,9 +439,10 @@ fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_
     daemon.stop();
 }
 
-/// A daemon that loses nothing follows one that did, and is killed before the guest has flushed: the guest is told all the same, once.
+/// A daemon without loss follows one with a loss, and is killed before the guest has flushed: the guest's flush still
+/// fails once.
 #[test]
-fn what_is_lost_is_told_however_many_daemons_come_before_the_flush() {
+fn loss_is_reported_after_any_number_of_restarts() {
     let mut site = site("");
     site.keep_in = "none".to_owned();
     let daemon = site.start();
@@ -455,7 +457,7 @@ fn what_is_lost_is_told_however_many_daemons_come_before_the_flush() {
         guest.front_end.share(&guest.memory).expect("taken");
         guest.start(Some(&kept));
     };
-    // One that no guest came to, and one that a guest came to.
+    // One daemon without a guest, and one with a guest.
     site.start().kill();
     let daemon = site.start();
     back(&mut guest);
@@ -475,9 +477,9 @@ fn what_is_lost_is_told_however_many_daemons_come_before_the_flush() {
     daemon.stop();
 }
 
-/// The guest goes on while the daemon is away: what was acknowledged to it is there, flushed or not, and no flush fails.
+/// The guest continues while the daemon is away: acknowledged writes survive, flushed or not, and no flush fails.
 #[test]
-fn what_was_acknowledged_to_a_guest_outlives_a_killed_daemon() {
+fn acknowledged_guest_writes_survive_a_kill() {
     let site = site("");
     let mut daemon = site.start();
     let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
@@ -500,9 +502,9 @@ fn what_was_acknowledged_to_a_guest_outlives_a_killed_daemon() {
     daemon.stop();
 }
 
-/// A front end that is gone leaves a request that waits: what comes later lands on top of it, and not below.
+/// A closed front end leaves a waiting request; later writes are applied after it, never before it.
 #[test]
-fn what_a_front_end_left_behind_does_not_land_on_what_its_successor_wrote() {
+fn late_request_does_not_overwrite_the_next_front_ends_writes() {
     let site = site("limit_iops = 2");
     let daemon = site.start();
     let mut first = Guest::started(&site, 1, ALL);
@@ -525,14 +527,14 @@ fn what_a_front_end_left_behind_does_not_land_on_what_its_successor_wrote() {
 }
 
 #[test]
-fn memory_comes_and_goes_under_requests_and_what_is_written_to_it_is_logged() {
+fn memory_hotplug_works_under_load_and_writes_are_logged() {
     let site = site("");
     let daemon = site.start();
     let mut guest = Guest::started(&site, 1, ALL | feature::LOG_ALL);
     let more = Memory::new(1 << 20).expect("memory");
     let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
     guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("taken");
-    // A read whose data goes to the memory that has come.
+    // A read into the added memory.
     let read = |guest: &mut Guest| {
         let queue = &mut guest.queues[0];
         guest.memory.write(data, &[0; 16]);
@@ -565,13 +567,13 @@ fn memory_comes_and_goes_under_requests_and_what_is_written_to_it_is_logged() {
 
     guest.front_end.remove_memory(at, 1 << 20, 0).expect("taken back");
     read(&mut guest);
-    assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "memory that is gone was written");
+    assert!(guest.queues[0].is_given_up(PATIENCE).expect("an event"), "memory that is gone was written");
     drop(guest);
     daemon.stop();
 }
 
 #[test]
-fn a_volume_that_is_removed_lets_its_guests_go_and_one_that_is_added_has_a_socket() {
+fn removed_volume_disconnects_guests_and_added_one_has_a_socket() {
     let site = site("");
     let daemon = site.start();
     let mut guest = Guest::started(&site, 1, ALL);

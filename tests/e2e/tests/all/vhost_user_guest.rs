@@ -1,4 +1,5 @@
-//! Linux guests on vhost-user disks: their own driver's queues, restarts of the daemon under them, their own ends, and a move elsewhere.
+//! Linux guests on vhost-user disks: the kernel's driver, restarts of the daemon under them, the guests' own ends, and
+//! a migration.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use e2e::linux::{Linux, Machine, QUEUES};
 use e2e::site::Site;
 
 const BYTES: u64 = 256 << 20;
-/// So often the daemon is killed under a load that is verified.
+/// How often the daemon is killed under a verified load.
 const KILLS: usize = 20;
 
 fn site(volumes: &[&str]) -> Site {
@@ -21,18 +22,20 @@ fn machine(site: &Site, volumes: &[&str]) -> Machine {
     Machine { vhost_user: volumes.iter().map(|name| site.vhost_user_socket(name)).collect(), ..Machine::default() }
 }
 
-/// A load that checks what it reads, with a job for each queue.
+/// A verified load, with a job for each queue.
 fn verified(file: &str, seconds: u64, depth: usize) -> String {
     format!(
-        "cd /tmp; fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw --bs=4k --direct=1 \
-         --ioengine=libaio --iodepth={depth} --verify=crc32c --verify_backlog=64 --serialize_overlap=1 --time_based --runtime={seconds} --minimal"
+        "cd /tmp; fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw \
+         --bs=4k --direct=1 \
+         --ioengine=libaio --iodepth={depth} --verify=crc32c --verify_backlog=64 --serialize_overlap=1 --time_based \
+         --runtime={seconds} --minimal"
     )
 }
 
-/// The whole life of a disk: what it says of itself, a file system, four queues, discards, zeroes, growth.
+/// The lifetime of a disk: reported properties, a file system, four queues, discards, zeroes, growth.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_guest_has_a_disk_with_all_that_a_disk_can_do() {
+fn guest_disk_supports_all_features() {
     let site = site(&["v"]);
     let daemon = site.start();
     let mut guest = Linux::boot_as(&machine(&site, &["v"]));
@@ -59,23 +62,23 @@ fn a_guest_has_a_disk_with_all_that_a_disk_can_do() {
     guest.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=64 oflag=direct 2>/dev/null; sync");
     guest.run("blkdiscard -o 0 -l 33554432 /dev/vdb; cmp -n 33554432 /dev/vdb /dev/zero");
     guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/vdb; cmp -n 67108864 /dev/vdb /dev/zero");
-    // What the guest is told of the cache it may change, and is promised what it then believes.
+    // The guest may change the reported cache type, and gets the durability of the new type.
     guest.run("echo 'write through' >/sys/block/vdb/cache_type; grep -q through /sys/block/vdb/queue/write_cache");
     guest.run("dd if=/dev/urandom of=/dev/vdb bs=4k count=4 oflag=direct 2>/dev/null; md5sum </dev/vdb >/dev/null");
     drop(guest);
     daemon.stop();
 }
 
-/// No other server of vhost-user-blk keeps what is under way: its end is the guest's I/O error, or a disk that hangs.
+/// No other vhost-user-blk server keeps requests in flight: its end is an I/O error in the guest, or a disk that hangs.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn the_daemon_may_be_killed_under_a_guest_again_and_again_and_nothing_is_lost() {
+fn repeated_kills_under_a_guest_lose_nothing() {
     killed_again_and_again(&site(&["v"]));
 }
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn so_may_one_with_flash() {
+fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
     let mut site = site(&["v"]);
     site.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
     killed_again_and_again(&site);
@@ -98,10 +101,10 @@ fn killed_again_and_again(site: &Site) {
     daemon.stop();
 }
 
-/// A guest whose power goes away takes nothing of others with it, and its own disk is as it was.
+/// A guest that loses power affects no other guest, and its own disk stays consistent.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn guests_end_at_any_moment_and_their_neighbours_go_on() {
+fn guest_end_does_not_affect_other_guests() {
     let site = site(&["a", "b"]);
     let daemon = site.start();
     let mut neighbour = Linux::boot_as(&machine(&site, &["a"]));
@@ -120,17 +123,17 @@ fn guests_end_at_any_moment_and_their_neighbours_go_on() {
     daemon.stop();
 }
 
-/// From one QEMU to another on this machine, while what is read is checked.
+/// From one QEMU to another on this machine, under a verified load.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn a_guest_moves_to_another_machine_under_a_load_that_is_verified() {
+fn guest_migrates_under_a_verified_load() {
     let site = site(&["v"]);
     let daemon = site.start();
     let moving = site.folder.join("moving");
     let here = Machine { moves: true, ..machine(&site, &["v"]) };
     let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&site, &["v"]) };
     let mut source = Linux::boot_as(&here);
-    // One that changes memory as fast as an emulated machine is copied would never let it go.
+    // A guest that changes memory as fast as an emulated machine is copied would never converge.
     source.begin(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
     let mut target = Linux::boot_as(&there);
     wait_for("the machine that waits", || moving.exists().then_some(()));

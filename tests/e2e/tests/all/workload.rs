@@ -5,7 +5,7 @@ use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
-/// The number after `"name":` the first time that it comes.
+/// The first number after `"name":`.
 fn number(json: &str, name: &str) -> f64 {
     let rest = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}")).1;
     let end = rest.find([',', '\n', '}']).unwrap_or(rest.len());
@@ -19,7 +19,7 @@ fn run(spec: &str, uri: &str) -> String {
 }
 
 #[test]
-fn a_named_workload_reaches_a_live_volume_with_its_mix() {
+fn named_workload_runs_on_a_live_volume_with_its_mix() {
     let site = Site::with_volume(64 * MIB);
     let daemon = site.start();
     for (name, reads) in [("database", 0.67), ("web-server", 1.0), ("consolidation", 0.24)] {
@@ -33,7 +33,7 @@ fn a_named_workload_reaches_a_live_volume_with_its_mix() {
 }
 
 #[test]
-fn files_of_iometer_and_fio_are_played_and_a_wrong_line_is_named() {
+fn iometer_and_fio_files_run_and_a_bad_line_is_named() {
     let site = Site::with_volume(256 * MIB);
     let daemon = site.start();
     let write = |name: &str, text: &str| {

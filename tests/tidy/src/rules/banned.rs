@@ -1,6 +1,7 @@
 //! Below the binary nothing reaches past the seam, and nothing in a simulated world depends on chance or the clock.
 //!
-//! Clippy refuses the same by name resolution (`clippy.toml`); this rule also catches what an `allow` would let through.
+//! Clippy refuses the same by name resolution (`clippy.toml`); this rule also catches what an `allow` would let
+//! through.
 
 use super::{at, has_word};
 use crate::Violation;

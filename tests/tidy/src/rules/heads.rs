@@ -11,7 +11,8 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
 }
 
 fn has_head(text: &str) -> bool {
-    // A script with its own interpreter line may not begin otherwise; fuzz targets need `#![no_main]` nowhere but after the head.
+    // A script with its own interpreter line may not begin otherwise; fuzz targets need `#![no_main]` nowhere but after
+    // the head.
     text.strip_prefix("//!").and_then(|rest| rest.lines().next()).is_some_and(|head| head.trim().len() >= 12)
 }
 

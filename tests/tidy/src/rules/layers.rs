@@ -72,7 +72,14 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             if let Some(&layer) = layers.get(dependency.as_str())
                 && layer >= own
             {
-                found.push(at(source, 0, format!("{name} (layer {own}) depends on {dependency} (layer {layer}): what is imported backwards is in the wrong place")));
+                found.push(at(
+                    source,
+                    0,
+                    format!(
+                        "{name} (layer {own}) depends on {dependency} (layer {layer}): what \
+                                                  is imported backwards is in the wrong place"
+                    ),
+                ));
             }
             if PURE.contains(&name)
                 && SYSTEM_CRATES

@@ -4,7 +4,8 @@ use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Calls of `unwrap()` outside unit tests, in the crates that make the product, without a comment that says why it holds.
+/// Calls of `unwrap()` outside unit tests, in the crates that make the product, without a comment that says why it
+/// holds.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.contains("/src/")) {

@@ -1,4 +1,4 @@
-//! The cache: one that streams through it or writes as fast as it can takes nothing from others that they would miss.
+//! The cache: a client that streams through it or writes at full speed does not displace the hot set of others.
 
 use e2e::daemon::Daemon;
 use e2e::load::{Done, Job, Log, run};
@@ -7,23 +7,23 @@ use e2e::site::Site;
 use super::{figure, seconds, shelf};
 
 const STEADY: [&str; 3] = ["one", "two", "three"];
-/// Small, so that it is soon full, and four times as much soon read.
+/// Small, so that it fills soon, and four times its size is read soon.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Nearly all in the first two MiB of a hundred, the rest anywhere there.
+/// Nearly all requests in the first two MiB of a hundred, the rest anywhere.
 const ASKS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
-/// At a pace that leaves spindles idle.
+/// At a rate that leaves the disks idle.
 const STEADILY: &str = "iodepth=4 rate_iops=250";
-/// Until memory is full and who comes again is known to.
+/// Seconds until memory is full and the policy knows the repeated blocks.
 const FILLED_S: u64 = 6;
-/// More than four times the memory, and nothing twice.
+/// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
-/// Whoever has most in memory wants the rest soon: less may be under way.
+/// The clients with most blocks in memory must see congestion early: fewer requests may be under way.
 const SOON: Option<&str> = Some("congestion_threshold = \"5ms\"");
 /// Four times the memory, again and again.
 const CIRCLE: &str = "rw=read bs=256k iodepth=8 size=64m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
 
-/// What the steady ones had together: part of their reads that were hits, and the slowest hundredth.
+/// Figures of the steady clients together: hit ratio, and p99 latency.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     hit_ratio: f64,
@@ -55,7 +55,7 @@ fn steady(site: &Site, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> S
     }
 }
 
-/// Three who are steady alone, then beside a neighbour who does one after the other of `burdens`.
+/// Three steady clients alone, then beside a neighbour with each of `burdens` in turn.
 fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
     let volumes: Vec<(&str, &str)> = STEADY.iter().chain(&["neighbour"]).map(|name| (*name, "")).collect();
     let site = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
@@ -86,12 +86,12 @@ fn hold(burdens: &[&str], time: u64) {
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn who_streams_through_the_cache_takes_nobodys_hot_set() {
+fn stream_does_not_displace_the_hot_set() {
     hold(&[STREAM, CIRCLE], seconds(6));
 }
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn who_writes_as_fast_as_it_can_takes_nobodys_hot_set() {
+fn heavy_writer_does_not_displace_the_hot_set() {
     hold(&[WRITES], seconds(15));
 }

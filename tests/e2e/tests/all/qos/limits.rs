@@ -1,8 +1,9 @@
-//! Limits: in every piece of time, hits included, with few requests outstanding and with many.
+//! Limits: in every interval, hits included, with few requests outstanding and with many.
 //!
-//! What fio logs are ends: between the volume's entry and fio's clock a request is answered, sent and read, which a busy machine delays, and what
-//! was delayed comes at once. So the strict bound has to hold in all seconds but few, and [`DELAYED_MS`] more in every piece of
-//! time of whatever length. In virtual time, at the entry itself, the strict bound holds always.
+//! fio logs completion times. Between the volume's entry and fio's clock a request is answered, sent and read. A busy
+//! machine delays this path, and delayed completions arrive at once. So the strict bound has to hold in all seconds but
+//! few, and [`DELAYED_MS`] more in every interval of any length. In virtual time, at the entry itself, the strict bound
+//! always holds.
 
 use e2e::client::Client;
 use e2e::load::{Done, Job, Log, run};
@@ -15,11 +16,11 @@ const IOPS: u64 = 500;
 const BYTES: u64 = 20_000_000;
 /// Bytes of a request where bytes are limited.
 const PIECE: u64 = 64 << 10;
-/// Requests that may be saved up.
+/// Requests of the burst allowance.
 const BURST: u64 = 250;
-/// What comes at once after a delay of the clients or of the daemon, in milliseconds of the limit.
+/// Completions that arrive at once after a delay of the clients or of the daemon, in milliseconds of the limit.
 const DELAYED_MS: u64 = 100;
-/// Of the seconds that begin with each request, so many in a hundred may have more than the strict bound.
+/// Per cent of the seconds that begin with each request which may exceed the strict bound.
 const SECONDS_DELAYED_PERCENT: usize = 5;
 
 fn one(_: &Done) -> u64 {
@@ -30,7 +31,8 @@ fn bytes(done: &Done) -> u64 {
     done.bytes
 }
 
-/// Of a limited volume: no second has more than `per_second` and a fiftieth, or one request of `piece`, and none much less.
+/// Checks a limited volume: no second exceeds `per_second` by more than a fiftieth, or one request of `piece`, and none
+/// is far below.
 fn hold_limit(name: &str, log: &Log, per_second: u64, piece: u64, amount: fn(&Done) -> u64) {
     let allowed = per_second + (per_second / 50).max(piece);
     let had = |from: u64, to: u64| log.between(from, to).iter().map(amount).sum::<u64>();
@@ -45,7 +47,7 @@ fn hold_limit(name: &str, log: &Log, per_second: u64, piece: u64, amount: fn(&Do
     assert!(above * 100 <= seconds.len() * SECONDS_DELAYED_PERCENT, "{name}: {above} seconds of {}", seconds.len());
     let bound = (per_second / 50).max(piece) + per_second * DELAYED_MS / 1000;
     assert!(excess <= bound, "{name}: {excess} more than {per_second} a second, somewhere");
-    // All the time, and not at the beginning of each second.
+    // The rate is spread over each second, not concentrated at its beginning.
     let mut tenths: Vec<u64> = (0..end / 100).map(|tenth| had(tenth * 100, tenth * 100 + 100)).collect();
     tenths.sort_unstable();
     let middle = tenths[tenths.len() / 2] * 10;
@@ -55,7 +57,7 @@ fn hold_limit(name: &str, log: &Log, per_second: u64, piece: u64, amount: fn(&Do
 }
 
 #[test]
-fn no_second_has_more_than_a_limit_allows_hits_included() {
+fn no_second_exceeds_a_limit_hits_included() {
     let mut site = Site::new();
     let limits = [("requests", format!("limit_iops = {IOPS}")), ("bytes", format!("limit_bytes = \"{BYTES}\""))];
     let kinds = [("requests", "rw=randrw bs=4k"), ("bytes", "rw=randread bs=64k")];
@@ -87,12 +89,12 @@ fn no_second_has_more_than_a_limit_allows_hits_included() {
 }
 
 #[test]
-fn a_burst_is_had_once_and_again_when_it_was_saved_up() {
+fn burst_is_available_once_and_refills() {
     let mut site = Site::new();
     site.volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
     let daemon = site.start();
     Client::connect(&site.endpoint(), "v").expect("it is served").read_all().expect("it reads");
-    // fio takes a moment to begin: by then the burst is whole again.
+    // fio takes a moment to start: by then the burst allowance is full again.
     std::thread::sleep(std::time::Duration::from_millis(BURST * 1000 / IOPS));
     let flood = |name, from| Job::new(name, site.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
     let logs = run(site.folder.path(), &[flood("first", 0), flood("second", 4)]);

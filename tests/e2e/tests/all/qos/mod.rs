@@ -1,8 +1,8 @@
-//! Quality of service on real I/O: fio on the real daemon, whose volumes lie on the same modelled spindles or on one file of this machine that is
-//! limited in rate.
+//! Quality of service on real I/O: fio on the real daemon, whose volumes lie on the same modelled disks or on one
+//! rate-limited file of this machine.
 //!
-//! What is asserted are ratios between clients of one run and the pace of modelled disks, never how fast this machine is. The exact forms are
-//! tested in virtual time.
+//! The tests assert ratios between clients of one run and the rate of modelled disks, never the speed of this machine.
+//! The exact forms are tested in virtual time.
 
 mod cache;
 mod limits;
@@ -14,21 +14,21 @@ use e2e::load::Log;
 use e2e::site::Site;
 use serde_json::Value;
 
-/// Length of a volume on the shelf: far more than there is memory, and so much that disks have to seek.
+/// Length of a volume on the shelf: far more than the memory, and so long that disks have to seek.
 const GIB_OF_A_VOLUME: u64 = 200;
-/// Disks that are asked for more than this are congested.
+/// Disks with a longer latency than this are congested.
 const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
-/// Small reads that find nothing in memory.
+/// Small reads that miss memory.
 const RANDOM: &str = "rw=randread bs=4k iodepth=32";
-/// Until windows count: congestion has to be noticed, and memory filled.
+/// Settling time before windows count: congestion has to be detected, and memory filled.
 const SETTLED_MS: u64 = 4_000;
 
-/// Seconds of each thing that is measured: `HOTSET_QOS_SECONDS`, `usual` without it.
-fn seconds(usual: u64) -> u64 {
-    std::env::var("HOTSET_QOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+/// Seconds of each measurement: `HOTSET_QOS_SECONDS`, or `default`.
+fn seconds(default: u64) -> u64 {
+    std::env::var("HOTSET_QOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Volumes (name, further keys) that share five spindles, and one datastore where `datastore` has its keys.
+/// Volumes (name, further keys) that share five disks, and one datastore where `datastore` has its keys.
 fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Site {
     let mut site = Site::new();
     site.memory = memory.to_owned();
@@ -49,7 +49,7 @@ fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64
     (from_ms..=to_ms - width_ms).step_by(500).map(move |from| (from, from + width_ms))
 }
 
-/// Holds the parts of several clients against their shares in every window of ten seconds.
+/// Compares the rates of several clients with their shares in every window of ten seconds.
 fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
     for (from, to) in windows(from_ms, to_ms, 10_000) {
         let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
@@ -63,7 +63,7 @@ fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) 
     }
 }
 
-/// Of `hotset volume show`.
+/// A figure of `hotset volume show`.
 fn figure(daemon: &Daemon, volume: &str, name: &str) -> u64 {
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
     shown[name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))

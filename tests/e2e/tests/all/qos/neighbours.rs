@@ -1,15 +1,15 @@
-//! Neighbours: a reservation beside those who flood, and small requests beside large ones.
+//! Neighbours: a reservation beside flooding clients, and small requests beside large ones.
 
 use e2e::load::{Job, run};
 
 use super::{POOL, RANDOM, SETTLED_MS, seconds, shelf, windows};
 
-/// Requests a second that are reserved.
+/// Reserved requests a second.
 const RESERVED: u64 = 300;
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
+fn reservation_holds_beside_two_flooding_clients() {
     let site = shelf(
         "64 MiB",
         POOL,
@@ -31,7 +31,8 @@ fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
     for (from, to) in windows(SETTLED_MS, reserved.end_ms(), 5000) {
         let [own, reads, writes] = ["reserved", "reads", "writes"].map(|name| logs[name].rate(from, to));
         println!(
-            "{from} to {to} ms: {own:.0} a second of {RESERVED} reserved, beside {reads:.0} reads and {writes:.0} writes of 1 MiB"
+            "{from} to {to} ms: {own:.0} a second of {RESERVED} reserved, beside {reads:.0} reads and {writes:.0} \
+             writes of 1 MiB"
         );
         assert!(own >= 0.95 * RESERVED as f64, "{own:.0} a second of {RESERVED} between {from} and {to} ms");
     }
@@ -40,7 +41,7 @@ fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn small_requests_wait_beside_large_ones_no_longer_than_twice_as_long_as_beside_small_ones() {
+fn small_request_latency_at_most_doubles_beside_large_ones() {
     let site = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
     let daemon = site.start();
     let time = 4 + seconds(5);

@@ -1,4 +1,4 @@
-//! Shares: what each has of disks that cannot do what all ask for, and what becomes of the part of who asks for nothing.
+//! Shares: the division of congested disks among clients, and the redistribution of an idle client's part.
 
 use std::fs::File;
 
@@ -8,12 +8,12 @@ use e2e::site::Site;
 
 use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
 
-/// What the file of this machine does, in requests of 4 KiB a second.
+/// Rate limit of the file of this machine, in requests of 4 KiB a second.
 const FILE_IOPS: u64 = 800;
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_backlog() {
+fn idle_client_yields_its_share_and_regains_it() {
     let site = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
     let daemon = site.start();
     let busy = 4 + seconds(11);
@@ -28,14 +28,14 @@ fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_
     let [a, b, c, again] = ["a", "b", "c", "a-again"].map(|name| &logs[name]);
     let idle_ms = a.end_ms();
     hold_against_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
-    // Its part is the others' within a second, in the ratio of their shares.
+    // The idle client's part goes to the others within a second, in the ratio of their shares.
     let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
     let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
     println!("{before:.0} a second of all three, {taken:.0} of two");
     assert!(taken >= 0.9 * before, "the part of who idles was left lying: {taken:.0} of {before:.0} a second");
     let ratio = b.rate(idle_ms + 1000, idle_ms + 4000) / c.rate(idle_ms + 1000, idle_ms + 4000);
     assert!((1.8..=2.2).contains(&ratio), "b has {ratio:.2} times what c has");
-    // Nobody saved anything up: it waits no longer than it did before, and the others no longer for it.
+    // No client has saved up credit: its latency is no longer than before, and the others wait no longer for it.
     let back_ms = again.0[0].at_ms;
     let (usual, first) = (a.quantile_us(SETTLED_MS, idle_ms, 0.99), again.quantile_us(0, back_ms + 1000, 0.99));
     println!("p99 {usual} us before it idled, {first} us in the first second after it");
@@ -48,7 +48,7 @@ fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
-fn a_file_of_this_machine_that_congests_is_shared_as_spindles_are() {
+fn congested_local_file_is_shared_by_shares() {
     let mut site = Site::new();
     site.memory = "16 MiB".to_owned();
     site.tables = "[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n".to_owned();
