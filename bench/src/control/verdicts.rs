@@ -222,7 +222,7 @@ mod tests {
         all[0].observers.scrapes_ms.push(101.0);
         all[0].rounds[7].on.resident_bytes += 129 << 20;
         all[0].rounds.iter_mut().for_each(|round| round.on.control = 0.11);
-        for row in ["| saturated: a scrape", "| saturated: control", "| resident memory"] {
+        for row in ["| saturated: a scrape", "| saturated: CPU of control", "| resident memory"] {
             assert!(told(&all, row).ends_with("| **miss** |"), "{}", told(&all, row));
         }
     }
