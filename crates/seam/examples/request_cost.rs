@@ -1,0 +1,175 @@
+//! What a request of a disk costs: CPU time of the whole process, io_uring's workers included, and wall time.
+//!
+//! `cargo run --release -p seam --example request_cost -- FOLDER [REQUESTS [CASE]]` makes files in FOLDER, which lies
+//! on the disk in question, and leaves them there. FOLDER may be a block device, whose content is lost. A case is a
+//! line: its name, then microseconds a request of CPU time and of wall time. To compare two commits, run the examples of
+//! both in turn and take medians. The flash cache's files are reserved, a thin volume's are sparse.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
+use seam::{BLOCK_BYTES, BlockMut, Disk, DiskOpen, Piece, Seam};
+
+const FILE_BYTES: u64 = 256 << 20;
+/// A sparse file is so large that random writes seldom meet blocks that it has.
+const SPARSE_BYTES: u64 = 4 << 30;
+/// Requests between two flushes of a writer.
+const FLUSH_EVERY: u64 = 32;
+const DEPTHS: [u64; 3] = [1, 32, 128];
+const POOL_BYTES: usize = 16 << 20;
+
+/// What the requests find at their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Blocks that were written before.
+    Written,
+    /// Blocks that were allocated and not written.
+    Reserved,
+    /// Holes.
+    Sparse,
+}
+
+/// One kind of load.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    is_write: bool,
+    place: Place,
+    depth: u64,
+    flushes: bool,
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let mut all = Vec::new();
+        for depth in DEPTHS {
+            all.push(Case { is_write: false, place: Place::Written, depth, flushes: false });
+            for place in [Place::Written, Place::Reserved, Place::Sparse] {
+                all.push(Case { is_write: true, place, depth, flushes: false });
+            }
+            all.push(Case { is_write: true, place: Place::Written, depth, flushes: true });
+        }
+        all
+    }
+
+    fn name(&self) -> String {
+        let kind = if self.is_write { "write" } else { "read" };
+        let flushes = if self.flushes { "-flush" } else { "" };
+        format!("{kind}-{:?}-{}{flushes}", self.place, self.depth).to_lowercase()
+    }
+}
+
+/// CPU time and wall time so far.
+fn clocks() -> (Duration, Duration) {
+    let read = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes one timespec, and that is what it is given.
+        let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        assert_eq!(failed, 0, "every Linux has this clock");
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    (read(libc::CLOCK_PROCESS_CPUTIME_ID), read(libc::CLOCK_MONOTONIC))
+}
+
+fn open(path: &Path, create_bytes: Option<u64>) -> DiskOpen {
+    DiskOpen { path: path.to_owned(), create_bytes, read_only: false, lock_wait_ms: 1000 }
+}
+
+/// A disk whose places are as the case wants them.
+#[allow(clippy::disallowed_methods, reason = "the file of an earlier run has to go before there is a disk")]
+async fn prepare(seam: &RealSeam, at: &Path, place: Place) -> RealDisk {
+    if !at.is_dir() {
+        return seam.open_disk(&open(at, None)).await.expect("the device can be opened");
+    }
+    let path = at.join(format!("request_cost.{place:?}"));
+    let bytes = if place == Place::Sparse { SPARSE_BYTES } else { FILE_BYTES };
+    let is_kept = place == Place::Written && path.exists();
+    if !is_kept && path.exists() {
+        std::fs::remove_file(&path).expect("the file of an earlier run can be removed");
+    }
+    let disk = seam.open_disk(&open(&path, Some(bytes))).await.expect("a file can be made");
+    if place != Place::Sparse {
+        disk.reserve(&path).await.expect("the file system has room");
+    }
+    if place == Place::Written && !is_kept {
+        let run = 256;
+        for at in (0..bytes).step_by(run * BLOCK_BYTES) {
+            disk.write(at, (0..run).map(|_| Piece::whole(block(seam).freeze())).collect())
+                .await
+                .expect("a healthy disk");
+        }
+    }
+    disk.flush().await.expect("a healthy disk");
+    disk
+}
+
+fn block(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
+    let mut block = seam.alloc().expect("the pool has room");
+    block.zero(0, BLOCK_BYTES);
+    block
+}
+
+/// Sends requests at random places, `depth` at a time.
+async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
+    let blocks = disk.geometry().size_bytes / BLOCK_BYTES as u64;
+    let (left, waiter) = (Rc::new(Cell::new(case.depth)), Rc::new(RefCell::new(None::<Waker>)));
+    for _ in 0..case.depth {
+        let (seam, disk, left, waiter) = (seam.clone(), disk.clone(), Rc::clone(&left), Rc::clone(&waiter));
+        seam.clone().spawn(async move {
+            for number in 1..=requests / case.depth {
+                let at = seam.random() % blocks * BLOCK_BYTES as u64;
+                if case.is_write {
+                    disk.write(at, vec![Piece::whole(block(&seam).freeze())]).await.expect("a healthy disk");
+                } else {
+                    disk.read(at, vec![Piece::whole(block(&seam))]).await.0.expect("a healthy disk");
+                }
+                if case.flushes && number % FLUSH_EVERY == 0 {
+                    disk.flush().await.expect("a healthy disk");
+                }
+            }
+            left.set(left.get() - 1);
+            if left.get() == 0 {
+                waiter.take().into_iter().for_each(Waker::wake);
+            }
+        });
+    }
+    // The last client wakes it; it costs nothing before.
+    std::future::poll_fn(|context| {
+        *waiter.borrow_mut() = Some(context.waker().clone());
+        if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn measure(at: PathBuf, case: Case, requests: u64) -> (Duration, Duration) {
+    // A core that looks around for an answer would spend the wait as CPU time.
+    let spec = RealCoreSpec { spin_ns: 0, ..RealCoreSpec::new(POOL_BYTES) };
+    let run = run_core(spec, move |seam| async move {
+        let disk = prepare(&seam, &at, case.place).await;
+        load(&seam, &disk, case, requests / 10).await;
+        let (cpu, wall) = clocks();
+        load(&seam, &disk, case, requests).await;
+        let (cpu_after, wall_after) = clocks();
+        (cpu_after - cpu, wall_after - wall)
+    });
+    run.expect("io_uring is allowed here")
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let at = PathBuf::from(arguments.next().expect("a folder or a block device is named"));
+    let requests = arguments.next().map_or(4096, |count| count.parse().expect("a count of requests"));
+    let only = arguments.next();
+    for case in Case::all() {
+        let name = case.name();
+        if only.as_ref().is_some_and(|only| !name.contains(only)) || !at.is_dir() && case.place != Place::Written {
+            continue;
+        }
+        let (cpu, wall) = measure(at.clone(), case, requests);
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
+        println!("{name:<24} {:>8.2} {:>8.2}", each(cpu), each(wall));
+    }
+}
