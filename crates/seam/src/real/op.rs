@@ -13,7 +13,7 @@ use compio::driver::{Extra, OpCode, OpEntry};
 use compio::runtime::{Runtime, Submit};
 use io_uring::{opcode, squeue, types};
 
-use super::core::{Core, now};
+use super::core::{Core, coarse_now};
 use super::permits::{Acquire, Permit};
 use super::submitter::{SubmitMode, Submitter};
 use crate::pending::PendingRequest;
@@ -64,8 +64,10 @@ impl<F, K> Operation<F, K> {
     ///
     /// `fd` is open as long as `owner` lives. What `iov` points at stays valid, and for reads untouched by others, as
     /// long as `keep` lives, wherever `keep` itself is moved to.
-    pub(super) unsafe fn new(action: Action, fd: i32, owner: F, iov: Vec<libc::iovec>, keep: K) -> Self {
-        Operation {
+    ///
+    /// Boxed: on its way to the ring and back it is moved a dozen times.
+    pub(super) unsafe fn new(action: Action, fd: i32, owner: F, iov: Vec<libc::iovec>, keep: K) -> Box<Self> {
+        Box::new(Operation {
             action,
             fd,
             iov,
@@ -77,18 +79,19 @@ impl<F, K> Operation<F, K> {
             pending: None,
             _owner: owner,
             keep,
-        }
+        })
     }
 
     /// The vector of buffers (to be used again), what kept them alive, and the accepted connection if it was an [`Action::Accept`].
+    #[inline]
     pub(super) fn into_parts(self) -> (Vec<libc::iovec>, K, Option<OwnedFd>) {
         (self.iov, self.keep, self.accepted)
     }
 }
 
-// SAFETY: `create_entry` is called when the operation has its final place (compio's `Carrier` pins it), so the pointers to
-// `iov`'s heap memory and to `message` hold until the operation is taken out again, after its completion.
-unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
+// SAFETY: the operation lives on the heap, so the pointers to `iov`'s heap memory and to `message` hold until the
+// operation is taken out of the driver again, after its completion.
+unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
     type Control = ();
 
     fn create_entry(&mut self, _: &mut ()) -> OpEntry {
@@ -144,34 +147,36 @@ unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
 }
 
 /// Submits `operation`; if the future is dropped before the end, the kernel is asked to cancel it (for sockets).
-pub(super) fn submit<F: 'static, K: 'static>(operation: Operation<F, K>) -> Submit<Operation<F, K>> {
+pub(super) fn submit<F: 'static, K: 'static>(operation: Box<Operation<F, K>>) -> Submit<Box<Operation<F, K>>> {
     Runtime::with_current(|runtime| runtime.submit(operation))
 }
 
 /// Submits `operation`, which then runs to its end whatever becomes of the future (for disks): a write that was asked for
 /// is never half cancelled, and the core does not end before what it has submitted.
-pub(super) fn submit_detached<F: 'static, K: 'static>(
-    core: &Rc<Core>,
-    submitter: &Rc<Submitter>,
-    mut operation: Operation<F, K>,
-) -> Detached<F, K> {
-    let now = now();
-    operation.mode = submitter.mode(&operation.action, now);
+#[inline]
+pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
+    core: &'a Rc<Core>,
+    submitter: &'a Rc<Submitter>,
+    mut operation: Box<Operation<F, K>>,
+) -> Detached<'a, F, K> {
+    let now = coarse_now();
+    (operation.mode, operation.permit) = submitter.admit(&operation.action, now);
     operation.pending = Some(submitter.pending.begin(now));
-    let stage = match operation.mode {
-        SubmitMode::Worker => Stage::InLine(operation, submitter.workers().acquire()),
-        _ => Stage::submit(core, operation),
+    let stage = if operation.mode != SubmitMode::NoWait && operation.permit.is_none() {
+        Stage::wait(submitter, operation)
+    } else {
+        Stage::submit(core, operation)
     };
-    Detached { core: core.clone(), submitter: submitter.clone(), stage }
+    Detached { core, submitter, stage }
 }
 
 /// Where an operation of a disk is.
 enum Stage<F: 'static, K: 'static> {
     /// It waits for a worker.
-    InLine(Operation<F, K>, Acquire),
+    InLine(Box<Operation<F, K>>, Acquire),
     /// With the ring.
     Submitted {
-        submit: Submit<Operation<F, K>>,
+        submit: Submit<Box<Operation<F, K>>>,
         /// It has been asked for once, and so stands in the ring.
         is_queued: bool,
     },
@@ -179,25 +184,31 @@ enum Stage<F: 'static, K: 'static> {
 }
 
 impl<F: 'static, K: 'static> Stage<F, K> {
-    fn submit(core: &Rc<Core>, mut operation: Operation<F, K>) -> Self {
+    #[inline]
+    fn submit(core: &Rc<Core>, mut operation: Box<Operation<F, K>>) -> Self {
         operation.counted_by = Some(core.clone());
         Stage::Submitted { submit: submit(operation), is_queued: false }
+    }
+
+    fn wait(submitter: &Submitter, operation: Box<Operation<F, K>>) -> Self {
+        Stage::InLine(operation, submitter.workers().acquire())
     }
 }
 
 /// Future of [`submit_detached`].
-pub(super) struct Detached<F: 'static, K: 'static> {
-    core: Rc<Core>,
-    submitter: Rc<Submitter>,
+pub(super) struct Detached<'a, F: 'static, K: 'static> {
+    core: &'a Rc<Core>,
+    submitter: &'a Rc<Submitter>,
     stage: Stage<F, K>,
 }
 
 // Nothing in it is pinned: what the kernel points at lies behind `Submit`.
-impl<F: 'static, K: 'static> Unpin for Detached<F, K> {}
+impl<F: 'static, K: 'static> Unpin for Detached<'_, F, K> {}
 
-impl<F: 'static, K: 'static> Future for Detached<F, K> {
-    type Output = (io::Result<usize>, Operation<F, K>);
+impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
+    type Output = (io::Result<usize>, Box<Operation<F, K>>);
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
@@ -207,8 +218,12 @@ impl<F: 'static, K: 'static> Future for Detached<F, K> {
                     let Stage::InLine(mut operation, _) = std::mem::replace(&mut this.stage, Stage::Ended) else {
                         unreachable!("it was in line just now");
                     };
-                    (operation.mode, operation.permit) = (SubmitMode::Worker, Some(permit));
-                    this.stage = Stage::submit(&this.core, operation);
+                    operation.permit = Some(permit);
+                    // The disk may have begun to hang since the operation was admitted.
+                    if this.submitter.is_hung(coarse_now()) {
+                        operation.mode = SubmitMode::Worker;
+                    }
+                    this.stage = Stage::submit(this.core, operation);
                 }
                 Stage::Submitted { submit, is_queued } => {
                     let Poll::Ready(BufResult(result, mut operation)) = Pin::new(submit).poll(context) else {
@@ -217,12 +232,13 @@ impl<F: 'static, K: 'static> Future for Detached<F, K> {
                         }
                         return Poll::Pending;
                     };
-                    this.stage = Stage::Ended;
                     let is_tried = operation.mode == SubmitMode::NoWait;
                     if is_tried && this.submitter.is_refused(&operation.action, &result) {
-                        this.stage = Stage::InLine(operation, this.submitter.workers().acquire());
+                        operation.mode = SubmitMode::Worker;
+                        this.stage = Stage::wait(this.submitter, operation);
                         continue;
                     }
+                    this.stage = Stage::Ended;
                     (operation.permit, operation.pending) = (None, None);
                     return Poll::Ready((result, operation));
                 }
@@ -232,13 +248,14 @@ impl<F: 'static, K: 'static> Future for Detached<F, K> {
     }
 }
 
-impl<F: 'static, K: 'static> Drop for Detached<F, K> {
+impl<F: 'static, K: 'static> Drop for Detached<'_, F, K> {
+    #[inline]
     fn drop(&mut self) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         // A closing core has waited for its operations already; dropping what is left of them is all there is to do.
-        if !matches!(stage, Stage::Ended) && !self.core.closing.get() {
-            let rest = Detached { core: self.core.clone(), submitter: self.submitter.clone(), stage };
-            let rest = async move { drop(rest.await) };
+        if !matches!(self.stage, Stage::Ended) && !self.core.closing.get() {
+            let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+            let (core, submitter) = (self.core.clone(), self.submitter.clone());
+            let rest = async move { drop(Detached { core: &core, submitter: &submitter, stage }.await) };
             Runtime::with_current(|runtime| runtime.spawn(rest)).detach();
         }
     }

@@ -30,6 +30,16 @@ impl Permits {
         Permits(Rc::new(Inner { free: Cell::new(count), line: RefCell::default() }))
     }
 
+    /// A permit, if more than `spare` are free.
+    #[inline]
+    pub(super) fn try_acquire(&self, spare: usize) -> Option<Permit> {
+        let free = &self.0.free;
+        (free.get() > spare).then(|| {
+            free.set(free.get() - 1);
+            Permit(self.clone())
+        })
+    }
+
     /// Waits for a permit from the first poll on.
     pub(super) fn acquire(&self) -> Acquire {
         Acquire { permits: self.clone(), waiter: None }
@@ -61,15 +71,14 @@ impl Future for Acquire {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
-        let inner = &self.permits.0;
         let Some(waiter) = &self.waiter else {
-            if inner.free.get() > 0 {
-                inner.free.set(inner.free.get() - 1);
-                return Poll::Ready(Permit(self.permits.clone()));
+            // None is free while one waits: a permit that is given back goes to the longest waiter.
+            if let Some(permit) = self.permits.try_acquire(0) {
+                return Poll::Ready(permit);
             }
             let waiter = Rc::new(Waiter::default());
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            inner.line.borrow_mut().push_back(Rc::clone(&waiter));
+            self.permits.0.line.borrow_mut().push_back(Rc::clone(&waiter));
             self.waiter = Some(waiter);
             return Poll::Pending;
         };
@@ -115,7 +124,10 @@ mod tests {
         assert!(poll(&mut third).is_none(), "it is the second's");
         drop(second);
         let held = poll(&mut third).expect("the second gave it up without taking it");
+        assert!(permits.try_acquire(0).is_none());
         drop(held);
         assert_eq!(permits.0.free.get(), 1);
+        assert!(permits.try_acquire(1).is_none(), "one is to stay free");
+        assert!(permits.try_acquire(0).is_some());
     }
 }
