@@ -1,9 +1,9 @@
 //! What a request of a disk costs: CPU time of the whole process, io_uring's workers included, and wall time.
 //!
-//! `cargo run --release -p seam --example request_cost -- FOLDER [REQUESTS [CASE]]` makes files in FOLDER, which lies on
-//! the disk in question, and leaves them there. FOLDER may be a block device, whose content is lost. A case is a line: its
-//! name, then microseconds a request of CPU time and of wall time. To compare two commits, run the examples of both in
-//! turn and take medians. The flash cache's files are reserved, a thin volume's are sparse.
+//! `cargo run --release -p seam --example request_cost -- FOLDER [REQUESTS [CASE]]` makes files in FOLDER, which lies
+//! on the disk in question, and leaves them there. FOLDER may be a block device, whose content is lost. A case is a
+//! line: its name, then microseconds a request of CPU time and of wall time. To compare two commits, run the examples of
+//! both in turn and take medians. The flash cache's files are reserved, a thin volume's are sparse.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};

@@ -128,7 +128,7 @@ pub(super) fn now() -> Nanos {
     Nanos(start().elapsed().as_nanos() as u64)
 }
 
-/// Time since the start as of the scheduler's last tick: up to 10 ms early. It costs a fifth of [`now`].
+/// Time since the start as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
 pub(super) fn coarse_now() -> Nanos {
     static START: OnceLock<Nanos> = OnceLock::new();
     let read = |clock| {

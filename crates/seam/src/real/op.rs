@@ -89,8 +89,8 @@ impl<F, K> Operation<F, K> {
     }
 }
 
-// SAFETY: the operation lives on the heap, so the pointers to `iov`'s heap memory and to `message` hold until the operation is
-// taken out of the driver again, after its completion.
+// SAFETY: the operation lives on the heap, so the pointers to `iov`'s heap memory and to `message` hold until the
+// operation is taken out of the driver again, after its completion.
 unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
     type Control = ();
 
