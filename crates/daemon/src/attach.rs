@@ -389,8 +389,13 @@ impl Daemon {
                 {
                     return Err(refused);
                 }
+                let in_memory = |record: &VolumeRecord| found.waiting.get(&record.incarnation).map(|one| one.in_memory);
+                let drops_memory = accept.give_up.is_some()
+                    && former.into_iter().flatten().filter_map(in_memory).any(|blocks| blocks > 0);
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
-                let loss = accept.give_up.as_ref().map(|_| LossRecord::of_given_up(generation)).or(loss);
+                // A killed daemon had acknowledged that to clients which may go on.
+                let given_up = LossRecord { generation, remote_clients: false };
+                let loss = if drops_memory { Some(given_up) } else { loss };
                 served.push(config.name.clone());
                 let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
                 let record = state.by_incarnation_mut(admission.incarnation).expect("it was just noted");

@@ -55,8 +55,8 @@ fn volumes_served_after_administrator_actions_keep_promises() {
 /// were not told of a loss; pages past the end of a backing that shrank and grew; a new disk taken for one to which
 /// zeroes had been destaged; an empty older copy of one mirror beside a store that had continued from it; pages of a
 /// device restored from a copy; rebuilds and empty older stores that lost the records of unclaimed or abandoned data;
-/// older copies of a store that were taken over, or rebuilt from, after a newer one had been refused; clients that were
-/// not told of a loss when dirty data was given up beside an older state directory.
+/// older copies of a store that were taken over, or rebuilt from, after a newer one had been refused; two
+/// state directories of one start, of which each had used the store.
 const FOUND: [u64; 14] = [14, 144, 2087, 3211, 5372, 13548, 36770, 38991, 54765, 70858, 85615, 106215, 129765, 153256];
 
 #[test]

@@ -26,14 +26,6 @@ pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<
     Some(LossRecord { generation: state.generation, remote_clients })
 }
 
-impl LossRecord {
-    /// The loss of a volume whose dirty data is given up in this generation: clients that outlived the daemon which had
-    /// acknowledged that data may go on. The record of an older state directory says nothing of that daemon.
-    pub fn of_given_up(generation: u64) -> LossRecord {
-        LossRecord { generation, remote_clients: false }
-    }
-}
-
 /// Which clients front ends have to tell.
 pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> UnflushedLoss {
     match record.and_then(|record| record.loss).filter(|loss| loss.generation == generation) {

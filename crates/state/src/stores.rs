@@ -179,7 +179,9 @@ impl State {
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
-        if is_own && ownership.epoch > epoch && self.sabotage != Sabotage::AnyState {
+        // Of one start in two lives neither is an older copy of the other: both came from one copy of the directory.
+        let is_fork = record.is_some() && ownership.epoch == epoch && epoch > 0;
+        if is_own && (ownership.epoch > epoch || is_fork) && self.sabotage != Sabotage::AnyState {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
@@ -389,6 +391,19 @@ mod tests {
         for (ownership, holds_data) in [(second, true), (Ownership::default(), false)] {
             assert_eq!(copy.judge_store(&found(ownership, holds_data)), Err(refused.clone()));
         }
+    }
+
+    #[test]
+    fn store_of_the_same_start_in_another_life_is_not_opened() {
+        let mut state = state();
+        let before = opened(&mut state, Ownership::default(), false);
+        let mut copy = state.clone();
+        state.begin_life(5, 52);
+        copy.begin_life(5, 53);
+        let (theirs, _) = (opened(&mut state, before, true), opened(&mut copy, before, true));
+        copy.begin_life(5, 54);
+        let refused = copy.judge_store(&found(theirs, true));
+        assert!(matches!(refused, Err(Refusal::StateOlder { epoch: 2, known: 2, .. })), "{refused:?}");
     }
 
     #[test]

@@ -279,6 +279,12 @@ impl fmt::Display for Refusal {
                  adopt {name}",
                 file.display()
             ),
+            Refusal::StateOlder { store, epoch, known } if epoch == known => write!(
+                f,
+                "the state directory is a copy of another one: flash store {store} was used at start {epoch} of this \
+                 installation with the other one. Put the state directory back that was used last; or rebuild its \
+                 records from the flash devices: hotset state rebuild"
+            ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,
                 "the state directory is an older copy: flash store {store} was last used at start {epoch} of this \

@@ -10,8 +10,8 @@ use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
-    Acceptance, Admission, Claim, ContentRecord, Evidence, LossRecord, Refusal, State, StoreFound, StoreInventory,
-    StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
+    Acceptance, Admission, Claim, ContentRecord, Evidence, Refusal, State, StoreFound, StoreInventory, StoreUse,
+    Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::content::Tag;
@@ -106,7 +106,6 @@ pub(super) async fn begin(
             ));
         }
         let generation = deployment.state.generation;
-        let loss = if gave_up { Some(LossRecord::of_given_up(generation)) } else { loss };
         let record = deployment.state.by_incarnation_mut(incarnation).expect("the record was just added");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
         let unflushed_loss = unflushed_loss(deployment.state.by_incarnation(incarnation), generation);
