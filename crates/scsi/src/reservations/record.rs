@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn golden_records_are_read_in_every_field() {
         let who = state(None).registrations[2].who.clone();
-        let state = state(Some(Held { kind: Type::WriteExclusive, holder: Some(who) }));
+        let state = state(Some(Held { kind: Type::ExclusiveAccess, holder: Some(who) }));
         for golden in golden::files("reservations", || encode(&state)) {
             assert_eq!(decode(&golden.bytes).as_ref(), Ok(&state), "written by {}", golden.release);
         }
