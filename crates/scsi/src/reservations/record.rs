@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn golden_records_are_read_in_every_field() {
         let holder = state(None).registrations[2].registrant.clone();
-        let state = state(Some(Reservation { kind: Type::WriteExclusive, holder: Some(holder) }));
+        let state = state(Some(Reservation { kind: Type::ExclusiveAccess, holder: Some(holder) }));
         for golden in golden::files("reservations", || encode(&state)) {
             assert_eq!(decode(&golden.bytes).as_ref(), Ok(&state), "written by {}", golden.release);
         }

@@ -113,7 +113,7 @@ fn reload_takes_over_valid_api_certificates_only() {
     // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
     let said = reload(&daemon, "the certificate stays the one before: the key in");
-    assert!(said.contains("made together"), "{said}");
+    assert!(said.contains("name a matching pair"), "{said}");
     fs::write(&key, "").expect("the folder can be written");
     reload(&daemon, "holds no private key in PEM form");
     fs::remove_file(&certificate).expect("it is there");
