@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: deb static demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
+.PHONY: check deb static demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
 
 demo: toolchain page
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
@@ -15,6 +15,10 @@ test: toolchain packages page lint deny
 	$(CARGO) test $(PROFILE) --workspace --no-run
 	HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset $(CARGO) test $(PROFILE) --workspace --no-fail-fast
 	fuzz/run decode 200000 -verbosity=0
+
+# What breaks most often, in a few minutes: format, lint, unit tests, the repository's rules, simulated worlds.
+check: toolchain page lint
+	$(CARGO) test $(PROFILE) --workspace --lib --bins --test repository --test administrator --test torture --test sabotage
 
 lint:
 	$(CARGO) fmt --all --check

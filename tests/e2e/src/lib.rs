@@ -1,6 +1,6 @@
 //! Shared parts of the end-to-end tests: the real daemon under real clients.
 //!
-//! [`fixture::Fixture`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
+//! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
 //! it. [`client::Client`] is a small NBD client of the tests, and [`ledger::Ledger`] checks the content after a crash.
 
 pub mod blocks;
