@@ -384,7 +384,7 @@ mod tests {
         let mut state = state();
         let mut copy = state.clone();
         state.begin_life(5, 52);
-        let second = opened(&mut state, Ownership::default(), true);
+        let second = opened(&mut state, Ownership::default(), false);
         copy.begin_life(5, 53);
         let refused = copy.judge_store(&found(second, true)).expect_err("the directory is older");
         copy.note_store_refusal(&refused);

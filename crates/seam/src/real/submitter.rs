@@ -129,8 +129,19 @@ pub(super) struct Submitter {
     pub(super) pending: PendingRequests,
     reads: Tries,
     writes: Tries,
-    /// The file cannot be asked not to wait.
-    always_waits: Cell<bool>,
+    nowait: Cell<Nowait>,
+}
+
+/// Whether a file honours RWF_NOWAIT. The kernel itself tries requests of some files that do not, as FUSE, on the
+/// submitter's thread, and blocks it there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Nowait {
+    /// The first requests are submitted with it to find out.
+    #[default]
+    Unknown,
+    Honoured,
+    /// Every request goes to a worker.
+    Unsupported,
 }
 
 impl Submitter {
@@ -140,7 +151,7 @@ impl Submitter {
             pending: PendingRequests::default(),
             reads: Tries::default(),
             writes: Tries::default(),
-            always_waits: Cell::default(),
+            nowait: Cell::default(),
         }
     }
 
@@ -163,11 +174,15 @@ impl Submitter {
             Action::Write(_) => &self.writes,
             _ => return (SubmitMode::Plain, workers.try_acquire(0)),
         };
-        let permit = workers.try_acquire(WORKERS_SPARE);
-        if permit.is_none() && !self.always_waits.get() && tries.is_due() {
-            return (SubmitMode::NoWait, None);
+        match self.nowait.get() {
+            Nowait::Unknown => (SubmitMode::NoWait, None),
+            Nowait::Unsupported => (SubmitMode::Worker, workers.try_acquire(WORKERS_SPARE)),
+            Nowait::Honoured => {
+                let permit = workers.try_acquire(WORKERS_SPARE);
+                let is_tried = permit.is_none() && tries.is_due();
+                (if is_tried { SubmitMode::NoWait } else { SubmitMode::Plain }, permit)
+            }
         }
-        (SubmitMode::Plain, permit)
     }
 
     /// What an operation ended in that was not to wait. True when it has to be submitted again, to a worker.
@@ -175,7 +190,9 @@ impl Submitter {
         let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
         let is_refused = matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP));
         if error == Some(libc::EOPNOTSUPP) {
-            self.always_waits.set(true);
+            self.nowait.set(Nowait::Unsupported);
+        } else if self.nowait.get() == Nowait::Unknown {
+            self.nowait.set(Nowait::Honoured);
         }
         let tries = if matches!(action, Action::Read(_)) { &self.reads } else { &self.writes };
         tries.note(is_refused);
@@ -225,7 +242,10 @@ mod tests {
     }
 
     fn read_submitter(domains: &FailureDomains, device: u64) -> (Submitter, Action) {
-        (Submitter::new(domains.of(device, -1)), Action::Read(0))
+        let (submitter, read) = (Submitter::new(domains.of(device, -1)), Action::Read(0));
+        assert_eq!(submitter.admit(&read, Nanos::from_secs(1)).0, SubmitMode::NoWait, "nothing is known of the file");
+        assert!(!submitter.is_refused(&read, &Ok(4096)));
+        (submitter, read)
     }
 
     #[test]
@@ -259,8 +279,8 @@ mod tests {
         let unsupported = Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         assert!(submitter.is_refused(&read, &unsupported));
         let write = Action::Write(0);
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Plain, None)), "it waits for a permit");
+        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "it waits for a permit");
         drop(held);
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Plain, Some(_))));
+        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))), "the core would block");
     }
 }

@@ -7,6 +7,7 @@ use std::io::Write;
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, wait_for};
 use e2e::file_system::FileSystem;
+use e2e::fuse::Fuse;
 use e2e::site::Site;
 use serde_json::Value;
 
@@ -44,6 +45,33 @@ fn goes_on(site: &Site, volume: &str) {
         // A block that no cache holds.
         client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("it reads");
     }
+}
+
+#[test]
+fn hung_fuse_file_system_holds_up_only_its_own_volume() {
+    let mut site = Site::new();
+    let Some(fuse) = Fuse::mount(&site.folder.join("hangs")) else { return };
+    let backing = fuse.path().join("sick.img");
+    File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the file system can be written");
+    site.volume_on("sick", &backing.display().to_string(), "");
+    site.volume("well", 64 * MIB, "");
+    let daemon = site.start();
+    fuse.hang();
+    let mut client = Client::connect(&site.endpoint(), "sick").expect("the volume is served");
+    for number in 0..64 {
+        client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes the write");
+    }
+    client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("the read is sent");
+    client.send(Op::Flush, 0, 0, 0, &[]).expect("the flush is sent");
+    goes_on(&site, "well");
+    wait_for("the alert", || has_alert(&daemon, "backing-hung", "sick"));
+    goes_on(&site, "well");
+    fuse.answer();
+    for _ in 0..2 {
+        assert_eq!(client.receive().expect("both are answered when the file system is back").error, 0);
+    }
+    drop(client);
+    daemon.stop();
 }
 
 #[test]
