@@ -1,8 +1,10 @@
-//! Flushes that come together share one batch. Clients that ask again as soon as they are answered fall apart into groups that take
-//! turns: each batch carries one group, while the next one waits for it. A run that waits a moment for those who were just answered
-//! carries all of them; but clients that come at times of their own would wait in vain. What is worth more is not to be foretold: it
-//! depends on clients, devices and processors. So it is tried: a few runs of each patience, and the one that served most in a time is kept,
-//! until the next trial of another.
+//! Adaptive group commit: flushes of several clients share one batch of the log.
+//!
+//! Clients that flush again right after each answer split into groups that alternate: each batch carries one group
+//! while the next group waits. A short delay before a run lets all of them join one batch, but it only adds latency
+//! when clients arrive independently. The best delay depends on clients, devices and processors, so it is measured:
+//! trials of [`TRIAL_RUNS`] runs compare the delays, and the one that serves the most flushes a second stays in use
+//! until the next trial.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -13,48 +15,48 @@ use seam::{Nanos, Seam};
 
 use crate::wait::Signal;
 
-/// How long a run may wait, in percent of the time that the last one took.
-const PATIENCE: [u64; 3] = [0, 50, 100];
-/// The longest wait, however slow the devices are.
-const PATIENCE_MAX: Nanos = Nanos::from_micros(500);
-/// Runs of one trial.
+/// Candidates for the delay before a run, in percent of the last run's duration.
+const BATCH_DELAY_PERCENT: [u64; 3] = [0, 50, 100];
+/// Upper bound of the delay, however slow the devices are.
+const BATCH_DELAY_MAX: Nanos = Nanos::from_micros(500);
+/// Runs in one trial.
 const TRIAL_RUNS: u32 = 32;
-/// Of so many trials one is of another patience than the best.
-const TRIALS_EACH: u32 = 8;
-/// How much more a longer patience has to serve than none, in percent: what differs less is chance.
+/// One trial in this many uses a delay other than the best.
+const TRIALS_PER_PROBE: u32 = 8;
+/// Gain in throughput that a delay must bring over none, in percent; a smaller difference is noise.
 const GAIN_PERCENT: f64 = 7.0;
 
-/// Who asks for flushes of one shard.
+/// Gathers the flushes of one shard into runs.
 #[derive(Default)]
 pub struct Company {
-    /// Flushes that no run has taken along yet.
+    /// Flushes that no run has included yet.
     waiting: Cell<u64>,
-    /// Flushes that the last run has taken along.
+    /// Flushes that the last run included.
     taken: Cell<u64>,
-    /// Flushes that were asked for by the end of the last run and not answered before it.
+    /// Flushes that were requested by the end of the last run and unanswered before it.
     clients: Cell<u64>,
-    /// When the last run ended, and how long it took.
+    /// End of the last run, and its duration.
     ended: Cell<Nanos>,
     took: Cell<Nanos>,
     trial: RefCell<Trial>,
     arrived: Signal,
 }
 
-/// Runs of one patience.
+/// A trial of one delay.
 #[derive(Default)]
 struct Trial {
-    /// An index of [`PATIENCE`], and what each has served a nanosecond when it was last tried.
-    patience: usize,
-    rates: [f64; PATIENCE.len()],
+    /// Index into [`BATCH_DELAY_PERCENT`], and the throughput of each delay when last tried, in flushes a nanosecond.
+    delay: usize,
+    rates: [f64; BATCH_DELAY_PERCENT.len()],
     runs: u32,
     served: u64,
     time: Nanos,
-    /// Trials that have ended.
+    /// Number of completed trials.
     ended: u32,
 }
 
 impl Trial {
-    /// A run is over that served so many and came so long after the one before.
+    /// Records a run that served `served` flushes and ended `time` after the one before.
     fn add(&mut self, served: u64, time: Nanos) {
         self.runs += 1;
         self.served += served;
@@ -62,16 +64,17 @@ impl Trial {
         if self.runs < TRIAL_RUNS {
             return;
         }
-        self.rates[self.patience] = self.served as f64 / self.time.0.max(1) as f64;
+        self.rates[self.delay] = self.served as f64 / self.time.0.max(1) as f64;
         self.ended += 1;
-        let others = (self.ended / TRIALS_EACH) as usize % (PATIENCE.len() - 1);
-        let worth = |patience: usize| match patience {
+        let others = (self.ended / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
+        let worth = |delay: usize| match delay {
             0 => self.rates[0] * (1.0 + GAIN_PERCENT / 100.0),
-            _ => self.rates[patience],
+            _ => self.rates[delay],
         };
-        let best = (0..PATIENCE.len()).max_by(|one, other| worth(*one).total_cmp(&worth(*other))).unwrap_or(0);
-        self.patience = match self.ended % TRIALS_EACH {
-            0 => (best + 1 + others) % PATIENCE.len(),
+        let best =
+            (0..BATCH_DELAY_PERCENT.len()).max_by(|one, other| worth(*one).total_cmp(&worth(*other))).unwrap_or(0);
+        self.delay = match self.ended % TRIALS_PER_PROBE {
+            0 => (best + 1 + others) % BATCH_DELAY_PERCENT.len(),
             _ => best,
         };
         (self.runs, self.served, self.time) = (0, 0, Nanos(0));
@@ -79,20 +82,21 @@ impl Trial {
 }
 
 impl Company {
-    /// One more asks.
+    /// Records a request for a flush.
     pub fn ask(&self) {
         self.waiting.set(self.waiting.get() + 1);
         self.arrived.notify();
     }
 
-    /// Waits for those who were answered or left behind when the last run ended, for as long as that is worth it, and takes all along
-    /// who ask by then.
+    /// Delays the run for clients that the last run answered or left waiting, up to the delay in trial. The run then
+    /// includes every flush requested so far.
     pub async fn gather(&self, seam: &impl Seam) {
-        let all_are_here = || self.waiting.get() >= self.clients.get();
-        let patience = Nanos(self.took.get().0 * PATIENCE[self.trial.borrow().patience] / 100).min(PATIENCE_MAX);
-        if patience > Nanos(0) && !all_are_here() {
-            let mut arrivals = pin!(self.arrived.wait_for(|| all_are_here().then_some(())));
-            let mut limit = pin!(seam.sleep(patience));
+        let all_arrived = || self.waiting.get() >= self.clients.get();
+        let delay =
+            Nanos(self.took.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay] / 100).min(BATCH_DELAY_MAX);
+        if delay > Nanos(0) && !all_arrived() {
+            let mut arrivals = pin!(self.arrived.wait_for(|| all_arrived().then_some(())));
+            let mut limit = pin!(seam.sleep(delay));
             poll_fn(|context| match arrivals.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(()),
                 Poll::Pending => limit.as_mut().poll(context),
@@ -102,9 +106,9 @@ impl Company {
         self.taken.set(self.waiting.take());
     }
 
-    /// A run is over that took so long.
+    /// Records that a run ended, and its duration.
     pub fn ran(&self, now: Nanos, took: Nanos) {
-        // When nobody asked for long, that was nobody's patience.
+        // The cap keeps idle time out of the trial.
         let since = now.since(self.ended.replace(now)).min(Nanos(took.0 * 3));
         self.trial.borrow_mut().add(self.taken.get(), since);
         self.took.set(took);
@@ -120,14 +124,15 @@ mod tests {
 
     use super::*;
 
-    /// What a run takes, without waiting.
+    /// Duration of a run without its delay, in microseconds.
     const RUN: u64 = 400;
 
-    /// Flushes in a second, and the mean of their waits in microseconds, where each client asks again so many microseconds
-    /// after its answer, or for `None` at random a thousand times a second.
+    /// Simulates one second. Returns the number of flushes served and their mean latency in microseconds. A client
+    /// flushes again the given number of microseconds after its answer; `None` flushes at random, a thousand times a
+    /// second.
     fn served(clients: &[Option<u64>]) -> (u64, u64) {
         #[derive(Default)]
-        struct Desk {
+        struct Fixture {
             company: Company,
             begun: Cell<u64>,
             done: Cell<u64>,
@@ -136,71 +141,71 @@ mod tests {
             served: Cell<u64>,
             waited: Cell<u64>,
         }
-        async fn flush(desk: &Desk, seam: &SimSeam) {
-            let (asked, target) = (seam.now(), desk.begun.get() + 1);
-            desk.company.ask();
-            while desk.done.get() < target {
-                if desk.running.replace(true) {
-                    desk.changed.wait_for(|| (!desk.running.get()).then_some(())).await;
+        async fn flush(fixture: &Fixture, seam: &SimSeam) {
+            let (asked, target) = (seam.now(), fixture.begun.get() + 1);
+            fixture.company.ask();
+            while fixture.done.get() < target {
+                if fixture.running.replace(true) {
+                    fixture.changed.wait_for(|| (!fixture.running.get()).then_some(())).await;
                     continue;
                 }
-                desk.company.gather(seam).await;
-                let (number, start) = (desk.begun.get() + 1, seam.now());
-                desk.begun.set(number);
+                fixture.company.gather(seam).await;
+                let (number, start) = (fixture.begun.get() + 1, seam.now());
+                fixture.begun.set(number);
                 seam.sleep(Nanos::from_micros(RUN)).await;
-                desk.company.ran(seam.now(), seam.now().since(start));
-                desk.done.set(number);
-                desk.running.set(false);
-                desk.changed.notify();
+                fixture.company.ran(seam.now(), seam.now().since(start));
+                fixture.done.set(number);
+                fixture.running.set(false);
+                fixture.changed.notify();
             }
-            desk.served.set(desk.served.get() + 1);
-            desk.waited.set(desk.waited.get() + seam.now().since(asked).as_micros());
+            fixture.served.set(fixture.served.get() + 1);
+            fixture.waited.set(fixture.waited.get() + seam.now().since(asked).as_micros());
         }
         let world = World::new(WorldSpec::new(1));
-        let (seam, desk) = (world.seam(), Rc::new(Desk::default()));
+        let (seam, fixture) = (world.seam(), Rc::new(Fixture::default()));
         for (number, pause) in clients.iter().copied().enumerate() {
-            let (seam, desk) = (seam.clone(), Rc::clone(&desk));
+            let (seam, fixture) = (seam.clone(), Rc::clone(&fixture));
             seam.clone().spawn(async move {
                 seam.sleep(Nanos::from_micros(number as u64 * 37)).await;
                 loop {
                     match pause {
                         Some(pause) => {
-                            flush(&desk, &seam).await;
+                            flush(&fixture, &seam).await;
                             seam.sleep(Nanos::from_micros(pause)).await;
                         }
                         None => {
                             seam.sleep(Nanos::from_micros(seam.random() % 2000)).await;
-                            let (seam, desk) = (seam.clone(), Rc::clone(&desk));
-                            seam.clone().spawn(async move { flush(&desk, &seam).await });
+                            let (seam, fixture) = (seam.clone(), Rc::clone(&fixture));
+                            seam.clone().spawn(async move { flush(&fixture, &seam).await });
                         }
                     }
                 }
             });
         }
         world.block_on(async move { seam.sleep(Nanos::from_secs(1)).await });
-        (desk.served.get(), desk.waited.get() / desk.served.get())
+        (fixture.served.get(), fixture.waited.get() / fixture.served.get())
     }
 
     #[test]
-    fn clients_that_ask_again_at_once_share_every_run() {
+    fn clients_that_flush_again_at_once_share_every_run() {
         let pauses: Vec<_> = (0..8).map(|client| Some(40 + 10 * client)).collect();
         let (served, _) = served(&pauses);
         assert!(served >= 8 * 1_000_000 / (RUN + 110 + 50), "{served} of eight clients");
     }
 
     #[test]
-    fn one_alone_never_waits() {
+    fn single_client_never_waits() {
         assert_eq!(served(&[Some(75)]), (2105, RUN));
     }
 
     #[test]
-    fn nobody_waits_for_those_who_think_for_long() {
+    fn flushes_do_not_wait_for_slow_clients() {
         let (_, waited) = served(&[Some(40), Some(5000), Some(7000), Some(9000)]);
         assert!(waited < RUN * 5 / 4, "{waited} us");
     }
 
     #[test]
-    fn those_who_come_at_times_of_their_own_wait_little_longer_than_a_run_and_what_is_left_of_the_one_before() {
+    fn random_arrivals_wait_less_than_two_runs() {
         let (_, waited) = served(&[None; 8]);
         assert!(waited < RUN * 7 / 4, "{waited} us");
     }

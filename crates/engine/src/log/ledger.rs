@@ -1,8 +1,9 @@
-//! What of a volume lies in the flash log, and what has changed since.
+//! A volume's records in the flash log, the write-back stage of each, and the changes since the last flush.
 //!
-//! A record of the log may be let go when something durable stands for it: a newer record, or the backing, once a write that was
-//! sent after the record was taken has completed and a flush of the backing has covered it. Which of these steps a block has come
-//! to is its [`Way`]. Records of which no step has been taken lie on a [`Shelf`] when their block is not in memory.
+//! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
+//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7). [`Way`]
+//! is the write-back stage of a block. Records still at the first stage whose block is not in memory are held compactly
+//! in a [`Shelf`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -13,50 +14,50 @@ use flash::Position;
 use super::outdated::Outdated;
 use super::shelf::Shelf;
 
-/// Ranges that are listed at most; past it everything counts as changed.
+/// Limit of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
 
-/// How far a block's content of the log, or newer, has come on its way to the backing.
+/// Write-back stage: how far the content of a block's record, or newer content, has come on its way to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Nowhere yet.
+    /// Not sent.
     Here,
-    /// It is being written there.
+    /// A write to the backing is in flight.
     Sent,
-    /// It is there; the number of its completion, which a flush has yet to cover.
+    /// On the backing, not yet covered by a flush there. Holds the sequence number of the write's completion.
     Written(u64),
-    /// It is durable there.
+    /// Durable on the backing.
     Durable,
 }
 
 struct Entry {
-    /// `None` while its record is being appended.
+    /// `None` while the record is being appended.
     position: Option<Position>,
-    /// The older record of the block, until the new one is durable.
+    /// The block's older record, held until the new one is durable.
     older: Option<Position>,
     way: Way,
 }
 
-/// What has changed since the last flush.
+/// Changes since the last flush.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// Blocks that were written.
+    /// Written blocks.
     pub blocks: BTreeSet<u64>,
-    /// Ranges that were zeroed: first block to the one behind the last.
+    /// Zeroed ranges: first block to the block past the last.
     pub ranges: BTreeMap<u64, u64>,
-    /// More has changed than could be listed.
+    /// True if there were too many changes to list.
     pub everything: bool,
 }
 
 impl Changed {
-    /// True when something of `blocks` has.
+    /// True if any of `blocks` has changed.
     fn touches(&self, blocks: &Range<u64>) -> bool {
         self.everything
             || self.blocks.range(blocks.clone()).next().is_some()
             || self.ranges.range(..blocks.end).any(|(_, end)| *end > blocks.start)
     }
 
-    /// True when there is nothing to make durable.
+    /// True if there is nothing to make durable.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
     }
@@ -72,7 +73,7 @@ impl Changed {
         *self = Changed { everything: true, ..Changed::default() };
     }
 
-    /// Both.
+    /// Adds the other changes to these.
     pub fn join(&mut self, other: Changed, blocks_max: usize) {
         if other.everything {
             return self.all();
@@ -85,39 +86,40 @@ impl Changed {
     }
 }
 
-/// A volume's part of the log.
+/// A volume's part of the flash log.
 #[derive(Default)]
 pub struct Ledger {
-    /// Changes are noted.
+    /// True if changes are recorded.
     on: bool,
-    /// A recovery might find records of the volume.
+    /// True if a recovery may find records of the volume.
     records: bool,
     changed: Changed,
-    /// What a flush is making durable.
+    /// The changes that a flush is making durable.
     taken: Option<Rc<Changed>>,
-    /// What a kill must not bring back, where memory outlives the process.
+    /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<Outdated>,
     blocks_max: usize,
     entries: BTreeMap<u64, Entry>,
-    /// As entries with a position, nothing older and the way [`Way::Here`]. No block is in both.
+    /// Records that need no [`Entry`]: durable, without an older one, at stage [`Way::Here`]. No block is in both.
     shelf: Shelf,
     written: VecDeque<(u64, u64)>,
-    /// Positions that may be let go.
+    /// Positions of records that may be retired.
     freed: Vec<Position>,
 }
 
 impl Ledger {
-    /// From now on changes are noted, at most so many blocks one by one. `keeps`: memory outlives the process.
+    /// Starts recording changes, at most `blocks_max` blocks individually. `keeps`: memory outlives the process.
     pub fn open(&mut self, blocks_max: usize, keeps: bool) {
         (self.on, self.blocks_max, self.outdated) = (true, blocks_max, keeps.then(Outdated::default));
     }
 
-    /// What of the log is out of date, where that outlives the process.
+    /// The blocks whose records are out of date; `None` unless memory outlives the process.
     pub fn outdated(&mut self) -> Option<&mut Outdated> {
         self.outdated.as_mut()
     }
 
-    /// The newest content of these blocks is durable on the backing, or given up, and nothing in memory says so any more.
+    /// Records that the newest content of these blocks is durable on the backing or given up, and that memory no longer
+    /// says so.
     pub fn cleaned(&mut self, blocks: Range<u64>) {
         let is_due = |changed: &Changed| changed.touches(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.records)
@@ -127,37 +129,37 @@ impl Ledger {
         }
     }
 
-    /// True when a recovery might find records of the volume.
+    /// True if a recovery may find records of the volume.
     pub fn has_records(&self) -> bool {
         self.records
     }
 
-    /// Records that hold their segments.
+    /// Number of records that keep their segments in use.
     pub fn len(&self) -> usize {
         self.entries.len() + self.shelf.len()
     }
 
-    /// Blocks whose newest content is a record alone.
+    /// Number of spilled blocks: a record alone holds their newest content.
     pub fn resting(&self) -> u64 {
         self.shelf.resting()
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that their index takes.
     pub fn resting_bytes(&self) -> usize {
         self.shelf.bytes()
     }
 
-    /// True when the block's newest content is a record alone: neither memory nor the backing has it.
+    /// True if the block is spilled: neither memory nor the backing has its newest content.
     pub fn rests(&self, block: u64) -> bool {
         self.shelf.rests(block)
     }
 
-    /// The record that is a resting block's newest content.
+    /// Position of a spilled block's record.
     pub fn resting_at(&self, block: u64) -> Option<Position> {
         self.shelf.get(block).filter(|(_, rests)| *rests).map(|(position, _)| position)
     }
 
-    /// As [`Shelf::next_run`].
+    /// See [`Shelf::next_run`].
     pub fn next_resting(
         &self,
         from: u64,
@@ -168,7 +170,7 @@ impl Ledger {
         self.shelf.next_run(from, boundary, count, wanted)
     }
 
-    /// True when the block's record is durable and is its newest content, of which nothing is on its way.
+    /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
     pub fn may_rest(&self, block: u64) -> bool {
         let entry = self.entries.get(&block);
         let here =
@@ -176,7 +178,7 @@ impl Ledger {
         here && !self.changed.everything && !self.changed.blocks.contains(&block)
     }
 
-    /// The block leaves memory, which had the content of its record.
+    /// Records that the block leaves memory: its record holds the same content.
     pub fn rest(&mut self, block: u64) {
         assert!(self.may_rest(block), "the only copy of a block leaves memory");
         let entry = self.entries.remove(&block).expect("just looked at");
@@ -184,19 +186,19 @@ impl Ledger {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(block..block + 1));
     }
 
-    /// The content of a resting block is in memory again.
+    /// Records that the content of a spilled block is in memory again.
     pub fn wake(&mut self, block: u64) {
         let (position, rests) = self.shelf.remove(block).expect("it rests");
         assert!(rests, "an old record is not a block's content");
         self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
     }
 
-    /// What rests of these blocks is not their newest content any more. Returns how many blocks rested.
+    /// Records that newer content of these blocks exists. Returns how many of them were spilled.
     pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
         self.shelf.supersede(blocks)
     }
 
-    /// The block's newest content is not in the log.
+    /// Records that the block's newest content is not in the log.
     pub fn change(&mut self, block: u64) {
         if self.on && !self.changed.everything {
             self.changed.blocks.insert(block);
@@ -206,21 +208,21 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::change`], for a range.
+    /// Like [`Ledger::change`], for a range.
     pub fn change_range(&mut self, blocks: Range<u64>) {
         if self.on && !self.changed.everything {
             self.changed.range(blocks);
         }
     }
 
-    /// Takes the list of what has changed; a new one begins.
+    /// Takes the list of changes and starts a new one.
     pub fn take_changed(&mut self) -> Rc<Changed> {
         let changed = Rc::new(std::mem::take(&mut self.changed));
         self.taken = Some(Rc::clone(&changed));
         changed
     }
 
-    /// What was taken is durable, or else has changed still.
+    /// Ends the flush of the taken changes; if it failed, they count as changed again.
     pub fn settle(&mut self, changed: &Changed, durable: bool) {
         self.taken = None;
         match durable {
@@ -229,8 +231,8 @@ impl Ledger {
         }
     }
 
-    /// Blocks of these ranges that have been written since the list was taken; `None` where something of them has been zeroed again, or too
-    /// much has changed to say.
+    /// Blocks in these ranges that were written since the list was taken. `None` if a part of the ranges was zeroed
+    /// again, or if there were too many changes to list.
     pub fn written_within(&self, ranges: &BTreeMap<u64, u64>) -> Option<Vec<u64>> {
         let overlaps = |(start, end): (&u64, &u64)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
         if self.changed.everything || ranges.iter().any(overlaps) {
@@ -240,18 +242,18 @@ impl Ledger {
         Some(written.copied().collect())
     }
 
-    /// True when something has changed.
+    /// True if there are unflushed changes.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// True when so much has changed that it can hardly be listed or noted much longer.
+    /// True if the changes, or the ranges that are out of date, come close to the limit of what can be listed.
     pub fn has_changed_much(&self) -> bool {
         let is_crowded = self.outdated.as_ref().is_some_and(Outdated::is_crowded);
         is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
     }
 
-    /// The block's content goes into the log; it is on its way to the backing as `way` says.
+    /// Records that the block's content is being appended to the log; `way` is its write-back stage.
     pub fn take(&mut self, block: u64, way: Way) {
         self.records = true;
         let older = match self.entries.remove(&block) {
@@ -264,7 +266,7 @@ impl Ledger {
         }
     }
 
-    /// The record of a block that was taken is durable.
+    /// Records that the appended record of the block is durable at `position`.
     pub fn logged(&mut self, block: u64, position: Position) {
         let entry = self.entries.get_mut(&block).expect("it was taken");
         entry.position = Some(position);
@@ -274,12 +276,13 @@ impl Ledger {
         }
     }
 
-    /// The record of a block that was taken could not be made durable; the older one, if there is one, may be all that a recovery finds.
+    /// Records that the append of the block's record failed. A recovery may then find the older record, if there is
+    /// one.
     pub fn not_logged(&mut self, block: u64) {
         let entry = self.entries.get_mut(&block).expect("it was taken");
         entry.position = entry.older.take();
         match entry.position {
-            // What was on its way when the content was taken may be older than the older record: nothing is concluded from it.
+            // The write in flight may carry content older than that of the older record, so it proves nothing.
             Some(_) => entry.way = Way::Here,
             None => {
                 self.entries.remove(&block);
@@ -287,23 +290,23 @@ impl Ledger {
         }
     }
 
-    /// Nothing of what was taken was written, and nothing had been before.
+    /// Records that the first append of a volume without records failed: the log still holds none.
     pub fn nothing_logged(&mut self) {
         assert!(self.len() == 0, "a volume with records has records");
         self.records = false;
     }
 
-    /// A recovery found the newest content of these blocks at these positions, in the blocks' order; and whether it counts.
+    /// Adopts records that a recovery found: block, position, and whether the record counts; in order of block.
     pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
         self.records = true;
         self.shelf.fill(records);
     }
 
-    /// Tombstones of these blocks are durable.
+    /// Records that tombstones of these blocks are durable.
     pub fn buried(&mut self, blocks: Range<u64>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
         self.freed.extend(self.shelf.take(blocks.clone()));
-        // One by one: cutting the tree apart and joining it again would cost as much as all that lies behind.
+        // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
         let gone: Vec<u64> = self.entries.range(blocks).map(|(block, _)| *block).collect();
         for entry in gone.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
@@ -311,13 +314,13 @@ impl Ledger {
         }
     }
 
-    /// Tombstones of the whole volume are durable: no recovery finds anything of it.
+    /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn buried_all(&mut self) {
         self.buried(0..u64::MAX);
         self.records = false;
     }
 
-    /// The block's newest content is being written to the backing.
+    /// Records that the block's newest content is being written to the backing.
     pub fn sent(&mut self, block: u64) {
         if let Some(position) = self.take_off_shelf(block) {
             self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
@@ -327,7 +330,7 @@ impl Ledger {
         }
     }
 
-    /// What was sent of the block is there.
+    /// Records that the write of the block to the backing has completed, with its sequence number.
     pub fn sent_done(&mut self, block: u64, sequence: u64) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.way == Way::Sent
@@ -337,7 +340,7 @@ impl Ledger {
         }
     }
 
-    /// What was sent of the block did not get there.
+    /// Records that the write of the block to the backing has failed.
     pub fn sent_failed(&mut self, block: u64) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.way == Way::Sent
@@ -346,7 +349,7 @@ impl Ledger {
         }
     }
 
-    /// A flush of the backing covered what completed below `covered`.
+    /// Records a flush of the backing that covers all completions below `covered`.
     pub fn flushed(&mut self, covered: u64) {
         for _ in 0..self.written.len() {
             let (block, sequence) = self.written.pop_front().expect("counted");
@@ -364,7 +367,7 @@ impl Ledger {
         }
     }
 
-    /// The backing may have lost what it had not flushed.
+    /// Records that the backing may have lost its unflushed writes.
     pub fn lost(&mut self) {
         for (block, sequence) in std::mem::take(&mut self.written) {
             if let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.way == Way::Written(sequence)) {
@@ -373,7 +376,8 @@ impl Ledger {
         }
     }
 
-    /// Lets go the records of all blocks in memory or nowhere whose newest content is durably on the backing, as `durable` says; none is being appended.
+    /// Retires the records of all blocks that are not spilled and whose newest content is durable on the backing, as
+    /// `durable` reports. None of these records may be in the middle of an append.
     pub fn let_go_if(&mut self, durable: impl Fn(u64) -> bool) {
         let blocks: Vec<u64> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
         blocks.into_iter().for_each(|block| self.let_go(block));
@@ -383,7 +387,7 @@ impl Ledger {
         }
     }
 
-    /// The blocks whose records hold these segments, in order.
+    /// The blocks whose records keep these segments in use, in order.
     pub fn in_segments(&self, segments: &BTreeSet<u32>) -> Vec<u64> {
         let holds = |entry: &Entry| {
             let mut positions = entry.position.iter().chain(&entry.older);
@@ -395,14 +399,14 @@ impl Ledger {
         blocks
     }
 
-    /// The record of a block that does not rest, to be followed from now on.
+    /// Removes the record of a block that is not spilled from the shelf, so that an [`Entry`] can follow it.
     fn take_off_shelf(&mut self, block: u64) -> Option<Position> {
         let (position, rests) = self.shelf.remove(block)?;
         assert!(!rests, "a block that rests has no content elsewhere");
         Some(position)
     }
 
-    /// Positions that may be let go since the last call.
+    /// Takes the positions of the records that may be retired since the last call.
     pub fn take_freed(&mut self) -> Vec<Position> {
         std::mem::take(&mut self.freed)
     }

@@ -1,9 +1,10 @@
-//! Flushes answered from the mirrored flash log: what has changed since the last flush is appended, and the flush is acknowledged when
-//! that is durable on every device in service (R6). Destage goes its own way and pace; what it brought durably to the backing lets
-//! the log's records go (`ledger.rs`).
+//! Flushes answered from the mirrored flash log. A flush appends the changes since the last one and is acknowledged
+//! when they are durable on every device in service (R6). Destage runs independently; once content is durable on the
+//! backing, its log records are retired (`ledger.rs`).
 //!
-//! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
-//! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
+//! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
+//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing
+//! and get tombstones.
 
 pub mod company;
 pub mod ledger;
@@ -28,44 +29,44 @@ use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
 use ledger::{Changed, Way};
 
-/// How long to wait for room in a full log.
+/// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
-/// How often room is made before the volume does without the log.
+/// Attempts to free space before the volume bypasses the log.
 const FULL_TRIES: u32 = 2;
-/// How often to wait for what others have to make, where there is no way without.
+/// Attempts to append the last tombstones, which cannot bypass the log.
 const FULL_PATIENCE: u32 = 1_200;
-/// More blocks than a volume may ever have had: a recovery may find records past an end that has moved.
+/// More blocks than any volume has: a recovery may find records past an end that has moved.
 const BLOCKS_EVER: u64 = 1 << 34;
 /// Longest range of one tombstone, in blocks.
 const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
 
-/// Flushes of one shard that the log answers.
+/// State of the log flushes of one shard.
 #[derive(Default)]
 pub struct Logging {
-    /// Everything that had changed before the flush of a number began is durable.
+    /// Single flight of flushes: a flush number counts as done when every change before that flush began is durable.
     pub turns: Turns<RequestError>,
     begun: u64,
 }
 
-/// Where what was to be durable is.
+/// Where a flush made its blocks durable.
 #[derive(PartialEq, Eq)]
 enum Reached {
-    /// In the log, or on the backing where that was asked for.
+    /// In the log, or on the backing if requested.
     This,
-    /// On the backing with everything else of the volume, of which the log has nothing any more.
+    /// On the backing, with the rest of the volume; the log holds no record of the volume any more.
     All,
 }
 
-/// What became of a chunk of blocks.
+/// Result of preparing a chunk of blocks for the log.
 enum Chunk<S: Seam> {
     Records(Vec<Record<S>>),
-    /// These partial blocks have to be filled first (R3).
+    /// Partial blocks that must be filled first (R3).
     Fill(Vec<u64>),
-    /// Something in it can only go through the backing.
+    /// A block of the chunk can only go through the backing.
     ThroughBacking,
 }
 
-/// What is left of `range` without `blocks`.
+/// The parts of `range` outside `blocks`.
 fn without(range: Range<u64>, blocks: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let (mut left, mut start) = (Vec::new(), range.start);
     for block in blocks.range(range.clone()).copied().chain([range.end]) {
@@ -75,7 +76,7 @@ fn without(range: Range<u64>, blocks: &BTreeSet<u64>) -> Vec<Range<u64>> {
     left
 }
 
-/// `range` in pieces that a tombstone can name.
+/// `range` in pieces of at most one tombstone each.
 fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = range.clone().step_by(TOMBSTONE_BLOCKS_MAX as usize);
     starts.map(move |start| start..range.end.min(start + TOMBSTONE_BLOCKS_MAX))
@@ -86,22 +87,22 @@ fn failed(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
-    /// None for who has been given up: of what a flush under way believes to be on the backing nothing is certain any more.
+    /// Returns `None` for an abandoned volume: a flush in progress can no longer trust what it knows about the backing.
     fn store(&self) -> Option<Store<S>> {
         self.core.log().filter(|_| !self.given_up.get())
     }
 
-    /// True when a flush is answered by the log.
+    /// True if the log answers flushes.
     pub fn logs(&self) -> bool {
         self.core.has_log() && self.policy.get() == WritePolicy::WriteBack && self.mode.get() == CacheMode::Active
     }
 
-    /// True when durability is the log's business too: it answers, or a recovery might find something in it.
+    /// True if durability involves the log: the log answers flushes, or a recovery may find records of the volume.
     pub fn log_matters(&self) -> bool {
         self.core.has_log() && (self.logs() || self.state.borrow().ledger.has_records())
     }
 
-    /// Makes everything that was acknowledged before this call durable, in the log or on the backing.
+    /// Makes all writes acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.begun + 1;
         self.company.ask();
@@ -131,13 +132,13 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// No recovery shall find anything of the volume in the log: everything is on the backing, and the log says so.
+    /// Destages the whole volume and appends tombstones, so that a recovery finds none of its records.
     pub async fn leave_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.flush_all().await?;
         self.bury_from(0).await
     }
 
-    /// No recovery shall find anything in the log of block `first` and those behind it; what is durable on the backing stands.
+    /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or given up.
     pub async fn bury_from(self: &ShardRef<S>, first: u64) -> Result<(), RequestError> {
         if !self.state.borrow().ledger.has_records() {
             return Ok(());
@@ -154,7 +155,7 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// As [`Shard::bury_from`], with the next flush.
+    /// Like [`Shard::bury_from`], but together with the next flush.
     pub fn bury_later(&self, first: u64) {
         self.with(|state, _| {
             state.ledger.change_range(first..BLOCKS_EVER);
@@ -162,7 +163,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Lets go what the log need not hold any longer.
+    /// Retires the records that are no longer needed.
     pub fn let_go(&self) {
         let freed = self.state.borrow_mut().ledger.take_freed();
         if let Some(store) = self.store().filter(|_| !freed.is_empty()) {
@@ -178,8 +179,9 @@ impl<S: Seam> Shard<S> {
         let mut blocks = changed.blocks.clone();
         if !changed.ranges.is_empty() {
             self.flush_zeroes().await?;
-            // What took the place of zeroes is not on the backing for certain: an old record stays until the new one is durable. Where that
-            // happened meanwhile the new content keeps the promise that the zeroes were to keep.
+            // A block written over the zeroes is perhaps not on the backing yet, so its old record must stay until a
+            // new one is durable. Such a block is logged instead; its new content satisfies the flush in place of the
+            // zeroes.
             let written = self.state.borrow().ledger.written_within(&changed.ranges);
             match written {
                 Some(written) => blocks.extend(written),
@@ -207,7 +209,7 @@ impl<S: Seam> Shard<S> {
             let records = match self.with(|state, memory| self.take_chunk(state, memory, blocks)) {
                 Chunk::Records(records) if records.is_empty() => return Ok(Reached::This),
                 Chunk::Records(records) => records,
-                // A fill that fails leaves the sectors to the backing.
+                // If the fill fails, the present sectors go to the backing.
                 Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
                     self.flush_all().await?;
@@ -232,7 +234,8 @@ impl<S: Seam> Shard<S> {
                 self.with(|state, _| taken.into_iter().flatten().for_each(|block| state.ledger.not_logged(block)));
                 return Ok(Reached::This);
             }
-            // Records of a batch that is no promise yet lie in the log all the same.
+            // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
+            // log (R10).
             let (result, unnoted) = match store.append(records).await {
                 Err(StoreError::Unnoted { why, positions }) => {
                     (Ok(positions), Some(StoreError::Unnoted { why, positions: Vec::new() }))
@@ -263,7 +266,7 @@ impl<S: Seam> Shard<S> {
             match result {
                 Ok(_) => return unnoted.map_or(Ok(Reached::This), |error| Err(failed(&error))),
                 Err(StoreError::Full) if tried < FULL_TRIES && !self.core.log_stays_full() => {
-                    // What is on the backing needs no room in the log.
+                    // Content on the backing needs no space in the log.
                     self.make_log_room(tried > 0).await?;
                     tried += 1;
                 }
@@ -273,7 +276,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Reads what these partial blocks lack, one after the other: several at once can hold all buffers and places that they wait for.
+    /// Fills the partial blocks one after the other: several at once could hold all buffers and I/O slots that they
+    /// wait for.
     async fn fill_partials(&self, blocks: &[u64]) -> Result<(), DiskError> {
         for block in blocks {
             self.fill(*block..*block + 1, None, Cause::Destage).await?;
@@ -281,7 +285,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// The records of a chunk of blocks, with their content as it is now.
+    /// Builds the records of a chunk of blocks from their present content.
     fn take_chunk(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[u64]) -> Chunk<S> {
         let may_log = self.logs();
         let mut partial = Vec::new();
@@ -302,7 +306,7 @@ impl<S: Seam> Shard<S> {
             let epoch = state.epochs.current();
             let slot = memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id));
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
-                // It is durably on the backing.
+                // The newest content is durable on the backing: a tombstone replaces the record.
                 if state.ledger.has_records() && !self.sabotage(Sabotage::NoTombstones) {
                     records.push(Record { owner, epoch, content: Content::Retire { blocks: 1 } });
                 }
@@ -311,7 +315,7 @@ impl<S: Seam> Shard<S> {
             let way = match (slot.dirty, slot.in_flight, slot.written) {
                 (None, None, Some(written)) => Way::Written(written.sequence),
                 (None, Some(_), _) => Way::Sent,
-                // What is on its way is older than what is taken here: it proves nothing of it.
+                // A write in flight carries older content than this record, so it proves nothing about it.
                 (Some(_), Some(_), _) if self.sabotage(Sabotage::TrustOldWrite) => Way::Sent,
                 _ => Way::Here,
             };
@@ -322,8 +326,8 @@ impl<S: Seam> Shard<S> {
         Chunk::Records(records)
     }
 
-    /// Makes tombstones of the ranges durable, if a recovery could find anything of the volume. What is in the ranges is durable on the backing, or
-    /// given up.
+    /// Makes tombstones of the ranges durable, if a recovery could find records of the volume. The content of the
+    /// ranges must be durable on the backing or given up.
     async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Reached, RequestError> {
         let pieces: Vec<Range<u64>> = ranges.into_iter().flat_map(pieces_of).collect();
         let most = self.store().map_or(1, |store| store.records_max());
@@ -349,8 +353,9 @@ impl<S: Seam> Shard<S> {
         Ok(Reached::This)
     }
 
-    /// Others hold the log, and may for long: whose backing does not answer, or who is not attached. The volume goes through its backing, and
-    /// the next flush does not wait for room either, until there is more.
+    /// Bypasses the log: destages the whole volume and appends its tombstones. Other volumes fill the log, perhaps for
+    /// long, because their backing does not answer or because they are not attached. Until the log has more room, the
+    /// next flushes do not wait for it either.
     async fn do_without_log(self: &ShardRef<S>) -> Result<Reached, RequestError> {
         self.core.note_full_log();
         self.flush_all().await?;
@@ -358,7 +363,7 @@ impl<S: Seam> Shard<S> {
         Ok(Reached::All)
     }
 
-    /// As [`Shard::bury`] for the whole volume, of which a recovery finds nothing afterwards.
+    /// Like [`Shard::bury`] for the whole volume: a recovery then finds none of its records.
     async fn bury_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
             return Ok(());
@@ -371,7 +376,7 @@ impl<S: Seam> Shard<S> {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
                 match store.bury(self.tombstones(pieces)).await {
                     Ok(_) => break,
-                    // Not even what is kept for this is left: a log of few segments keeps nothing.
+                    // The space reserved for these tombstones is used up; a log of few segments reserves none.
                     Err(StoreError::Full) if patience > 0 => {
                         self.make_log_room(false).await?;
                         patience -= 1;
@@ -393,8 +398,8 @@ impl<S: Seam> Shard<S> {
         pieces.iter().map(record).collect()
     }
 
-    /// The log is full: brings to the backing what of this volume holds the log's oldest part, and waits for the others, which are told.
-    /// Where that was tried `before`, everything is brought.
+    /// Frees space in a full log: asks all volumes to destage their oldest records, and destages this volume's. With
+    /// `before`, an earlier attempt has failed, and the whole volume is destaged.
     async fn make_log_room(self: &ShardRef<S>, before: bool) -> Result<(), RequestError> {
         self.core.press_log();
         if before {
@@ -402,8 +407,8 @@ impl<S: Seam> Shard<S> {
         } else {
             self.bring_oldest().await?;
         }
-        // A block that is clean has its newest content durably on the backing. Should its record come back before the tail has passed it,
-        // that is what the last flush promised: what came later has not been promised yet.
+        // A clean block has its newest content durable on the backing. If a recovery restores its record before the
+        // tail has passed it, that content still satisfies the last flush.
         self.with(|state, memory| {
             let clean = |block: u64| match memory.find(self.number, BlockNo(block)) {
                 Some(id) => memory.slot(id).is_clean(),

@@ -1,4 +1,5 @@
-//! Room in a full log: its tail is linear, so what holds its oldest segments is brought to the backing first, and nothing else need be.
+//! Frees space at the tail of a full log. The tail moves over whole segments in order, so destaging the records in the
+//! oldest segments suffices.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,14 +12,14 @@ use crate::shard::recall::Recall;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// Blocks that are brought at once.
+/// Blocks destaged at once.
 const AT_ONCE: usize = 256;
-/// Resting blocks that are recalled together.
+/// Spilled blocks reloaded in one run.
 const RECALL_RUN: u64 = 64;
 
 impl<S: Seam> Shard<S> {
-    /// Brings what of this volume holds the oldest part of the log durably to the backing. What is on its way or in doubt there is left to
-    /// who brings everything.
+    /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. Blocks that are
+    /// in flight, or whose state on the backing is in doubt, are left to a full destage.
     pub(super) async fn bring_oldest(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
         let blocks = self.state.borrow().ledger.in_segments(&store.oldest_segments());
@@ -44,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.sync_or_flush(losses).await
     }
 
-    /// Brings what rests of these blocks into memory, as far as nobody else is at it.
+    /// Reloads the spilled ones of these blocks, except blocks under another task's fill guard.
     async fn recall_oldest(self: &ShardRef<S>, blocks: Range<u64>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {

@@ -1,8 +1,8 @@
-//! Blocks of which the log may have an old record and nothing says so but this: their newest content is on the backing, and the tombstone
-//! that a recovery would see comes with the next flush.
+//! Blocks whose log records may be out of date: their newest content is on the backing, and their tombstones come with
+//! the next flush. No other structure records this.
 //!
-//! That is kept only where memory outlives the process: there a kill must not bring an old record back over what was acknowledged
-//! since, flushed or not. Ranges never overlap or touch each other.
+//! The list is needed only where memory outlives the process: after a kill, no old record may overwrite content
+//! acknowledged since, flushed or not. Ranges never overlap or touch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,21 +12,22 @@ use seam::{RangeKind, RangeNote};
 use super::ledger::Changed;
 use crate::memory::noted::Noted;
 
-/// So many ranges are a reason to have the log flushed without being asked.
+/// Number of ranges above which the log is flushed without a client's request.
 const CROWDED: usize = 1_024;
-/// More than any world has room to note: one that is not noted makes what is left behind say that it is not whole, and so may others be.
+/// Limit of ranges, above what any image of persisted memory can hold. A range without a tag marks the image as
+/// incomplete, so dropping further ranges loses nothing.
 const RANGES_MAX: usize = 1 << 16;
 
-/// The blocks of a volume whose records in the log are out of date.
+/// The ranges of a volume whose log records are out of date.
 #[derive(Default)]
 pub struct Outdated {
-    /// First blocks, and those behind the last.
+    /// First block of each range, and the block past its last.
     ranges: BTreeMap<u64, u64>,
     noted: Noted,
 }
 
 impl Outdated {
-    /// No record of these blocks is their newest content.
+    /// Adds blocks whose newest content no record holds.
     pub fn add(&mut self, blocks: Range<u64>) {
         let (mut start, mut end) = (blocks.start, blocks.end);
         assert!(start < end, "a range holds a block at least");
@@ -45,7 +46,7 @@ impl Outdated {
         self.noted.changed(start);
     }
 
-    /// A record of these blocks may be their newest content, or the log has none.
+    /// Removes blocks whose newest content a record may hold, or of which the log has no record.
     pub fn remove(&mut self, blocks: Range<u64>) {
         while let Some((start, end)) = self.before(blocks.end).filter(|(_, end)| *end > blocks.start) {
             self.ranges.remove(&start);
@@ -59,7 +60,7 @@ impl Outdated {
         }
     }
 
-    /// What has not changed since the last flush is as the log says.
+    /// Keeps only blocks that have changed since the last flush: for all others the log is up to date.
     pub fn keep_only(&mut self, changed: &Changed) {
         if changed.everything || self.ranges.is_empty() {
             return;
@@ -74,19 +75,19 @@ impl Outdated {
         }
     }
 
-    /// True when there are so many that the log should be flushed.
+    /// True if there are so many ranges that the log should be flushed.
     pub fn is_crowded(&self) -> bool {
         self.ranges.len() > CROWDED
     }
 
-    /// As [`Noted::follow`].
+    /// See [`Noted::follow`].
     pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
         self.noted.follow(|start| ranges.get(&start).map(|end| RangeNote { owner, start, end: *end, kind }), note)
     }
 
-    /// The last range that begins before `end`.
+    /// The last range that starts before `end`.
     fn before(&self, end: u64) -> Option<(u64, u64)> {
         self.ranges.range(..end).next_back().map(|(start, end)| (*start, *end))
     }
@@ -104,7 +105,7 @@ mod tests {
         outdated.ranges.iter().map(|(start, end)| (*start, *end)).collect()
     }
 
-    /// The blocks that notes speak of, kept as the seam keeps them.
+    /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeNote>>) -> BTreeSet<u64> {
         let gone = outdated.note_changes(1, |note| {
             places.push(Some(note));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_range_and_a_cut_leaves_two() {
+    fn adjacent_blocks_merge_and_a_removal_splits_a_range() {
         let mut outdated = Outdated::default();
         [4..5, 6..7, 5..6, 10..20, 12..14].into_iter().for_each(|blocks| outdated.add(blocks));
         assert_eq!(ranges(&outdated), [(4, 7), (10, 20)]);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_follow_whatever_is_added_and_removed() {
+    fn tags_match_blocks_added_and_removed() {
         let (rng, mut outdated) = (Rng::new(7, 0), Outdated::default());
         let (mut model, mut places) = (BTreeSet::new(), Vec::new());
         for _ in 0..2_000 {

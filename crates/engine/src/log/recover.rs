@@ -1,5 +1,6 @@
-//! After a restart: what the log holds of a volume rests there, before anybody asks for the volume. Nothing but the log's headers has been
-//! read for that; a block that turns out to have no good copy fails who asks for it.
+//! Recovery of a volume from the flash log after a restart. Every block with a record becomes a spilled block before
+//! the volume is served. Only the log's headers have been read by then; a block without an intact copy fails the
+//! request that reads it.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ use crate::RequestError;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
-    /// Takes `records` over, the newest of each block, in the blocks' order, as far as they are not out of date by what is `left`.
+    /// Adopts `records`: the newest record of each block, in order of block. Records of blocks that persisted memory
+    /// lists as out of date do not count.
     pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &Left) -> Result<(), RequestError> {
         if let Some(range) = records.iter().find(|record| record.content != RecoveredContent::Data) {
             let block = range.owner.block;
@@ -31,7 +33,8 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// What is out of date, in order and apart from each other: a kill between a new note and the end of those that it replaces leaves both.
+/// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
+/// replaces leaves overlapping ranges.
 fn merged(left: &Left) -> Vec<Range<u64>> {
     let mut notes: Vec<_> = left.outdated.iter().map(|note| note.start..note.end).collect();
     notes.sort_unstable_by_key(|note| note.start);

@@ -1,5 +1,6 @@
-//! Dirty blocks leave memory for the flash log: whatever is durable there, and on its way nowhere, may rest there, so that flash and not
-//! memory bounds what is dirty. When memory holds much that is dirty the log is flushed without being asked.
+//! Spilling: dirty blocks leave memory when the flash log durably holds their content and no write to the backing is in
+//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, the log is
+//! flushed without a client's request.
 
 use std::rc::Rc;
 
@@ -7,16 +8,16 @@ use seam::{Nanos, Seam};
 
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after a flush that nobody asked for, and after a look that found too little.
+/// Pause after a flush without a client's request.
 const PAUSE: Nanos = Nanos::from_millis(5);
-/// The same after one that failed.
+/// Pause after such a flush failed.
 const FAILED_PAUSE: Nanos = Nanos::from_millis(200);
 
 impl<S: Seam> Shard<S> {
-    /// Lets blocks rest if there are many dirty ones; to be called when a flush of the log has succeeded, so that what has not changed since
-    /// it began is as its record says.
+    /// Spills the oldest dirty blocks if there are many. Call it right after a successful flush of the log: each block
+    /// that is unchanged since the flush began then equals its record.
     pub fn rest_if_full(&self) {
-        // Who brings everything to the backing needs it where it is.
+        // A full destage needs the blocks in memory.
         if !self.logs() || self.state.borrow().flushing.turns.is_running() || !self.holds_much() {
             return;
         }
@@ -32,7 +33,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log, in a task of its own, when memory holds much that is dirty or much has changed since the last flush.
+    /// Flushes the log in a separate task if memory holds much dirty data or the list of changes is long.
     pub fn spill_if_full(self: &ShardRef<S>) {
         if !self.logs() || self.spilling.get() {
             return;
@@ -46,7 +47,7 @@ impl<S: Seam> Shard<S> {
         self.seam().spawn(async move {
             let pause = match shard.flush_log().await {
                 Ok(()) => PAUSE,
-                // What is wrong shows at the next flush that a client asks for.
+                // The next flush that a client requests reports the error.
                 Err(_) => FAILED_PAUSE,
             };
             shard.spill_after.set(shard.seam().now() + pause);
@@ -54,7 +55,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// So many dirty blocks are many.
+    /// Number of dirty blocks above which blocks are spilled.
     fn rest_mark(&self) -> u64 {
         self.unclean_limit_seen() * u64::from(self.core.spec().rest_percent) / 100
     }

@@ -1,36 +1,36 @@
-//! Records of the flash log that nothing is happening to: sorted, in 16 bytes each and a little, since flash bounds their number and
-//! not memory.
+//! Compact index of the log records that are not in flight: sorted, about 16 bytes each, because flash and not memory
+//! bounds their number.
 //!
-//! A record here is either its block's newest content (the block *rests*: it is nowhere else) or is held because nothing that is
-//! newer is durable yet.
+//! A record in the index either holds its block's newest content (the block is *spilled*: no other copy exists), or is
+//! kept because nothing newer is durable yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use flash::Position;
 
-/// Most lines of a chunk; a full one is halved.
-const LINES_MAX: usize = 512;
-/// A chunk with fewer is joined with the one before it, if there is room.
-const LINES_MIN: usize = 128;
-/// Room is made for so many lines at once.
-const LINES_STEP: usize = 32;
-/// Of [`Line::index`]: the record is the block's newest content.
+/// Limit of entries in a chunk; a full chunk is halved.
+const ENTRIES_MAX: usize = 512;
+/// A chunk with fewer entries is merged into the one before it, if they fit.
+const ENTRIES_MIN: usize = 128;
+/// Entries by which the capacity of a chunk grows.
+const ENTRIES_STEP: usize = 32;
+/// Flag in [`IndexEntry::index`]: the record holds the block's newest content.
 const RESTS: u32 = 1 << 31;
 
-/// A record. The upper half of its block's number is the chunk's.
+/// A record. The upper half of its block number belongs to the chunk.
 #[derive(Clone, Copy)]
-struct Line {
+struct IndexEntry {
     block: u32,
     segment: u32,
     index: u32,
     checksum: u32,
 }
 
-impl Line {
-    fn new(block: u64, position: Position, rests: bool) -> Line {
+impl IndexEntry {
+    fn new(block: u64, position: Position, rests: bool) -> IndexEntry {
         let [segment, index, checksum] = position.to_words();
-        Line { block: block as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
+        IndexEntry { block: block as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
     }
 
     fn position(&self) -> Position {
@@ -45,8 +45,8 @@ impl Line {
 /// The records, by block.
 #[derive(Default)]
 pub struct Shelf {
-    /// By the first block that a chunk may hold; all of its blocks share the upper half.
-    chunks: BTreeMap<u64, Vec<Line>>,
+    /// Keyed by the first block that a chunk may hold; all of its blocks share the upper half.
+    chunks: BTreeMap<u64, Vec<IndexEntry>>,
     len: usize,
     resting: usize,
 }
@@ -56,74 +56,74 @@ fn upper(block: u64) -> u64 {
 }
 
 impl Shelf {
-    /// Records in it.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Blocks that rest.
+    /// Number of spilled blocks.
     pub fn resting(&self) -> u64 {
         self.resting as u64
     }
 
-    /// Bytes that it takes, about.
+    /// Approximate size in bytes.
     pub fn bytes(&self) -> usize {
         // A node of the map holds 5 to 11 entries and a few words.
-        let a_chunk = 2 * (size_of::<u64>() + size_of::<Vec<Line>>());
-        self.chunks.values().map(|chunk| chunk.capacity() * size_of::<Line>() + a_chunk).sum()
+        let a_chunk = 2 * (size_of::<u64>() + size_of::<Vec<IndexEntry>>());
+        self.chunks.values().map(|chunk| chunk.capacity() * size_of::<IndexEntry>() + a_chunk).sum()
     }
 
-    /// The record of a block, and whether the block rests.
+    /// The record of a block, and whether the block is spilled.
     pub fn get(&self, block: u64) -> Option<(Position, bool)> {
         let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
-        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block).ok()?;
+        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block).ok()?;
         Some((chunk[place].position(), chunk[place].rests()))
     }
 
-    /// True when the block's newest content is this record alone.
+    /// True if the block is spilled: this record alone holds its newest content.
     pub fn rests(&self, block: u64) -> bool {
         self.resting > 0 && self.get(block).is_some_and(|(_, rests)| rests)
     }
 
-    /// Adds the record of a block that has none here.
+    /// Adds the record of a block that has none in the index.
     pub fn insert(&mut self, block: u64, position: Position, rests: bool) {
         let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
-        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block);
+        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block);
         let place = place.expect_err("a block has one record here");
         if chunk.len() == chunk.capacity() {
-            chunk.reserve_exact(LINES_STEP);
+            chunk.reserve_exact(ENTRIES_STEP);
         }
-        chunk.insert(place, Line::new(block, position, rests));
+        chunk.insert(place, IndexEntry::new(block, position, rests));
         self.len += 1;
         self.resting += usize::from(rests);
-        if chunk.len() > LINES_MAX {
-            // What comes in order leaves full chunks behind.
-            let at = if place + 1 == chunk.len() { LINES_MAX - LINES_STEP } else { LINES_MAX / 2 };
+        if chunk.len() > ENTRIES_MAX {
+            // Records added in ascending order leave nearly full chunks.
+            let at = if place + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
             let right = chunk.split_off(at);
-            chunk.shrink_to(at + LINES_STEP);
+            chunk.shrink_to(at + ENTRIES_STEP);
             self.chunks.insert(upper(block) | u64::from(right[0].block), right);
         }
     }
 
-    /// Adds the records of many blocks, in the order of those, to an empty shelf.
+    /// Adds records in ascending order of block to an empty index.
     ///
     /// # Panics
-    /// When there is something, or they are in no order.
+    /// If the index is not empty or the order is not ascending.
     pub fn fill(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
         assert!(self.len == 0, "what is filled is empty");
         let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), 0, None);
         for (block, position, rests) in records {
             assert!(last.replace(block).is_none_or(|last| last < block), "block {block} in its order");
-            if chunk.len() == LINES_MAX - LINES_STEP || upper(block) != upper(first) {
+            if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
                 chunk.shrink_to_fit();
                 chunks.push((first, std::mem::take(&mut chunk)));
             }
             if chunk.is_empty() {
-                chunk.reserve_exact(LINES_MAX - LINES_STEP);
+                chunk.reserve_exact(ENTRIES_MAX - ENTRIES_STEP);
                 first = if chunks.is_empty() || upper(block) != upper(first) { upper(block) } else { block };
             }
-            chunk.push(Line::new(block, position, rests));
+            chunk.push(IndexEntry::new(block, position, rests));
             self.len += 1;
             self.resting += usize::from(rests);
         }
@@ -132,47 +132,48 @@ impl Shelf {
         self.chunks = chunks.into_iter().filter(|(_, chunk)| !chunk.is_empty()).collect();
     }
 
-    /// Takes a block's record out.
+    /// Removes and returns the record of a block.
     pub fn remove(&mut self, block: u64) -> Option<(Position, bool)> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let key = *key;
-        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block).ok()?;
-        let line = chunk.remove(place);
+        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block).ok()?;
+        let entry = chunk.remove(place);
         self.len -= 1;
-        self.resting -= usize::from(line.rests());
+        self.resting -= usize::from(entry.rests());
         self.tighten(key);
-        Some((line.position(), line.rests()))
+        Some((entry.position(), entry.rests()))
     }
 
-    /// Newer content of these blocks is elsewhere; their records stay. Returns how many rested.
+    /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
+    /// blocks were spilled.
     pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
         let before = self.resting;
         if before > 0 {
             let first = self.first_key(blocks.start);
             for (key, chunk) in self.chunks.range_mut(first..blocks.end) {
-                let lines = inside(upper(*key), chunk, &blocks);
-                for line in &mut chunk[lines] {
-                    self.resting -= usize::from(line.rests());
-                    line.index &= !RESTS;
+                let entries = inside(upper(*key), chunk, &blocks);
+                for entry in &mut chunk[entries] {
+                    self.resting -= usize::from(entry.rests());
+                    entry.index &= !RESTS;
                 }
             }
         }
         (before - self.resting) as u64
     }
 
-    /// Takes all records of these blocks out.
+    /// Removes and returns all records of these blocks.
     ///
     /// # Panics
-    /// If one of the blocks rests.
+    /// If one of the blocks is spilled.
     pub fn take(&mut self, blocks: Range<u64>) -> Vec<Position> {
         let mut taken = Vec::new();
         let keys: Vec<u64> = self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
-            let lines = inside(upper(key), chunk, &blocks);
-            taken.extend(chunk.drain(lines).map(|line| {
-                assert!(!line.rests(), "the only copy of a block is never let go");
-                line.position()
+            let entries = inside(upper(key), chunk, &blocks);
+            taken.extend(chunk.drain(entries).map(|entry| {
+                assert!(!entry.rests(), "the only copy of a block is never let go");
+                entry.position()
             }));
             self.tighten(key);
         }
@@ -180,28 +181,28 @@ impl Shelf {
         taken
     }
 
-    /// The blocks whose records are held, yet are not their newest content.
+    /// The blocks whose records are superseded but still held.
     pub fn superseded(&self) -> Vec<u64> {
         if self.resting == self.len {
             return Vec::new();
         }
-        let lines = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|line| (upper(*key), line)));
-        lines.filter(|(_, line)| !line.rests()).map(|(base, line)| base | u64::from(line.block)).collect()
+        let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
+        entries.filter(|(_, entry)| !entry.rests()).map(|(base, entry)| base | u64::from(entry.block)).collect()
     }
 
-    /// The blocks whose records lie in these segments.
+    /// The blocks whose records are in these segments.
     pub fn in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = u64> + 'a {
-        let lines = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|line| (upper(*key), line)));
-        let inside = lines.filter(|(_, line)| segments.contains(&line.position().segment()));
-        inside.map(|(base, line)| base | u64::from(line.block))
+        let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
+        let inside = entries.filter(|(_, entry)| segments.contains(&entry.position().segment()));
+        inside.map(|(base, entry)| base | u64::from(entry.block))
     }
 
-    /// Up to `count` neighbouring blocks from the first resting one at `from` or behind it that `wanted` accepts, none of them past
-    /// the next multiple of `boundary`.
+    /// A run of up to `count` consecutive spilled blocks that `wanted` accepts. It starts at the first such block from
+    /// `from` on and does not cross a multiple of `boundary`.
     pub fn next_run(&self, from: u64, boundary: u64, count: u64, wanted: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let blocks = self.chunks.range(self.first_key(from)..).flat_map(|(key, chunk)| {
             let base = upper(*key);
-            chunk.iter().filter(|line| line.rests()).map(move |line| base | u64::from(line.block))
+            chunk.iter().filter(|entry| entry.rests()).map(move |entry| base | u64::from(entry.block))
         });
         let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
         let start = blocks.next()?;
@@ -213,17 +214,17 @@ impl Shelf {
         Some(start..end)
     }
 
-    /// The chunks from this key on are those that may hold a block at `from` or behind it.
+    /// Key of the first chunk that may hold a block at or after `from`.
     fn first_key(&self, from: u64) -> u64 {
         self.chunks.range(..=from).next_back().map_or(from, |(key, _)| *key)
     }
 
-    /// Gives back what an emptier chunk need not hold.
+    /// Releases unused capacity of a chunk, or merges a small chunk into the one before it.
     fn tighten(&mut self, key: u64) {
         let chunk = self.chunks.get_mut(&key).expect("a chunk that was changed");
         let len = chunk.len();
-        if len >= LINES_MIN {
-            chunk.shrink_to(len + LINES_STEP);
+        if len >= ENTRIES_MIN {
+            chunk.shrink_to(len + ENTRIES_STEP);
             return;
         }
         if len == 0 {
@@ -232,21 +233,21 @@ impl Shelf {
         }
         let mut before = self.chunks.range_mut(upper(key)..key);
         if let Some((_, left)) = before.next_back()
-            && left.len() + len <= LINES_MAX - LINES_STEP
+            && left.len() + len <= ENTRIES_MAX - ENTRIES_STEP
         {
             left.reserve_exact(len);
             let left_key = *self.chunks.range(..key).next_back().expect("just seen").0;
-            let mut lines = self.chunks.remove(&key).expect("just seen");
-            self.chunks.get_mut(&left_key).expect("just seen").append(&mut lines);
+            let mut entries = self.chunks.remove(&key).expect("just seen");
+            self.chunks.get_mut(&left_key).expect("just seen").append(&mut entries);
         } else {
-            self.chunks.get_mut(&key).expect("just seen").shrink_to(len + LINES_STEP);
+            self.chunks.get_mut(&key).expect("just seen").shrink_to(len + ENTRIES_STEP);
         }
     }
 }
 
-/// The places of a chunk's lines that are of `blocks`.
-fn inside(base: u64, chunk: &[Line], blocks: &Range<u64>) -> Range<usize> {
-    let place = |bound: u64| chunk.partition_point(|line| base | u64::from(line.block) < bound);
+/// Indexes of the chunk's entries that belong to `blocks`.
+fn inside(base: u64, chunk: &[IndexEntry], blocks: &Range<u64>) -> Range<usize> {
+    let place = |bound: u64| chunk.partition_point(|entry| base | u64::from(entry.block) < bound);
     place(blocks.start)..place(blocks.end)
 }
 
@@ -258,7 +259,7 @@ mod tests {
         Position::from_words([number as u32, number as u32 % 1000, !number as u32])
     }
 
-    /// A sequence that looks random.
+    /// A pseudorandom sequence.
     fn draws(seed: u64) -> impl FnMut(u64) -> u64 {
         let mut state = seed;
         move |bound| {
@@ -268,11 +269,11 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_a_plain_map_says() {
+    fn random_changes_match_a_plain_map() {
         let mut draw = draws(7);
         for bound in [3_000, 40_000] {
             let (mut shelf, mut map) = (Shelf::default(), BTreeMap::<u64, (Position, bool)>::new());
-            // Around a boundary that no chunk crosses.
+            // The blocks lie around a boundary that no chunk crosses.
             let place = |number: u64| (1 << 32) - 1_500 + number;
             for step in 0..30_000 {
                 let block = place(draw(bound));
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_same_filled_at_once_or_one_by_one() {
+    fn bulk_fill_equals_single_inserts() {
         for step in [1, 3, (1 << 32) / 700] {
             let records = || (0..2_000).map(|number| (5 + number * step, position(number), number % 7 > 0));
             let (mut filled, mut built) = (Shelf::default(), Shelf::default());
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resting_block_costs_at_most_24_bytes_however_they_came_and_went() {
+    fn spilled_blocks_cost_at_most_24_bytes_each() {
         let per_line = |shelf: &Shelf| shelf.bytes().div_ceil(shelf.len());
         let (mut scattered, mut ordered, mut draw) = (Shelf::default(), Shelf::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
@@ -361,7 +362,7 @@ mod tests {
             per_line(&ordered),
             per_line(&scattered)
         );
-        // All but one in twenty of them leave again.
+        // 19 of 20 blocks are removed again.
         for block in &blocks[blocks.len() / 20..] {
             scattered.remove(*block);
             ordered.remove(*block);
