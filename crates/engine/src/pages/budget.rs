@@ -1,8 +1,8 @@
-//! What limits promotion: the devices' endurance, and what promotion has lately gained.
+//! Limits of promotion: the endurance of the devices, and the recent gain of promotion.
 //!
-//! Endurance is a bucket of bytes that fills with so many a day and holds a day's. Gain is hits a promotion: once pages have to go for
-//! others and a promotion brings less than one hit, only every second is carried out, then every fourth, and so on; it
-//! doubles again when hits do.
+//! Endurance is a token bucket of bytes that holds one day's amount. Gain is the number of hits per promotion. Once
+//! pages are evicted for others and a promotion brings less than one hit, only every second one is carried out, then
+//! every fourth, and so on. When hits return, the rate doubles again.
 
 use std::cell::Cell;
 
@@ -12,36 +12,36 @@ use super::figures::NotPromoted;
 use crate::policy::promotion::Price;
 
 const DAY_NS: u128 = 86_400_000_000_000;
-/// What a page with one block, and each further pair of blocks, costs on flash.
+/// Bytes written to flash for a page with one block, and for each further pair of blocks.
 const PAIR_BYTES: u64 = 8_704;
-/// Promotions after which the gain is looked at.
+/// Promotions in one measurement of the gain.
 const ROUND: u64 = 256;
-/// At most every so many-th (as a power of two) is carried out.
-const PICKY_MAX: u32 = 6;
+/// Upper bound of `Budget::thinning`.
+const THINNING_MAX: u32 = 6;
 
-/// What limits the promotions of a core.
+/// Limits of the promotions of a core.
 pub struct Budget {
-    /// 0: no limit.
+    /// Bytes a day; 0: no limit.
     bytes_a_day: Cell<u64>,
     left: Cell<u64>,
     filled: Cell<Option<Nanos>>,
-    picky: Cell<u32>,
+    thinning: Cell<u32>,
     asked: Cell<u64>,
     promotions: Cell<u64>,
     hits: Cell<u64>,
-    /// Pages that had gone for others when the round began.
+    /// Number of evicted pages when the round began.
     evictions: Cell<u64>,
 }
 
 impl Budget {
-    /// So many bytes a day; 0: no limit.
+    /// A budget of `bytes_a_day`; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
-        let (filled, picky, asked, promotions, hits, evictions) = Default::default();
+        let (filled, thinning, asked, promotions, hits, evictions) = Default::default();
         let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, left, filled, picky, asked, promotions, hits, evictions }
+        Budget { bytes_a_day, left, filled, thinning, asked, promotions, hits, evictions }
     }
 
-    /// So many bytes a day from now on, and a day's at once; 0: no limit.
+    /// Changes the limit and makes a full day's bytes available at once; 0: no limit.
     pub fn set_bytes_a_day(&self, bytes_a_day: u64) {
         self.bytes_a_day.set(bytes_a_day);
         self.left.set(bytes_a_day);
@@ -52,7 +52,7 @@ impl Budget {
         (self.bytes_a_day.get() > 0).then(|| self.left.get())
     }
 
-    /// What a promotion costs: the less of a day's bytes is left, the more.
+    /// Price of a promotion: it rises as the day's bytes run out.
     pub fn price(&self) -> Price {
         let day = self.bytes_a_day.get();
         match self.left.get() {
@@ -62,13 +62,13 @@ impl Budget {
         }
     }
 
-    /// Of so many promotions that were earned one is carried out.
+    /// One of this many earned promotions is carried out.
     pub fn one_of(&self) -> u64 {
-        1 << self.picky.get()
+        1 << self.thinning.get()
     }
 
-    /// May a page be written? `new`: it is not there in part. `evictions`: pages that have gone for others so far; while none does, a
-    /// promotion costs nobody a hit.
+    /// Asks for permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
+    /// far; while none is evicted, a promotion costs no hits.
     pub fn ask(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), NotPromoted> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
@@ -77,7 +77,7 @@ impl Budget {
             let full = u128::from(self.left.get()) + more;
             self.left.set(full.min(u128::from(bytes_a_day)) as u64);
             if more == 0 && since > Nanos::ZERO {
-                // Too little time for a whole byte: it is not forgotten.
+                // The time was too short for a whole byte; it counts next time.
                 self.filled.set(Some(Nanos(now.0 - since.0)));
             }
             if self.left.get() < PAIR_BYTES {
@@ -95,14 +95,14 @@ impl Budget {
         Ok(())
     }
 
-    /// So many blocks of a page were written.
+    /// Records that blocks of a page were written.
     pub fn spent(&self, new: bool, blocks: u64, evictions: u64) {
         self.left.set(self.left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
         self.promotions.set(self.promotions.get() + u64::from(new));
         self.end_round(evictions);
     }
 
-    /// A request was served from flash.
+    /// Records that flash served a request.
     pub fn hit(&self) {
         self.hits.set(self.hits.get() + 1);
     }
@@ -113,11 +113,11 @@ impl Budget {
         }
         let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
         self.asked.set(0);
-        let picky = self.picky.get();
+        let thinning = self.thinning.get();
         let crowded = self.evictions.replace(evictions) != evictions;
-        self.picky.set(match hits < promotions && crowded {
-            true => (picky + 1).min(PICKY_MAX),
-            false => picky.saturating_sub(1),
+        self.thinning.set(match hits < promotions && crowded {
+            true => (thinning + 1).min(THINNING_MAX),
+            false => thinning.saturating_sub(1),
         });
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_day_may_cost_what_was_said_and_a_burst_no_more_than_a_day() {
+    fn daily_limit_holds_and_a_burst_is_at_most_one_day() {
         let budget = Budget::new(100 * PAIR_BYTES);
         let promote = |now: Nanos| {
             let may = budget.ask(now, false, 0).is_ok();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn promotions_that_bring_no_hits_become_rare_and_come_back_with_the_hits() {
+    fn promotions_without_hits_become_rare_until_hits_return() {
         let budget = Budget::new(0);
         let mut evictions = 0;
         let mut run = |hits: u64, evicts: u64| {
@@ -160,11 +160,11 @@ mod tests {
             }
             done
         };
-        assert_eq!(run(0, 0), 10_000, "while there is room nobody loses by a promotion");
-        let barren = run(0, 1);
-        assert!(barren < 1_000, "{barren} of 10,000");
+        assert_eq!(run(0, 0), 10_000, "a promotion into free space costs no hits");
+        let without_hits = run(0, 1);
+        assert!(without_hits < 1_000, "{without_hits} of 10,000");
         assert_eq!(budget.one_of(), 64);
-        let fruitful = run(3, 1);
-        assert!(fruitful > 7_000, "{fruitful} of 10,000");
+        let with_hits = run(3, 1);
+        assert!(with_hits > 7_000, "{with_hits} of 10,000");
     }
 }

@@ -1,9 +1,11 @@
-//! Has the backing changed while the volume was not attached? Pages from before are compared with it before anybody is served from them.
+//! Detects a backing that changed while the volume was not attached. Pages from before the attach are compared with the
+//! backing before they serve reads.
 //!
-//! What is compared: the last destaged blocks (the ring, by their checksums) and at least 1,200 blocks
-//! (`CoreSpec::flash_check_blocks`) spread evenly over the cached pages. Of changes to a part *p* of the cached blocks that lie anywhere, all are missed with probability (1 - *p*)^1200: 1 % is missed
-//! once in 170,000 times, 0.1 % three times in ten. A changed run of cached pages is found for certain when it is longer than
-//! the distance of two compared pages, a 1200th of all; what was written last is in the ring, up to 256 blocks.
+//! Two samples are compared. One is the ring of blocks destaged last, up to 256, by their checksums. The other is at
+//! least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part *p* of the
+//! cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200. For 1 %
+//! that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found if it is
+//! longer than a 1200th of all cached pages, the distance between two compared pages.
 
 use std::rc::Weak;
 
@@ -14,12 +16,12 @@ use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
-/// Comparisons under way at once.
+/// Concurrent comparisons.
 const AT_ONCE: usize = 8;
 /// Pause after the backing failed a comparison.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
-/// What came of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Compared {
     Same,
@@ -28,7 +30,7 @@ enum Compared {
     Unknown,
 }
 
-/// Something to be compared with the backing.
+/// A unit of comparison with the backing.
 #[derive(Clone, Copy)]
 enum Item {
     /// A block, by its checksum.
@@ -46,7 +48,7 @@ impl Item {
     }
 }
 
-/// Compares, and lets the pages be served or drops them; ends when the volume does.
+/// Compares the pages with the backing, and then admits or drops them; ends with the volume.
 pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| std::rc::Rc::clone(&shard.core)) else { return };
     core.pages_loaded().await;
@@ -72,7 +74,8 @@ impl<S: Seam> Shard<S> {
     async fn compare(self: &ShardRef<S>) -> Compared {
         let Some(pages) = self.level.pages.clone() else { return Compared::Same };
         if !self.level.enabled || self.level.drops {
-            // Nothing of it is wanted there, or nothing of it is believed: what is left from before goes, and is never asked for.
+            // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
+            // read.
             return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }
         let spread = self.core.spec().flash_check_blocks;
@@ -81,7 +84,7 @@ impl<S: Seam> Shard<S> {
         if sample.is_empty() && ring.is_empty() {
             return Compared::Same;
         }
-        // What the backing has by now is to be there after a power cut too, for it is what pages will be trusted by.
+        // The comparison must see content that survives a power cut, since it decides whether pages are trusted.
         if !self.sync().await.is_durable() {
             return Compared::Unknown;
         }
@@ -114,7 +117,7 @@ impl<S: Seam> Shard<S> {
         worst.get()
     }
 
-    /// A block that was written since the volume was attached says nothing.
+    /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
             Item::Ring(block, _) => (block..block + 1, 1),
@@ -125,7 +128,8 @@ impl<S: Seam> Shard<S> {
             }
         };
         if blocks.end > self.blocks() {
-            // It was shrunk in its last moments: what lay past the new end is no longer there, and says nothing of the rest.
+            // The volume shrank just before it stopped. Pages past the new end are stale, but prove nothing about the
+            // rest.
             if let Some(pages) = &self.level.pages {
                 pages.invalidate(blocks);
             }
@@ -156,7 +160,7 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// What was destaged again before the ticket was issued is another content now.
+    /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.
     fn still_says(&self, item: Item) -> bool {
         match item {
             Item::Ring(block, checksum) => {
@@ -166,7 +170,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// What cannot be read from flash is not there, so nothing can be wrong with it.
+    /// True if flash holds the same content, or no readable copy that could be wrong.
     async fn same_on_flash(&self, block: u64, content: &S::Block) -> bool {
         let Some(pages) = self.level.pages.clone() else { return true };
         let (page, place) = place_of(block);
@@ -181,7 +185,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Up to `count` of the set bits, beginning anywhere.
+/// Up to `count` of the set bits, starting at a random position.
 fn some_of(mask: u16, count: u32, random: u64) -> u16 {
     let from = (random % 16) as u32;
     let places = (0..16).map(|place| (place + from) % 16).filter(|place| mask >> place & 1 == 1);

@@ -1,40 +1,42 @@
-//! What a volume's flash level has done, and why it did not do more. The lists here feed counters, reports and documentation.
+//! Counters of a volume's flash tier, and the reasons for cache misses and rejected promotions. Counters, reports and
+//! documentation use the lists of names here.
 
 use std::cell::Cell;
 
-/// Why a page that clients used was not promoted.
+/// Reasons why a page that clients used was not promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotPromoted {
-    /// Not used before in living memory.
+    /// First use within the recorded history.
     FirstUse,
-    /// Used a moment ago: one burst is one use.
+    /// Used again too soon: a burst counts as one use.
     Burst,
     /// Part of a sequential stream.
     Stream,
-    /// In doubt since a crash: compared with the backing first.
+    /// Suspect since a crash; it is compared with the backing first.
     Suspect,
-    /// The volume is not to have flash, is paused or frozen, or its pages are still compared with the backing.
+    /// Flash is disabled for the volume, the volume is paused or frozen, or its pages are still being compared with the
+    /// backing.
     Off,
-    /// Too many others wait.
+    /// The queue of promotions is full.
     QueueFull,
-    /// Memory holds nothing clean of it any more.
+    /// Memory no longer holds clean blocks of the page.
     NoContent,
-    /// No slot is free at the moment.
+    /// No slot is free at present.
     Busy,
-    /// What would have to go is as hot.
+    /// Every page that could be evicted is as hot.
     Hot,
-    /// The volume has as much as it may have, and none of its own could go.
+    /// The volume has reached its quota, and none of its own pages could be evicted.
     Share,
-    /// The device did not take it.
+    /// The flash device failed the write.
     Failed,
-    /// The day's writes are used up.
+    /// The endurance budget of the day is used up.
     Endurance,
-    /// Promotions have lately brought few hits.
+    /// Recent promotions brought few hits.
     Gain,
 }
 
 impl NotPromoted {
-    /// All of them, by their names in reports.
+    /// All reasons with their names in reports.
     pub const ALL: [(&'static str, NotPromoted); 13] = [
         ("first-use", NotPromoted::FirstUse),
         ("burst", NotPromoted::Burst),
@@ -52,16 +54,16 @@ impl NotPromoted {
     ];
 }
 
-/// Why a read was not served from memory and flash alone.
+/// Reasons why memory and flash alone did not serve a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotHit {
-    /// Nothing of it was cached.
+    /// No block was cached.
     Absent,
-    /// Some of its blocks were cached.
+    /// Some of the blocks were cached.
     Part,
-    /// Somebody else was reading the same from the backing.
+    /// Another request was reading the same blocks from the backing.
     Joined,
-    /// It lies on flash, in doubt since a crash or not yet compared with the backing.
+    /// The page is on flash, but suspect since a crash or not yet compared with the backing.
     Unchecked,
     /// The copy on flash could not be read.
     BadCopy,
@@ -70,7 +72,7 @@ pub enum NotHit {
 }
 
 impl NotHit {
-    /// All of them, by their names in reports.
+    /// All reasons with their names in reports.
     pub const ALL: [(&'static str, NotHit); 6] = [
         ("absent", NotHit::Absent),
         ("part-absent", NotHit::Part),
@@ -86,7 +88,7 @@ impl NotHit {
 pub struct Figures {
     /// Blocks read from flash.
     pub read_blocks: Cell<u64>,
-    /// Blocks on flash that could not be read, or were not what they should be.
+    /// Blocks on flash that could not be read or failed verification.
     pub bad_blocks: Cell<u64>,
     /// Pages promoted.
     pub pages: Cell<u64>,
@@ -97,33 +99,33 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds to one counter.
+    /// Adds `count` to a counter.
     pub fn add(&self, counter: &Cell<u64>, count: u64) {
         counter.set(counter.get() + count);
     }
 
-    /// A page was not promoted.
+    /// Counts a page that was not promoted.
     pub fn not_promoted(&self, why: NotPromoted) {
         self.add(&self.not_promoted[why as usize], 1);
     }
 
-    /// A read was not a hit.
+    /// Counts a read that was not a hit.
     pub fn not_hit(&self, why: NotHit) {
         self.add(&self.not_hit[why as usize], 1);
     }
 
-    /// Blocks of a page were put on flash; `new`: nothing of it was there.
+    /// Counts blocks put on flash. `new`: flash held no block of the page before.
     pub fn promoted(&self, new: bool, blocks: u64) {
         self.add(&self.pages, u64::from(new));
         self.add(&self.blocks, blocks);
     }
 
-    /// Reasons that occurred, by name.
+    /// Number of rejected promotions by reason; reasons that never occurred are left out.
     pub fn why_not_promoted(&self) -> Vec<(&'static str, u64)> {
         named(&NotPromoted::ALL.map(|(name, _)| name), &self.not_promoted)
     }
 
-    /// Reasons that occurred, by name.
+    /// Number of cache misses by reason; reasons that never occurred are left out.
     pub fn why_not_hit(&self) -> Vec<(&'static str, u64)> {
         named(&NotHit::ALL.map(|(name, _)| name), &self.not_hit)
     }

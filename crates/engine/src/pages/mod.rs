@@ -1,11 +1,12 @@
-//! The second level: a volume's clean pages on flash. What is served from there, what earns a place there, and what keeps it true.
+//! The flash tier of a volume: reads from its clean pages, promotion of pages, and invalidation of stale copies.
 //!
-//! - **R2** [`Shard::uncache`]: a write, a discard and an invalidation take the flash copy away before they are acknowledged.
-//! - **R8** [`Shard::begin_write`]: no write goes to the backing before its region is durably in flux.
-//! - **R11** is the store's: what it gives was checked.
+//! - **R2** [`Shard::uncache`]: a write, a discard or an invalidation invalidates the flash copy before it is
+//!   acknowledged.
+//! - **R8** [`Shard::begin_write`]: no write goes to the backing before its region is durably marked dirty.
+//! - **R11** is enforced by the store, which verifies every block that it returns.
 //!
-//! A page is put on flash only with what the backing *durably* holds: clean blocks of memory, or content that was read from the
-//! backing under a ticket while nothing was unsettled there.
+//! A page on flash holds only content that the backing holds *durably*. Such content is a clean block of memory, or a
+//! block read from the backing under a fill guard while nothing there was unsettled.
 
 pub mod budget;
 mod check;
@@ -33,34 +34,34 @@ use pin::Pins;
 pub use promote::Promoter;
 use widen::Width;
 
-/// A volume's part of the flash cache.
+/// The flash tier of a volume.
 pub struct Level<S: Seam> {
     pages: Option<PagesOf<S>>,
-    /// It may have any at all.
+    /// True if the volume may use flash at all.
     enabled: bool,
-    /// What is there from before may be old.
+    /// True if pages from before the attach may be stale and are dropped.
     drops: bool,
-    /// How much of the flash it may have.
+    /// The volume's quota of flash.
     share: RefCell<FlashShare>,
-    /// What of it is pinned.
+    /// The pinned pages of the quota.
     pins: Pins,
-    /// The pages were compared with the backing since it was attached.
+    /// True once the pages have been compared with the backing after the attach.
     checked: Cell<bool>,
-    /// What is cached is being dropped.
+    /// True while the cached pages are being dropped.
     suspended: Cell<bool>,
-    /// What was read from the backing is durable there once a flush has covered this completion: an earlier life may have written, and a
-    /// write may have failed in part.
+    /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
+    /// An earlier process may have left unflushed writes, and a write may have failed in part.
     settled: Cell<u64>,
-    /// Why its pages were dropped, for people.
+    /// Reason why the pages were dropped, as text for users.
     dropped: RefCell<Option<String>>,
-    /// What its backing has lately been asked for.
+    /// Recent load of the backing, which limits page fills.
     pub width: Width,
-    /// What it has done.
+    /// Counters of the flash tier.
     pub figures: Figures,
 }
 
 impl<S: Seam> Level<S> {
-    /// For a volume over these pages.
+    /// Creates the flash tier of a volume over these pages.
     pub fn new(pages: Option<PagesOf<S>>, share: FlashShare, drops: bool) -> Self {
         let (checked, suspended, dropped, width, figures) = Default::default();
         if let Some(pages) = &pages {
@@ -82,12 +83,13 @@ impl<S: Seam> Level<S> {
         }
     }
 
-    /// What it may have of the flash.
+    /// The quota of flash.
     pub fn share(&self) -> FlashShare {
         self.share.borrow().clone()
     }
 
-    /// Changes what it may have of the flash, where that can be promised beside what others were; whether it may have any at all stays.
+    /// Changes the quota if it is compatible with the minima of the other volumes. Whether the volume may use flash at
+    /// all stays unchanged.
     pub fn set_share(&self, share: FlashShare) -> Result<(), ShareError> {
         if let Some(pages) = &self.pages {
             pages.check_share(&share.of_pages())?;
@@ -97,34 +99,34 @@ impl<S: Seam> Level<S> {
         Ok(())
     }
 
-    /// Promises the volume nothing any more: it leaves.
+    /// Releases the volume's quota when the volume is detached.
     pub fn give_up_share(&self) {
         if let Some(pages) = &self.pages {
             pages.set_share(FlashShare::default().of_pages());
         }
     }
 
-    /// True when there is a flash cache.
+    /// True if there is a flash cache.
     pub fn is_used(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// Why the pages were dropped, if they were.
+    /// Reason why the pages were dropped, if they were.
     pub fn dropped(&self) -> Option<String> {
         self.dropped.borrow().clone()
     }
 
-    /// Nothing is read from flash and nothing put there until [`Level::resume`].
+    /// Stops reads from flash and promotions until [`Level::resume`].
     pub fn suspend(&self) {
         self.suspended.set(true);
     }
 
-    /// Ends what [`Level::suspend`] began.
+    /// Ends the effect of [`Level::suspend`].
     pub fn resume(&self) {
         self.suspended.set(false);
     }
 
-    /// What it has done.
+    /// The counters.
     pub fn stats(&self) -> FlashStats {
         let (figures, block) = (&self.figures, seam::BLOCK_BYTES as u64);
         let (pages, blocks) = self.pages.as_ref().map_or((0, 0), PagesOf::held);
@@ -146,19 +148,19 @@ impl<S: Seam> Level<S> {
         }
     }
 
-    /// True when a page of the volume may be read from flash.
+    /// True if pages of the volume may be read from flash.
     pub fn is_checked(&self) -> bool {
         self.checked.get()
     }
 }
 
-/// The page and the place in it of a block.
+/// The page of a block, and the block's index in it.
 fn place_of(block: u64) -> (u64, u32) {
     (block / BLOCKS_PER_PAGE as u64, (block % BLOCKS_PER_PAGE as u64) as u32)
 }
 
 impl<S: Seam> Shard<S> {
-    /// The pages, where a read may be served from them.
+    /// The pages, if reads may be served from them.
     fn readable_pages(&self) -> Option<&PagesOf<S>> {
         let serves = self.level.checked.get()
             && !self.level.suspended.get()
@@ -168,12 +170,12 @@ impl<S: Seam> Shard<S> {
         self.level.pages.as_ref().filter(|_| serves)
     }
 
-    /// The pages, where one may be added to them.
+    /// The pages, if pages may be added to them.
     fn growing_pages(&self) -> Option<&PagesOf<S>> {
         self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
     }
 
-    /// The newest content of these blocks is not what flash has (R2).
+    /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
     pub fn uncache(&self, blocks: Range<u64>) {
         if let Some(pages) = &self.level.pages
             && !blocks.is_empty()
@@ -184,7 +186,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// To be awaited before blocks of the backing are changed (R8); `None` where there is no flash cache.
+    /// Marks the regions of these blocks as dirty; completes before the blocks may change on the backing (R8). Returns
+    /// `None` without a flash cache.
     pub async fn begin_write(&self, blocks: Range<u64>) -> Option<WriteMark> {
         let pages = self.level.pages.as_ref()?;
         if self.sabotage(Sabotage::StaleOnFlash) {
@@ -200,12 +203,12 @@ impl<S: Seam> Shard<S> {
         Some(pages.begin_write(blocks).await)
     }
 
-    /// The write has ended. `well`: it did all that it was to do.
+    /// Ends a write that [`Shard::begin_write`] announced. `well` is true if the write succeeded in full.
     pub fn end_write(&self, mark: Option<WriteMark>, well: bool) {
         if self.level.pages.is_none() {
             return;
         }
-        // A number of its own: a flush that began before now does not cover it.
+        // The write gets its own completion number: no flush that began earlier covers it.
         let sequence = self.state.borrow_mut().next_completion();
         if !well {
             self.level.settled.set(sequence + 1);
@@ -215,7 +218,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// A flush of the backing has covered all completions below `covered`, and `destaged` is durable there.
+    /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
+    /// there.
     pub fn note_flushed(&self, covered: u64, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.level.pages {
             pages.flushed(covered);
@@ -228,28 +232,29 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// The backing durably holds all that was ever sent to it and is not known to be on its way.
+    /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
     fn is_settled(&self) -> bool {
         self.state.borrow().synced >= self.level.settled.get()
     }
 
-    /// Flushes the backing if that is what it takes for what is read there to be durable; true when it is.
+    /// Flushes the backing if content read from it would otherwise not be durable. Returns true if it is durable.
     async fn settle(self: &ShardRef<S>) -> bool {
         self.is_settled() || (self.sync().await.is_durable() && self.is_settled())
     }
 
-    /// The size of the backing is about to change, so that blocks from `from` on may become something else: nothing of them is trusted
-    /// any more, now and after a crash. What is marked for that is to be given to [`Shard::end_write`], and [`Level::resume`] called.
+    /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
+    /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
+    /// [`Shard::end_write`] and then calls [`Level::resume`].
     pub async fn begin_resize(&self, from: u64, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
         self.level.suspend();
         if shrinks {
-            // So much may be past the new end that it cannot be marked. A volume shrinks seldom: all goes.
+            // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
             self.forget_pages().await?;
         }
         Ok(self.begin_write(from..from + 1).await)
     }
 
-    /// Drops the pages of the volume, durably.
+    /// Drops all pages of the volume, durably.
     pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
         self.uncache(0..self.blocks());
@@ -258,8 +263,8 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Flushes backings whose regions are in flux while marks are scarce. One that cannot be flushed is left alone until the next write:
-/// writes that find no mark wait until the map durably says nothing of their blocks.
+/// Flushes backings with dirty regions while marks are scarce. A backing that cannot be flushed is skipped until the
+/// next write: without a free mark, a write waits until the invalidation of its blocks is durable in the map.
 pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
     for shard in shards {
         if shard.level.pages.as_ref().is_some_and(PagesOf::wants_flush) {
@@ -268,7 +273,7 @@ pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
     }
 }
 
-/// Starts what a volume's pages need once it is attached.
+/// Starts the background tasks of a volume's pages after the attach.
 pub fn start<S: Seam>(shard: &ShardRef<S>) {
     if shard.level.pages.is_some() {
         shard.repin();

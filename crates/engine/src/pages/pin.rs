@@ -1,5 +1,6 @@
-//! Pins: pages that are to be on flash whoever uses them. A task brings them there in the background, and again when a client has changed
-//! them; it ends when all are there, so that an idle volume has no timer. That they stay is the store's business.
+//! Pins: pages that stay on flash regardless of use. A background task brings them to flash, and again after a client
+//! has changed them. The task ends when all are there, so that an idle volume has no timer. The store exempts pinned
+//! pages from eviction.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -10,55 +11,55 @@ use seam::{Nanos, Seam};
 use super::figures::NotPromoted;
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after a page that was brought: at most 32 MiB a second.
+/// Pause after each page brought: at most 32 MiB a second.
 const PACE: Nanos = Nanos::from_millis(2);
 /// The same while clients use the backing: at most 3.2 MiB a second.
 const PACE_BUSY: Nanos = Nanos::from_millis(20);
-/// Pages that are looked at before others get their turn.
+/// Pages checked before the task yields.
 const LOOKED_AT_ONCE: u64 = 1_024;
-/// Pause before what was missing is looked for again, and the longest, while nothing comes of it.
+/// Pause before the next pass over the pins; it grows to the maximum while the passes bring no page.
 const PAUSE: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 
-/// How far the pins of a volume have come.
+/// Progress of a volume's pins.
 #[derive(Default)]
 pub struct Pins {
-    /// There are any.
+    /// True if pages are pinned.
     any: Cell<bool>,
-    /// A task is bringing them.
+    /// True while a task brings pages.
     running: Cell<bool>,
-    /// How often they have changed.
+    /// Number of changes of the pins.
     changes: Cell<u64>,
-    /// Something of them may be missing that was looked for already.
+    /// True if pages that were already checked may lack blocks again.
     changed: Cell<bool>,
-    /// Pinned pages, and those of them that are whole on flash, as last seen.
+    /// Number of pinned pages, and how many of them were whole on flash when last checked.
     pages: Cell<(u64, u64)>,
-    /// Why the last page could not be brought.
+    /// Reason why the last page could not be brought.
     waits: Cell<Option<NotPromoted>>,
 }
 
 impl Pins {
-    /// Pinned pages, how many of them are whole on flash, and why the others are not, for people.
+    /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
         let (all, whole) = self.pages.get();
         let name = |why: NotPromoted| NotPromoted::ALL[why as usize].0;
         (all, whole, self.waits.get().filter(|_| whole < all).map(name))
     }
 
-    /// Something could not be put on flash.
+    /// Records why a page could not be put on flash.
     pub fn wait_for(&self, why: NotPromoted) {
         self.waits.set(Some(why));
     }
 }
 
-/// What a look at all pinned pages has brought.
+/// Result of one pass over all pinned pages.
 struct Pass {
     whole: u64,
     brought: u64,
 }
 
 impl<S: Seam> Shard<S> {
-    /// The pins are others than before.
+    /// Reads the changed pins and starts bringing pages.
     pub fn repin(&self) {
         let all = self.level.share.borrow().of_pages().pinned_pages();
         self.level.pins.any.set(all > 0 && self.level.pages.is_some());
@@ -67,7 +68,8 @@ impl<S: Seam> Shard<S> {
         self.bring_pins();
     }
 
-    /// What flash had of these blocks is gone: pinned ones come back when they are clean.
+    /// Records that flash copies of these blocks were invalidated: pinned ones are brought again when the blocks are
+    /// clean.
     pub(super) fn unpinned(&self, blocks: &std::ops::Range<u64>) {
         if !self.level.pins.any.get() {
             return;
@@ -89,7 +91,7 @@ impl<S: Seam> Shard<S> {
         if !pins.any.get() || pins.running.replace(true) {
             return;
         }
-        // A volume that is being attached is known in a moment.
+        // A volume that is just being attached is registered after a short pause.
         let (common, number) = (Rc::clone(&self.core), self.number);
         self.seam().spawn(async move {
             common.seam().sleep(PACE).await;
@@ -99,7 +101,8 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Looks at every pinned page once and brings what is missing. `None`: nothing can be brought now, or the pins have changed.
+    /// Checks every pinned page once and brings missing blocks. `None`: no page can be brought now, or the pins have
+    /// changed.
     async fn pass(self: &ShardRef<S>) -> Option<Pass> {
         let ranges = self.level.share.borrow().pinned.clone();
         let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
@@ -140,7 +143,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Brings pinned pages until all are there.
+/// Brings pinned pages until all are on flash.
 async fn keep<S: Seam>(shard: Weak<Shard<S>>) {
     let mut pause = PAUSE;
     loop {

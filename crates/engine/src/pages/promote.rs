@@ -1,7 +1,9 @@
-//! Promotion: pages that have earned it are copied to flash, in the background, and pages that a crash left in doubt are judged.
+//! Promotion: background tasks copy pages to flash that have earned a place there, and compare suspect pages with the
+//! backing.
 //!
-//! A few tasks a core, which end when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
-//! backing only once clients have left that alone for a while, so that promotion is never in their way.
+//! Each core runs a few tasks, which end when their queues are empty. The blocks of a page that are in memory are
+//! written at once. The rest is read from the backing after clients have left it idle for a while, so that promotion
+//! never delays them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,27 +25,27 @@ use crate::shard::common::Common;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
-/// Pages that are put on flash at once, besides the first: a device that is asked for one thing at a time shows little of what it can.
+/// Pages written to flash concurrently, besides the first: a device needs several requests in its queue for full speed.
 const HELPERS: usize = 7;
-/// Pages that wait, of each kind.
+/// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
-/// Clients have left a backing alone for this long: what nobody waits for may be read.
+/// A backing without client requests for this long counts as quiet and may be read in the background.
 const QUIET: Nanos = Nanos::from_millis(20);
-/// Pause before looking again whether a backing is quiet.
+/// Pause before the next check whether a backing is quiet.
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
-/// Uses between two looks at how many slots there are.
+/// Uses between two updates of the number of slots.
 const RESIZE_EVERY: u32 = 1024;
 
-/// What is to be done for a page.
+/// Kind of work for a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
-    /// Put what memory holds of it on flash.
+    /// Put the page's blocks that are in memory on flash.
     Promote,
-    /// The same for what was written over, when nothing else is to be promoted.
+    /// The same for blocks that were overwritten, at lower priority.
     Refresh,
-    /// Put all of it there: what memory lacks is read from the backing.
+    /// Put the whole page on flash: blocks that memory lacks are read from the backing.
     Complete,
-    /// Compare what is in doubt with the backing.
+    /// Compare suspect blocks with the backing.
     Judge,
 }
 
@@ -51,74 +53,74 @@ struct Job<S: Seam> {
     shard: Weak<Shard<S>>,
     page: u64,
     task: Task,
-    /// All of the page, where it was read for a client.
+    /// Content of the page if a page fill read it.
     read: Option<PageRead<S>>,
 }
 
-/// What the volumes of a core share for promotion.
+/// The promotion state that the volumes of a core share.
 pub struct Promoter<S: Seam> {
     rule: RefCell<Box<dyn Admission>>,
     uses: Cell<u32>,
     budget: Budget,
     queue: RefCell<VecDeque<Job<S>>>,
-    /// What was written over: most of it will be again, so it goes after what has earned its place.
+    /// Overwritten pages: most of them will be overwritten again, so they come after newly promoted ones.
     refreshes: RefCell<VecDeque<Job<S>>>,
-    /// What waits until its backing is quiet.
-    patient: RefCell<VecDeque<Job<S>>>,
+    /// Work that waits until its backing is quiet.
+    deferred: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
     held: Cell<usize>,
-    /// Tasks besides the first.
-    helping: Cell<usize>,
+    /// Number of tasks besides the first.
+    helpers: Cell<usize>,
 }
 
 impl<S: Seam> Promoter<S> {
-    /// As the core was told, beside a memory with room for so many whole pages.
+    /// Creates the promoter of a core whose memory holds `memory_pages` whole pages.
     pub fn new(spec: &CoreSpec, memory_pages: u64) -> Self {
         let rule: Box<dyn Admission> = match spec.admission {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, refreshes, patient, running, held, helping, uses) = Default::default();
+        let (queue, refreshes, deferred, running, held, helpers, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
             budget: Budget::new(spec.flash_bytes_a_day),
             queue,
             refreshes,
-            patient,
+            deferred,
             running,
             held,
-            helping,
+            helpers,
         }
     }
 
-    /// Bytes that the history of uses takes.
+    /// Bytes of memory that the history of uses takes.
     pub fn bytes(&self) -> u64 {
         self.rule.borrow().bytes()
     }
 
-    /// What limits it.
+    /// The budget that limits promotion.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Whole pages that wait with their content.
+    /// Number of queued pages with content.
     pub fn held(&self) -> usize {
         self.held.get()
     }
 
-    /// What is to be done next that need not wait for quiet.
+    /// Takes the next job that does not wait for a quiet backing.
     fn next(&self) -> Option<Job<S>> {
         let job = self.queue.borrow_mut().pop_front();
         job.or_else(|| self.refreshes.borrow_mut().pop_front())
     }
 
-    /// The job, if there is no room for it.
+    /// Queues the job, or returns it if its queue is full.
     fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
         let queue = match job.task {
             Task::Promote => &self.queue,
             Task::Refresh => &self.refreshes,
-            Task::Complete | Task::Judge => &self.patient,
+            Task::Complete | Task::Judge => &self.deferred,
         };
         let mut queue = queue.borrow_mut();
         let same = |other: &&Job<S>| {
@@ -136,7 +138,7 @@ impl<S: Seam> Promoter<S> {
     }
 }
 
-/// Runs until there is nothing to promote. `first`: it does what waits for quiet, too.
+/// Works until the queues are empty. The `first` task also does the work that waits for a quiet backing.
 async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
     let promoter = common.promoter();
     loop {
@@ -151,10 +153,10 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
         if !first {
             break;
         }
-        let Some(job) = promoter.patient.borrow_mut().pop_front() else { break };
+        let Some(job) = promoter.deferred.borrow_mut().pop_front() else { break };
         let Some(shard) = job.shard.upgrade().filter(|shard| !shard.stopping.get()) else { continue };
         if !shard.is_quiet() {
-            promoter.patient.borrow_mut().push_back(job);
+            promoter.deferred.borrow_mut().push_back(job);
             drop(shard);
             common.seam().sleep(QUIET_PAUSE).await;
             continue;
@@ -168,13 +170,13 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
     if first {
         promoter.running.set(false);
     } else {
-        promoter.helping.set(promoter.helping.get() - 1);
+        promoter.helpers.set(promoter.helpers.get() - 1);
     }
 }
 
 impl<S: Seam> Shard<S> {
-    /// Counts the use of pages of which a client's read found `missing` not in memory, and says which are to be promoted once they
-    /// were read: to be given to [`Shard::promote_soon`].
+    /// Counts uses of the pages whose `missing` blocks a client's read did not find in memory. Returns the pages to
+    /// promote once they are read, for [`Shard::promote_soon`].
     pub fn note_misses(&self, missing: impl Iterator<Item = u64>, sequential: bool) -> Vec<u64> {
         let mut chosen = Vec::new();
         let figures = &self.level.figures;
@@ -190,7 +192,7 @@ impl<S: Seam> Shard<S> {
             let (page, place) = place_of(block);
             let valid = pages.valid(page);
             if valid >> place & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
-                // The page is there; what it lacks has earned its place with it.
+                // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
             }
             if last.replace(page) == Some(page) {
@@ -218,7 +220,7 @@ impl<S: Seam> Shard<S> {
         chosen
     }
 
-    /// A client's write found nothing of a block in memory: a use, but one that asks for no content.
+    /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
     pub fn note_write_miss(&self, block: u64) {
         if let Some(pages) = self.growing_pages() {
             let (page, _) = place_of(block);
@@ -228,8 +230,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// What was written has taken the copies of `blocks` on flash away, and is durable on the backing now: where their pages are read,
-    /// memory's content goes there again, or each write would cost a read of the backing later.
+    /// Renews the flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
+    /// pages in use are renewed; without that, each write would cost a read of the backing later.
     pub(super) fn refresh(&self, blocks: &[u64]) {
         let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
@@ -241,14 +243,14 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Promotes pages that [`Shard::note_misses`] chose.
+    /// Queues the pages that [`Shard::note_misses`] chose.
     pub fn promote_soon(self: &ShardRef<S>, pages: Vec<u64>) {
         for page in pages {
             self.later(page, Task::Promote);
         }
     }
 
-    /// Promotes a page that was read for a client.
+    /// Queues a page that a page fill read.
     pub fn promote_read(&self, page: u64, read: PageRead<S>) {
         self.queue(page, Task::Promote, Some(read));
     }
@@ -266,8 +268,8 @@ impl<S: Seam> Shard<S> {
         }
         if !promoter.running.replace(true) {
             self.seam().spawn(work(Rc::clone(&self.core), true));
-        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helping.get() < HELPERS {
-            promoter.helping.set(promoter.helping.get() + 1);
+        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helpers.get() < HELPERS {
+            promoter.helpers.set(promoter.helpers.get() + 1);
             self.seam().spawn(work(Rc::clone(&self.core), false));
         }
     }
@@ -290,17 +292,17 @@ impl<S: Seam> Shard<S> {
         rule.used(self.page_key(page))
     }
 
-    /// True when nothing that clients want has been asked of the backing for a while.
+    /// True if the backing has had no client requests for a while.
     pub(super) fn is_quiet(&self) -> bool {
         self.seam().now().since(self.last_request.get()) >= QUIET && self.dispatch.is_idle()
     }
 
-    /// Pages that had to go for others.
+    /// Number of pages that were evicted for others.
     fn evictions(&self) -> u64 {
         self.core.pages().map_or(0, |pages| pages.evictions())
     }
 
-    /// The blocks of a page inside the volume.
+    /// The blocks of a page that lie inside the volume.
     pub(super) fn page_blocks(&self, page: u64) -> Range<u64> {
         let first = page * BLOCKS_PER_PAGE as u64;
         first..(first + BLOCKS_PER_PAGE as u64).min(self.blocks())
@@ -321,7 +323,7 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Puts on flash what was read of a page, or what memory has of it.
+    /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
     async fn promote(&self, page: u64, read: Option<PageRead<S>>) {
         let figures = &self.level.figures;
         let Some(pages) = self.growing_pages().cloned() else {
@@ -348,7 +350,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Puts on flash what is missing of a page that is there, or that is pinned; in the latter case also while the backing is not quiet.
+    /// Puts the missing blocks of a page on flash, if the page is pinned or partly on flash. A pinned page does not
+    /// wait for a quiet backing.
     pub(super) async fn complete(self: &ShardRef<S>, page: u64, pinned: bool) {
         let Some(pages) = self.growing_pages().cloned() else { return };
         let valid = pages.valid(page);
@@ -394,7 +397,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Compares what is in doubt of a page with the backing; the backing is quiet.
+    /// Compares the suspect blocks of a page with the backing; called while the backing is quiet.
     pub(super) async fn judge(self: &ShardRef<S>, page: u64) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
@@ -419,7 +422,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Content of a few blocks, for nobody who waits.
+    /// Reads a few blocks of the backing in the background.
     pub(super) async fn read_backing(&self, blocks: Range<u64>) -> DiskResult<Vec<S::Block>> {
         let count = (blocks.end - blocks.start) as usize;
         let Some(buffers) = self.core.alloc_all(count, false).await else {
@@ -428,7 +431,9 @@ impl<S: Seam> Shard<S> {
         Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
 
-    /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2). `earned`: by its uses.
+    /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
+    /// the first step of its `put`, and later writes invalidate it from then on (R2). `earned`: the page's uses earned
+    /// the promotion.
     async fn put(&self, page: u64, content: Vec<(u32, S::Block)>, earned: bool) {
         let figures = &self.level.figures;
         let Some(pages) = self.growing_pages().cloned() else { return };
@@ -451,7 +456,7 @@ impl<S: Seam> Shard<S> {
                 }
                 figures.not_promoted(why);
                 if new {
-                    // What it had earned is not lost: its next use but one brings it back.
+                    // The page keeps part of its credit: its second use from now promotes it.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
                 }
             }
@@ -466,11 +471,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_earned_its_place_goes_before_what_is_refreshed_and_finds_room_whatever_waits_there() {
+    fn promotions_precede_refreshes_and_have_their_own_queue() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
         let push = |page, task| promoter.push(Job { shard: Weak::new(), page, task, read: None }).is_ok();
         assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
-        assert!(!push(5_000, Task::Refresh), "each queue has an end");
+        assert!(!push(5_000, Task::Refresh), "each queue is bounded");
         assert!(push(7_000, Task::Promote));
         let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page).collect();
         assert_eq!(next, [7_000, 0]);

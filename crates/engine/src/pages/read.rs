@@ -10,20 +10,20 @@ use crate::backing::Priority;
 use crate::memory::BLOCKS_PER_PAGE;
 use crate::shard::Shard;
 
-/// The blocks of a fill as far as flash had them, and buffers for the others.
+/// Result of reading a range from flash: the blocks found, and buffers for the others.
 pub struct FromFlash<S: Seam> {
     /// Content, by block.
     pub content: Vec<Option<S::Block>>,
     /// A buffer for each block without content.
     pub buffers: Vec<Option<S::BlockMut>>,
-    /// Blocks that were there and could not be read.
+    /// Number of blocks on flash that could not be read.
     pub bad: usize,
-    /// How long it waited for others.
+    /// Time spent waiting for I/O slots.
     pub waited: Nanos,
 }
 
 impl<S: Seam> FromFlash<S> {
-    /// Runs of blocks without content, counted from the first block.
+    /// Runs of blocks without content, as indexes into the range.
     pub fn missing(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for place in (0..self.content.len()).filter(|place| self.content[*place].is_none()) {
@@ -37,8 +37,8 @@ impl<S: Seam> FromFlash<S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads from flash what is there of `blocks`. What lies between two blocks that are not there is left to the backing, which has to
-    /// pass over it anyway.
+    /// Reads the blocks at both ends of the range that are on flash. Blocks between two missing ones are left to the
+    /// backing, which has to pass over them anyway.
     pub async fn read_from_flash(
         &self,
         blocks: Range<u64>,

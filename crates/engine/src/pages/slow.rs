@@ -1,28 +1,28 @@
-//! The slowest requests of the last hour, and which step each waited in longest.
+//! The slowest requests of the last hour, with the step in which each waited longest.
 
 use std::cell::{Cell, RefCell};
 
 use seam::Nanos;
 
-/// Requests that are remembered.
+/// Number of requests kept.
 const REMEMBERED: usize = 100;
-/// For how long.
+/// Time for which they are kept.
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// What a request may wait in.
+/// A step of a request's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The volume's limit.
     Limit,
-    /// An administrator held the volume.
+    /// An administrator's hold on the volume.
     Gate,
-    /// Dirty data was at its bound.
+    /// Dirty data at its limit.
     Throttle,
     /// A read of flash.
     Flash,
     /// Another request's read of the same blocks.
     Joined,
-    /// Its turn at a congested datastore, or at flash.
+    /// An I/O slot of a congested datastore, or of flash.
     Shares,
     /// A read of the backing, its queue included.
     Backing,
@@ -33,7 +33,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them, by their names in reports.
+    /// All steps with their names in reports.
     pub const ALL: [(&'static str, Step); 9] = [
         ("limit", Step::Limit),
         ("gate", Step::Gate),
@@ -46,27 +46,27 @@ impl Step {
         ("log", Step::Log),
     ];
 
-    /// Its name in reports.
+    /// The step's name in reports.
     pub fn name(self) -> &'static str {
         Step::ALL[self as usize].0
     }
 }
 
-/// What was asked.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To read.
+    /// A read.
     Read,
-    /// To write.
+    /// A write.
     Write,
-    /// To flush.
+    /// A flush.
     Flush,
-    /// To zero or discard.
+    /// A write of zeroes or a discard.
     Zero,
 }
 
 impl Asked {
-    /// Its name in reports.
+    /// The operation's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Asked::Read => "read",
@@ -80,23 +80,23 @@ impl Asked {
 /// A slow request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slow {
-    /// When it ended.
+    /// End of the request.
     pub ended: Nanos,
-    /// How long it took.
+    /// Its duration.
     pub took: Nanos,
-    /// What was asked.
+    /// Its operation.
     pub asked: Asked,
     /// First byte.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where it waited longest.
+    /// The step in which it waited longest.
     pub step: Step,
-    /// How long there.
+    /// Time spent in that step.
     pub waited: Nanos,
 }
 
-/// Times that one request spends in its steps.
+/// Latency trace: the time that one request spends in each step.
 pub struct Steps {
     begun: Nanos,
     last: Cell<Nanos>,
@@ -104,18 +104,18 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// A request begins.
+    /// Starts the trace of a request.
     pub fn new(now: Nanos) -> Self {
         Steps { begun: now, last: Cell::new(now), spent: Default::default() }
     }
 
-    /// What passed since the last call went into `step`.
+    /// Adds the time since the last call to `step`.
     pub fn passed(&self, step: Step, now: Nanos) {
         let spent = &self.spent[step as usize];
         spent.set(spent.get() + now.since(self.last.replace(now)));
     }
 
-    /// So much of what went into `from` was `to` in truth.
+    /// Moves `time` from one step to another: a part of `from` was in fact spent in `to`.
     pub fn moved(&self, from: Step, to: Step, time: Nanos) {
         let (from, to) = (&self.spent[from as usize], &self.spent[to as usize]);
         let time = time.min(from.get());
@@ -123,7 +123,7 @@ impl Steps {
         to.set(to.get() + time);
     }
 
-    /// What passed since the last call went into nothing of interest.
+    /// Leaves the time since the last call out of all steps.
     pub fn skip(&self, now: Nanos) {
         self.last.set(now);
     }
@@ -133,14 +133,14 @@ impl Steps {
 #[derive(Default)]
 pub struct SlowRequests {
     found: RefCell<Vec<Slow>>,
-    /// What a request must take at least to be among them.
+    /// Duration above which a request enters the list.
     least: Cell<Nanos>,
-    /// When the first of them is too old.
+    /// Time at which the oldest entry expires.
     expires: Cell<Nanos>,
 }
 
 impl SlowRequests {
-    /// A request has ended.
+    /// Records a request that has ended.
     pub fn ended(&self, steps: &Steps, asked: Asked, at: u64, len: u64, now: Nanos) {
         let took = now.since(steps.begun);
         if took == Nanos::ZERO || (took <= self.least.get() && now < self.expires.get()) {
@@ -169,7 +169,7 @@ impl SlowRequests {
         self.expires.set(oldest.map_or(now, |oldest| oldest + HOUR));
     }
 
-    /// The slowest requests of the last hour, the slowest first.
+    /// The slowest requests of the last hour, in descending order of duration.
     pub fn list(&self, now: Nanos) -> Vec<Slow> {
         let mut list: Vec<Slow> = self.found.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
         list.sort_by_key(|slow| std::cmp::Reverse((slow.took, slow.ended)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_hundred_of_an_hour_are_kept_with_the_step_they_waited_in() {
+    fn slowest_hundred_of_an_hour_are_kept_with_longest_step() {
         let slow = SlowRequests::default();
         for number in 1..=1_000u64 {
             let begun = Nanos::from_secs(number);
@@ -204,7 +204,7 @@ mod tests {
             (Nanos::from_millis(1_001), Step::Backing, Nanos::from_millis(1_000))
         );
         assert_eq!((list[99].took, list[99].step), (Nanos::from_millis(902), Step::Flash));
-        // An hour later only what came since counts, however fast it was.
+        // An hour later only newer requests count, however fast they were.
         request(&slow, Nanos::from_secs(4_700), 1, 2);
         let list = slow.list(Nanos::from_secs(4_701));
         assert_eq!(list.len(), 1);

@@ -1,8 +1,9 @@
-//! A miss that earned a page its place on flash reads the whole page: one request to the backing in place of two.
+//! Page fill: a miss that earns its page a place on flash reads the whole page, in one request to the backing instead
+//! of two.
 //!
-//! While clients keep the backing busy nothing else may be asked of it, so without this a page would be filled a few blocks at a time,
-//! each at the cost of a miss. To a spindle 64 KiB cost hardly more than 4 KiB. To a backing that is short of bandwidth they do: there
-//! is a bound of bytes a second, what clients read included.
+//! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
+//! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
+//! they do, so a limit of bytes a second applies, reads of clients included.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -17,15 +18,15 @@ use crate::shard::fill::{Filled, Ticket};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes a second up to which a backing's bandwidth is not what its clients wait for: a quarter of what one disk or a gigabit link moves.
+/// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
 const CHEAP_BYTES_A_SECOND: u64 = 25_000_000;
-/// Whole pages that wait to be put on flash, at most.
+/// Limit of whole pages that wait to be written to flash.
 const WAITING_MAX: usize = 32;
-/// The same as a part of memory.
+/// The same limit, as a fraction of memory.
 const WAITING_PART: usize = 16;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a backing has lately been asked for.
+/// Bytes read from a backing in the present second.
 #[derive(Default)]
 pub struct Width {
     second: Cell<u64>,
@@ -34,33 +35,33 @@ pub struct Width {
 }
 
 impl Width {
-    /// So many bytes were read.
+    /// Records that `bytes` were read.
     pub fn note(&self, now: Nanos, bytes: u64) {
         let second = now.0 / SECOND_NS;
         let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
         self.bytes.set(before + bytes);
     }
 
-    /// Whether so many more bytes cost nothing worth speaking of.
+    /// True if reading `bytes` more stays within the limit.
     fn has_room(&self, now: Nanos, bytes: u64) -> bool {
         let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
         spent + bytes <= CHEAP_BYTES_A_SECOND
     }
 }
 
-/// A page that was read for a client and is to be put on flash: what came, and the ticket that says what of it still counts.
+/// A page that was read for a client and is to be promoted.
 pub struct PageRead<S: Seam> {
-    /// Voided by what changes the page meanwhile; to be returned.
+    /// Fill guard that reports which blocks have changed since; the receiver returns it.
     pub ticket: Rc<Ticket>,
     /// First block of the page.
     pub first: u64,
-    /// Its blocks.
+    /// Content of its blocks.
     pub blocks: Vec<S::Block>,
 }
 
 impl<S: Seam> Shard<S> {
-    /// The page to be read in place of `run`, if that lies in one of the `earned` pages, nothing of it is on flash, and the rest
-    /// costs little.
+    /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
+    /// is on flash, and reading the rest is cheap.
     pub fn widened(self: &ShardRef<S>, run: &Range<u64>, earned: &[u64]) -> Option<u64> {
         let page = run.start / BLOCKS_PER_PAGE as u64;
         let inside = earned.contains(&page) && run.end <= (page + 1) * BLOCKS_PER_PAGE as u64;
@@ -74,7 +75,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         if !self.is_settled() {
-            // What is read now may not be durable on the backing. The next page finds it so.
+            // Content read now may not be durable on the backing. The flush lets the next page fill succeed.
             self.settle_soon();
             return None;
         }
@@ -91,7 +92,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Reads a page: `run` of it for a client, all of it for flash.
+    /// Reads a page: `run` for a client, all of it for promotion.
     pub async fn fill_page(
         self: &ShardRef<S>,
         page: u64,
@@ -110,7 +111,7 @@ impl<S: Seam> Shard<S> {
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
-            // A bad sector elsewhere in the page is nothing to this client.
+            // A bad sector elsewhere in the page must not fail this client.
             self.return_tickets([&whole, &ticket]);
             return self.fill(run, how, Cause::ClientRead).await;
         };
@@ -128,13 +129,13 @@ impl<S: Seam> Shard<S> {
         Ok(filled)
     }
 
-    /// The tickets' fills have ended.
+    /// Ends the fills of these guards.
     pub fn return_tickets<'a>(&self, tickets: impl IntoIterator<Item = &'a Rc<Ticket>>) {
         let mut state = self.state.borrow_mut();
         tickets.into_iter().for_each(|ticket| state.return_ticket(ticket));
     }
 
-    /// What of a page that was read may be put on flash: the backing durably holds it, and flash lacks it.
+    /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
     pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
         let usable = (0..).zip(read.blocks).filter(|(place, _)| {
             let still = read.ticket.voided(BlockNo(read.first + u64::from(*place))) == Sectors::NONE
