@@ -1,12 +1,12 @@
-//! Epochs of a volume: what a flush has to bring to the backing.
+//! Epochs of a volume: which dirty data a flush must bring to the backing.
 //!
-//! A flush closes the current epoch. Everything that became dirty up to then is counted as *closing*, everything later as
-//! *filling*: a volume has at most these two, and flushes that come meanwhile join the filling one.
+//! A flush closes the current epoch. Data dirtied up to then counts as *closing*, later data as *filling*. A volume has
+//! at most these two, and flushes that arrive meanwhile join the filling one.
 
-/// An epoch older than all that a flush closed: what rests on flash counts as closed from the start.
+/// Epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
 pub const OLDEST: u64 = 0;
 
-/// The epochs of one volume's part on one core. Counts are in units (blocks and zero-ranges) that are not on the backing.
+/// The epochs of a shard. Counts are in units (blocks and zero-ranges) that are not on the backing.
 #[derive(Debug)]
 pub struct Epochs {
     current: u64,
@@ -22,7 +22,7 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// The epoch of what becomes dirty now.
+    /// The epoch of data that becomes dirty now.
     pub fn current(&self) -> u64 {
         self.current
     }
@@ -32,7 +32,7 @@ impl Epochs {
         self.closed
     }
 
-    /// True when a flush closed it.
+    /// True if a flush has closed the epoch.
     pub fn is_closed(&self, epoch: u64) -> bool {
         epoch <= self.closed
     }
@@ -55,18 +55,18 @@ impl Epochs {
         self.closed
     }
 
-    /// A unit of `epoch` became unwritten.
+    /// Adds a unit of `epoch` that is not on the backing.
     pub fn add(&mut self, epoch: u64) {
         self.add_many(epoch, 1);
     }
 
-    /// So many units of `epoch` became unwritten.
+    /// Adds units of `epoch` that are not on the backing.
     pub fn add_many(&mut self, epoch: u64, units: u64) {
         assert!(epoch <= self.current, "nothing is dirty in an epoch to come");
         *self.bucket(epoch) += units;
     }
 
-    /// A unit of `epoch` is on the backing, or was superseded.
+    /// Removes a unit of `epoch` that is on the backing or was superseded.
     pub fn remove(&mut self, epoch: u64) {
         let count = self.bucket(epoch);
         *count = count.checked_sub(1).expect("what is removed was added");
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_failed_flush_left_belongs_to_the_next_one() {
+    fn next_flush_covers_units_of_a_failed_flush() {
         let mut epochs = Epochs::default();
         epochs.add(1);
         assert_eq!(epochs.close(), 1);

@@ -1,12 +1,12 @@
-//! Blocks and ranges whose last write failed. Each waits on its own before it is tried again, longer from time to time, so that a
-//! bad sector holds up nobody else.
+//! Blocks and ranges whose last write failed. Each has its own pause before the next attempt, which grows with each
+//! failure, so that a bad sector delays no other block.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use seam::Nanos;
 
-/// First pause after a failure, and the longest.
+/// Pause after the first failure, and its upper bound.
 const FIRST: Nanos = Nanos::from_millis(100);
 const LONGEST: Nanos = Nanos::from_secs(10);
 
@@ -16,44 +16,44 @@ struct Failure {
     due: Nanos,
 }
 
-/// What failed, by block (of a range: its first).
+/// The failures by block, or by the first block of a range.
 #[derive(Default)]
 pub struct Failures(BTreeMap<u64, Failure>);
 
 impl Failures {
-    /// True when nothing has failed that is still to be done.
+    /// True if no failed block waits to be written again.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A write of it failed (again).
+    /// Records a failed write of the block.
     pub fn add(&mut self, block: u64, now: Nanos) {
         let failure = self.0.entry(block).or_insert(Failure { pause: Nanos::ZERO, due: now });
         failure.pause = Nanos(failure.pause.0 * 2).max(FIRST).min(LONGEST);
         failure.due = now + failure.pause;
     }
 
-    /// True when its last write failed.
+    /// True if the last write of the block failed.
     pub fn contains(&self, block: u64) -> bool {
         self.0.contains_key(&block)
     }
 
-    /// It was written, or its content is another one.
+    /// Removes a block that was written or has new content.
     pub fn remove(&mut self, block: u64) {
         self.0.remove(&block);
     }
 
-    /// All of these may be tried at once.
+    /// Removes these blocks, so that they may be tried at once.
     pub fn remove_all(&mut self, blocks: Range<u64>) {
         self.0.retain(|block, _| !blocks.contains(block));
     }
 
-    /// True while it is not to be tried.
+    /// True while the block's pause lasts.
     pub fn holds(&self, block: u64, now: impl FnOnce() -> Nanos) -> bool {
         !self.0.is_empty() && self.0.get(&block).is_some_and(|failure| now() < failure.due)
     }
 
-    /// Everything may be tried once more at once: somebody waits.
+    /// Ends all pauses because a request waits: every block may be tried once more at once.
     pub fn end_pauses(&mut self) {
         self.0.values_mut().for_each(|failure| failure.due = Nanos::ZERO);
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_a_bound_for_each_block_alone_and_start_again_after_success() {
+    fn pause_of_each_block_grows_to_a_bound_and_resets_on_success() {
         let (mut failures, mut now) = (Failures::default(), Nanos::from_secs(1));
         let mut pauses = Vec::new();
         for _ in 0..9 {

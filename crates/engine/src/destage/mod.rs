@@ -1,8 +1,8 @@
-//! Destage: dirty blocks on their way to the backing, in address order, merged, paced.
+//! Destage: writes dirty blocks to the backing in address order, merged and paced.
 //!
-//! A block is *dirty*, then in flight, then *written* (on the backing, not flushed there), then clean. Only a flush of the
-//! backing that was issued after the write completed makes it clean; a failed flush, or a backing that reconnects, makes
-//! everything written dirty again.
+//! A block is *dirty*, then in flight, then *written* (on the backing, not flushed there), then clean. Only a flush of
+//! the backing issued after the write completed makes it clean. A failed flush, or a reconnected backing, makes all
+//! written blocks dirty again.
 
 pub mod epochs;
 pub mod failures;

@@ -1,11 +1,11 @@
-//! Dirty blocks in address order, and the next run of neighbours to write.
+//! Dirty blocks in address order, and the next run of adjacent blocks to write.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo};
 
-/// The dirty blocks of a volume that are not on their way to the backing.
+/// The dirty blocks of a volume that are not in flight to the backing.
 #[derive(Default)]
 pub struct DirtyOrder {
     pages: BTreeMap<PageNo, u16>,
@@ -13,12 +13,12 @@ pub struct DirtyOrder {
 }
 
 impl DirtyOrder {
-    /// Blocks in it.
+    /// Number of blocks.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Adds a block that may be there already.
+    /// Adds a block; it may be present already.
     pub fn insert(&mut self, block: BlockNo) {
         let (page, place) = block.page();
         let mask = self.pages.entry(page).or_insert(0);
@@ -26,7 +26,7 @@ impl DirtyOrder {
         *mask |= 1 << place;
     }
 
-    /// Removes a block that may not be there.
+    /// Removes a block, if present.
     pub fn remove(&mut self, block: BlockNo) {
         let (page, place) = block.page();
         if let Some(mask) = self.pages.get_mut(&page)
@@ -40,7 +40,7 @@ impl DirtyOrder {
         }
     }
 
-    /// True when the block is there.
+    /// True if the block is present.
     pub fn contains(&self, block: BlockNo) -> bool {
         let (page, place) = block.page();
         self.pages.get(&page).is_some_and(|mask| mask & (1 << place) != 0)
@@ -55,9 +55,9 @@ impl DirtyOrder {
         blocks.skip_while(move |block| *block < from)
     }
 
-    /// The first run from `from` on that begins with a block which `wanted` accepts, extended over neighbours which
-    /// `joins` accepts, at most to the next multiple of `boundary` blocks. Looks at no more than `look_max` blocks;
-    /// `Err` is where to go on looking.
+    /// The first run from `from` on that starts with a block accepted by `wanted`, extended over neighbours accepted by
+    /// `joins`, up to the next multiple of `boundary` blocks. Examines at most `look_max` blocks; `Err` holds the block
+    /// at which to continue.
     pub fn next_run(
         &self,
         from: BlockNo,
@@ -74,7 +74,8 @@ impl DirtyOrder {
             if !wanted(first) {
                 continue;
             }
-            // Backwards as well: a block that became wanted in the middle of a dirty run takes all of its stripe with it.
+            // Extends backwards as well: a block that becomes wanted in the middle of a dirty run takes its whole
+            // stripe along.
             let low = first.0 / boundary * boundary;
             let mut start = first.0;
             while start > low && self.contains(BlockNo(start - 1)) && joins(BlockNo(start - 1)) {
@@ -101,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_merged_up_to_the_stripe() {
+    fn adjacent_blocks_are_merged_up_to_the_stripe() {
         let order = order(&[3, 14, 15, 16, 17, 31, 32, 40]);
         let run = |from| order.next_run(BlockNo(from), 16, 100, |_| true, |_| true).expect("few blocks");
         assert_eq!(run(0), Some(3..4));
         assert_eq!(run(4), Some(14..16));
         assert_eq!(run(16), Some(16..18));
-        assert_eq!(run(17), Some(16..18), "taken back to the stripe's start");
+        assert_eq!(run(17), Some(16..18), "extended back to the start of the stripe");
         assert_eq!(run(18), Some(31..32));
         assert_eq!(run(41), None);
     }
 
     #[test]
-    fn looking_is_bounded() {
+    fn search_is_bounded() {
         let order = order(&(0..100).collect::<Vec<_>>());
         assert_eq!(order.next_run(BlockNo(0), 16, 10, |_| false, |_| true), Err(BlockNo(10)));
         assert_eq!(order.next_run(BlockNo(95), 16, 10, |_| false, |_| true), Ok(None));

@@ -1,8 +1,8 @@
-//! The pump: one task a shard that decides what goes to the backing next.
+//! The pump: one task a shard that decides what destage writes next.
 //!
-//! In order of urgency: what a request waits for, what a flush closed, what has grown too old, what is too much, what may go
-//! because nobody is asking for anything. Always in address order from where it went last, with dirty neighbours up to the
-//! stripe.
+//! The reasons to write, in order of urgency: a request waits for the block, a flush closed its epoch, the block is too
+//! old, there is too much dirty data, clients are idle. The pump always continues in address order from its last
+//! position, and extends a run over dirty neighbours up to the stripe.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,26 +18,26 @@ use crate::shard::recall::Recall;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 
-/// Longest run that is written at once where the array has no larger stripe, in blocks.
+/// Longest run of one write, in blocks, unless the array has a larger stripe.
 const RUN_BLOCKS: u64 = 64;
-/// Longest run whatever the stripe, in blocks.
+/// Longest run regardless of the stripe, in blocks.
 const RUN_BLOCKS_MAX: u64 = 256;
-/// Most blocks that are recalled at once.
+/// Limit of spilled blocks that are being reloaded.
 const RECALL_BLOCKS_MAX: u64 = 256;
-/// Blocks looked at in one go.
+/// Blocks examined in one step.
 const LOOK_MAX: usize = 4096;
-/// Nobody has asked for anything for this long: idle.
+/// Time without requests after which the clients count as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(200);
-/// What was written this lately is likely to be written again.
+/// Time without a write after which a block is unlikely to be written again soon.
 const SETTLED_AFTER: Nanos = Nanos::from_secs(1);
 
-/// Something to do.
+/// The pump's next action.
 enum Job<B, M> {
     Write(WriteJob<B>, Permit),
     Zero(ZeroJob, Permit),
-    /// A partial block that the backing cannot take in parts.
+    /// Fills a partial block, because the backing accepts whole blocks only.
     Fill(BlockNo),
-    /// Blocks that rest on flash, into these buffers.
+    /// Reloads spilled blocks into these buffers.
     Recall(Range<u64>, Vec<M>),
     Sync,
     Flush,
@@ -45,22 +45,22 @@ enum Job<B, M> {
     Stop,
 }
 
-/// What there is to recall.
+/// Result of looking for spilled blocks to reload.
 enum Recalls<B, M> {
     Now(Job<B, M>),
-    /// Something, as soon as there is room.
+    /// Blocks are waiting, but there is no room now.
     Later,
     Nothing,
 }
 
-/// Why blocks are chosen.
+/// Which blocks to choose.
 #[derive(Clone, Copy)]
 struct Want {
-    /// Of an epoch that a flush closed.
+    /// Blocks of this epoch and older ones: a flush closed it.
     closed: Option<u64>,
-    /// Dirty since then or longer.
+    /// Blocks dirty since this time or longer.
     older_than: Option<Nanos>,
-    /// All.
+    /// All blocks.
     any: bool,
     /// All zero-ranges.
     ranges: bool,
@@ -78,7 +78,7 @@ impl Want {
     }
 }
 
-/// Runs until the shard stops.
+/// Runs the pump until the shard stops.
 pub async fn pump<S: Seam>(shard: ShardRef<S>) {
     let mut cursor = BlockNo(0);
     loop {
@@ -102,7 +102,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     let count = blocks.end - blocks.start;
-                    // A failure is counted and shown; the block waits before it is tried again.
+                    // A failure is counted and reported; the block pauses before the next attempt.
                     drop(shard.recall_into(blocks, buffers, Recall::Destage).await);
                     shard.state.borrow_mut().recalling -= count;
                     shard.work.notify();
@@ -112,7 +112,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
             Job::Sync => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
-                    // A failure is counted and shown; what was written is dirty again.
+                    // A failure is counted and reported; the written blocks are then dirty again.
                     shard.sync().await;
                     shard.flushing_alone.set(false);
                     shard.work.notify();
@@ -121,7 +121,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
             Job::Flush => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
-                    // A failure is counted among the backing's and shown; what is dirty stays dirty and is tried again.
+                    // A failure is counted and reported; dirty blocks stay dirty and are tried again.
                     let (Ok(()) | Err(_)) = shard.flush_all().await;
                     shard.flushing_alone.set(false);
                     shard.work.notify();
@@ -132,7 +132,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
 }
 
 impl<S: Seam> Shard<S> {
-    /// True when a change just made is a reason to wake the pump before its next tick.
+    /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
         !state.waits.is_empty() || self.is_pressed(state.unclean())
@@ -190,18 +190,18 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// What to choose blocks by now.
+    /// Decides which blocks to choose now.
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
         let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
-        // While the backing refuses writes only a flush or a waiting request tries, until the pause is over.
+        // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
         let pause = self.retry.holds(now);
         let older_than = match () {
             () if pause => None,
-            // Half the age, so that one sweep does the work of many.
+            // Half the age, so that one sweep covers many blocks.
             () if aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
             () if idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
             () => None,
@@ -214,7 +214,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// What a request waits for.
+    /// A job that a request waits for.
     fn urgent_job(
         &self,
         state: &mut State,
@@ -271,7 +271,7 @@ impl<S: Seam> Shard<S> {
         if !self.may_destage(quietly, state.unclean()) {
             return None;
         }
-        // Where nothing is old enough nothing is looked through.
+        // Without blocks that are old enough, no search is needed.
         let oldest = state.oldest_in_memory(memory, self.number);
         let aged = want.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
         let due = want.closed.is_some() && state.has_due();
@@ -303,7 +303,7 @@ impl<S: Seam> Shard<S> {
         None
     }
 
-    /// What rests on flash comes back to be written, in address order, a little ahead of its writes.
+    /// Reloads spilled blocks in address order, slightly ahead of their writes.
     fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
         let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
         if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
@@ -312,7 +312,7 @@ impl<S: Seam> Shard<S> {
         if !self.may_destage(want.closed.is_none(), state.unclean()) {
             return Recalls::Later;
         }
-        // Where memory is full the next run is recalled when the last one is on its way.
+        // If memory is full, the next run is reloaded once the previous one is in flight.
         let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
         let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
@@ -327,7 +327,7 @@ impl<S: Seam> Shard<S> {
         let run =
             [state.recalled.end, 0].into_iter().find_map(|from| state.ledger.next_resting(from, boundary, count, free));
         let Some(run) = run else {
-            // A client may be reading what is left.
+            // A client may be reading the remaining blocks.
             return if state.tickets.is_empty() { Recalls::Nothing } else { Recalls::Later };
         };
         let buffers: Vec<_> = run.clone().map_while(|_| memory.alloc()).collect();
@@ -340,7 +340,7 @@ impl<S: Seam> Shard<S> {
         Recalls::Now(Job::Recall(run, buffers))
     }
 
-    /// True when a dirty block may be written now.
+    /// True if a dirty block may be written now.
     fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
         if state.is_busy(&(block.0..block.0 + 1)) || state.failed.holds(block.0, || self.seam().now()) {
             return false;
@@ -350,13 +350,13 @@ impl<S: Seam> Shard<S> {
         whole || self.takes_sectors() || self.may_fill(state, block)
     }
 
-    /// True when what a partial block lacks may be read now: there are no more such fills, and buffers for them, than places in the
-    /// backing's queue.
+    /// True if a partial block may be filled now. The number of such fills, and of their buffers, is limited to
+    /// destage's slots in the backing's queue.
     fn may_fill(&self, state: &State, block: BlockNo) -> bool {
         !state.filling.contains(&block.0) && state.filling.len() < self.dispatch.places(Cause::Destage)
     }
 
-    /// True when the backing takes single sectors.
+    /// True if the backing accepts single sectors.
     pub fn takes_sectors(&self) -> bool {
         self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
     }
@@ -365,7 +365,7 @@ impl<S: Seam> Shard<S> {
         let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
         match stripe {
             0 => RUN_BLOCKS,
-            // Many small ones at once cost no more than one, and no stripe is written in part.
+            // A whole number of small stripes: they cost no more than one, and none is written in part.
             1..=RUN_BLOCKS => RUN_BLOCKS / stripe * stripe,
             _ => stripe.min(RUN_BLOCKS_MAX),
         }
@@ -383,7 +383,7 @@ impl<S: Seam> Shard<S> {
         Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
     }
 
-    /// Takes whole blocks of `run` around `anchor`, or `anchor` alone if it is partial.
+    /// Starts a write of the whole blocks of `run` around `anchor`, or of `anchor` alone if it is partial.
     fn start_write(
         &self,
         state: &mut State,
@@ -420,7 +420,7 @@ impl<S: Seam> Shard<S> {
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 
-    /// A flush of the backing that nobody asked for, so that what was written may leave and does not grow old.
+    /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
     fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
         if self.flushing_alone.get() {
             return None;
@@ -441,14 +441,14 @@ impl<S: Seam> Shard<S> {
         if state.flushing.syncing || state.unflushed() == 0 || self.retry.holds(now) {
             return None;
         }
-        // The nearer the bound, the more often: writers get their room back in small portions.
+        // Flushes become more frequent near the limit, so that writers get room in small portions.
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
         let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
         let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
-        // Records of the log are let go by a flush of the backing.
+        // A flush of the backing retires records of the log.
         let crowded = self.core.log_is_crowded() && state.operations.is_empty();
         if many || old || at_rest || crowded {
             self.last_sync.set(now);

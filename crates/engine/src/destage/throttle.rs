@@ -1,8 +1,8 @@
-//! Back-pressure: writers are slowed in proportion to how far their volume's destage lags, one after the other, never all
-//! stopped at once.
+//! Back-pressure: slows writers in proportion to the lag of their volume's destage, one after the other, and never
+//! stops all at once.
 //!
-//! Below the soft mark nobody waits. Between it and the limit each write is given a time to go on, spaced by what destage has
-//! lately achieved, the wider the nearer to the limit. At the limit writers wait in line for room.
+//! Below the soft mark no write waits. Between the soft mark and the limit, each write gets a start time. The spacing
+//! follows the recent pace of destage and widens towards the limit. At the limit, writers queue for room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,52 +11,52 @@ use seam::{Nanos, Seam};
 
 use crate::shard::{Shard, ShardRef, blocks_of};
 
-/// Part of the limit, in percent, from which on writers are slowed.
+/// Percentage of the limit above which writers are slowed.
 const SOFT_PERCENT: u64 = 70;
-/// Part of the limit, in percent, from which on destage works without being asked.
+/// Percentage of the limit above which destage works without a flush or a waiting request.
 const PRESSURE_PERCENT: u64 = 25;
-/// Part of the limit, in percent, from which on memory presses destage where a flash log takes dirty data. Below that, memory is emptied into
-/// the log, and the room of the log counts.
+/// Percentage of the limit above which dirty data in memory presses destage although there is a flash log. Below it,
+/// memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
-/// What destage may spend between two ticks while clients are busy and there is room, at the soft mark: no spindle takes as many
-/// runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark it is less, so that what is written
-/// again and again is not sent again and again.
+/// Units that destage may spend between two ticks at the soft mark, while clients are busy and there is room. No disk
+/// takes as many runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark the
+/// allowance shrinks, so that blocks overwritten often are not written to the backing each time.
 const ALLOWANCE_MAX: u64 = 256;
-/// The least of it.
+/// Lower bound of the allowance.
 const ALLOWANCE_MIN: u64 = 32;
-/// Blocks of a run that cost as much as sending it.
+/// Blocks of a run that cost as much as its request.
 const BLOCKS_A_UNIT: u64 = 16;
-/// Longest time that pacing alone makes one write wait.
+/// Longest delay of one write by pacing alone.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
-/// What slows a shard's writers down.
+/// State of a shard's back-pressure.
 #[derive(Default)]
 pub struct Throttle {
     limit: Cell<u64>,
-    /// When the next write of the soft zone may go on.
+    /// Start time of the next write above the soft mark.
     next_turn: Cell<Nanos>,
-    /// Numbers given to writers that wait for room, and the one whose turn it is.
+    /// Next queue number for a writer that waits for room, and the number being served.
     given: Cell<u64>,
     serving: Cell<u64>,
-    /// Units that reached the backing, and the time and count of the last measurement.
+    /// Units that reached the backing; time and count at the last measurement.
     done: Cell<u64>,
     measured: Cell<(Nanos, u64)>,
-    /// Nanoseconds that destage lately took for a unit; 0 = not known.
+    /// Recent duration of a unit in nanoseconds; 0: unknown.
     unit_ns: Cell<u64>,
-    /// What destage may still spend before the next tick; it may be overdrawn by one run.
+    /// Units that destage may still spend before the next tick; one run may overdraw it.
     allowance: Cell<u64>,
-    /// Requests of clients at the last tick, and whether there were any since the one before.
+    /// Client requests counted at the last tick, and whether any arrived since the tick before.
     requests: Cell<u64>,
     clients_busy: Cell<bool>,
 }
 
 impl Throttle {
-    /// `units` more have reached the backing.
+    /// Records that `units` more have reached the backing.
     pub fn note_done(&self, units: u64) {
         self.done.set(self.done.get() + units);
     }
 
-    /// Measures destage's pace, at most ten times a second.
+    /// Measures the pace of destage, at most ten times a second.
     pub fn measure(&self, now: Nanos) {
         let (then, done) = self.measured.get();
         let (elapsed, units) = (now.since(then).0, self.done.get() - done);
@@ -64,7 +64,7 @@ impl Throttle {
             return;
         }
         self.measured.set((now, self.done.get()));
-        // A pause in which there was nothing to do says nothing about the pace.
+        // An interval without work says nothing about the pace.
         if units > 0 && elapsed < 2_000_000_000 {
             let latest = elapsed / units;
             let old = self.unit_ns.get();
@@ -74,13 +74,13 @@ impl Throttle {
 }
 
 impl<S: Seam> Shard<S> {
-    /// A tick of the core's clock: a new allowance for destage.
+    /// Handles a tick of the core's clock: renews the allowance of destage.
     pub fn tick_throttle(&self) {
         let throttle = &self.throttle;
         let requests = self.counters.requests();
         throttle.clients_busy.set(throttle.requests.replace(requests) != requests);
         if throttle.clients_busy.get() {
-            // A hit does not look at the clock; that there were some is seen here.
+            // Hits do not read the clock; the tick records their time instead.
             self.last_request.set(self.seam().now());
         }
         self.refresh_throttle();
@@ -88,7 +88,7 @@ impl<S: Seam> Shard<S> {
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
-    /// True when destage may send another run now; `quietly`: nobody waits for it.
+    /// True if destage may send another run now. `quietly`: no request waits for it.
     pub fn may_destage(&self, quietly: bool, unclean: u64) -> bool {
         let throttle = &self.throttle;
         if self.slows_writers(unclean) {
@@ -98,7 +98,7 @@ impl<S: Seam> Shard<S> {
         !held && self.core.may_destage()
     }
 
-    /// A run of `blocks` is sent; `quietly`: nobody waits for it.
+    /// Records that a run of `blocks` is sent. `quietly`: no request waits for it.
     pub fn note_run(&self, quietly: bool, blocks: u64) {
         let units = 1 + blocks / BLOCKS_A_UNIT;
         self.core.note_destage(units);
@@ -108,28 +108,29 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Measures the pace and takes over the limit that the other volumes leave.
+    /// Measures the pace and updates the limit, which depends on the other volumes.
     pub fn refresh_throttle(&self) {
         self.throttle.measure(self.seam().now());
         self.throttle.limit.set(self.unclean_limit());
     }
 
-    /// The limit as it was measured last.
+    /// The limit as last updated.
     pub fn unclean_limit_seen(&self) -> u64 {
         self.throttle.limit.get()
     }
 
-    /// True when destage should work without being asked.
+    /// True if destage should work without a flush or a waiting request.
     pub fn is_pressed(&self, unclean: u64) -> bool {
         unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
-    /// True when writers are slowed for want of room.
+    /// True if writers are slowed because dirty data is close to its limit.
     pub fn slows_writers(&self, unclean: u64) -> bool {
         self.pressure_percent(unclean) >= SOFT_PERCENT
     }
 
-    /// How near dirty data is to its bound, in memory and in the log, in percent: the more, the larger destage's part of the backing's queue.
+    /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's part of the backing's
+    /// queue grows with it.
     pub fn destage_pressure(&self, unclean: u64) -> u64 {
         let memory = self.pressure_percent(unclean);
         if !self.logs() {
@@ -139,12 +140,12 @@ impl<S: Seam> Shard<S> {
         above.max(self.core.log_pressure_percent())
     }
 
-    /// How much of the limit is in use, in percent.
+    /// Dirty data in percent of the limit.
     pub fn pressure_percent(&self, unclean: u64) -> u64 {
         (unclean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
-    /// True when a write may be absorbed without any waiting.
+    /// True if a write may enter the cache without waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
         let unclean = self.state.borrow().unclean() + (blocks.end - blocks.start);
@@ -159,7 +160,7 @@ impl<S: Seam> Shard<S> {
         self.refresh_throttle();
         let turn = throttle.given.get();
         throttle.given.set(turn + 1);
-        // A write larger than the bound itself goes when it is alone.
+        // A write larger than the limit enters when it is alone.
         let room = |limit: u64| {
             let want = (blocks.end - blocks.start).min(limit.div_ceil(2));
             self.state.borrow().unclean() + want <= limit
@@ -188,7 +189,7 @@ impl<S: Seam> Shard<S> {
         if unclean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
-        // From nothing at the soft mark to one and a half times destage's own pace at the limit.
+        // The spacing grows from zero at the soft mark to 1.5 times the time that destage takes at the limit.
         let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (unclean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);

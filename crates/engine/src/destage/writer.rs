@@ -1,4 +1,4 @@
-//! Carrying out what the pump decided: runs of blocks and zero-ranges to the backing, and what follows from success or failure.
+//! Carries out the pump's jobs: writes runs of blocks and zero-ranges to the backing, and records success or failure.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,51 +12,52 @@ use crate::shard::state::{Sent, State};
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// Longest piece in which zeroes are written to a backing that cannot zero, in blocks.
+/// Longest write of zeroes to a backing that cannot zero, in blocks.
 const ZERO_STEP_BLOCKS: u64 = 256;
-/// Longest part of a zero-range that is carried out at once where regions are marked: 16 regions.
+/// Longest part of a zero-range in one request if regions are marked: 16 regions, in blocks.
 const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
 
-/// A block to be written.
+/// A block to write.
 pub struct Target<B> {
-    /// What was noted when it left.
+    /// State of the block when its write began.
     pub sent: Sent,
     /// Its content, frozen (R1).
     pub data: B,
-    /// The sectors of it that are known.
+    /// Its valid sectors.
     pub present: Sectors,
 }
 
-/// A run of neighbours to be written at once, or one partial block.
+/// A run of adjacent blocks to write in one request, or one partial block.
 pub struct WriteJob<B> {
-    /// The operation's number.
+    /// Number of the operation.
     pub operation: u64,
     /// First block.
     pub first: u64,
     /// The blocks, in order.
     pub targets: Vec<Target<B>>,
-    /// Who waits for each.
+    /// Requests waiting for each block.
     pub waits: Vec<Vec<Rc<WriteWait>>>,
 }
 
-/// A zero-range to be carried out.
+/// A zero-range to write.
 pub struct ZeroJob {
-    /// The operation's number.
+    /// Number of the operation.
     pub operation: u64,
     /// The blocks.
     pub blocks: Range<u64>,
-    /// Space may be released.
+    /// True if the backing may release the space.
     pub may_unmap: bool,
-    /// Who waits for it.
+    /// Requests waiting for the range.
     pub waits: Vec<Rc<WriteWait>>,
 }
 
-/// True when an error says that the whole backing is not there, or is no longer what it was.
+/// True if the error means that the whole backing is gone or has been replaced.
 fn is_away(error: &DiskError) -> bool {
     matches!(error, DiskError::Gone | DiskError::Open(_))
 }
 
-/// Growing pauses between attempts on a backing that refuses every write. Single blocks that fail have pauses of their own.
+/// Growing pauses between attempts on a backing that refuses every write. Single blocks that fail have pauses of their
+/// own.
 #[derive(Default)]
 pub struct Retry {
     failed_in_row: Cell<u32>,
@@ -67,10 +68,10 @@ pub struct Retry {
 impl Retry {
     const FIRST: Nanos = Nanos::from_millis(100);
     const LONGEST: Nanos = Nanos::from_secs(10);
-    /// So many failures without a success between them are the backing's, not a block's.
+    /// Consecutive failures that are attributed to the backing instead of single blocks.
     const IN_ROW: u32 = 8;
 
-    /// A write failed.
+    /// Records a failed write.
     pub fn failed(&self, error: &DiskError, now: Nanos) {
         self.failed_in_row.set(self.failed_in_row.get().saturating_add(1));
         if self.holds(now) || (!is_away(error) && self.failed_in_row.get() < Retry::IN_ROW) {
@@ -81,27 +82,28 @@ impl Retry {
         self.until.set(now + pause);
     }
 
-    /// A write succeeded.
+    /// Records a successful write.
     pub fn succeeded(&self) {
         self.failed_in_row.set(0);
         self.pause.set(Nanos::ZERO);
         self.until.set(Nanos::ZERO);
     }
 
-    /// True while nothing should be tried that nobody waits for.
+    /// True while only writes that a request waits for should be attempted.
     pub fn holds(&self, now: Nanos) -> bool {
         now < self.until.get()
     }
 }
 
 impl<S: Seam> Shard<S> {
-    /// True when a client waits for destage as such, and not for a block of its own: for a flush, for room in memory or in the log.
+    /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
+    /// or in the log.
     pub fn is_destage_waited_for(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
         state.flushing.turns.is_running() || self.slows_writers(state.unclean()) || is_log_crowded
     }
 
-    /// Whether a client waits for a write to the backing: for a block of it, or for destage as such.
+    /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
     fn priority_of_write(&self, is_awaited: bool) -> Priority {
         match is_awaited || self.is_destage_waited_for(&self.state.borrow()) {
             true => Priority::Foreground,
@@ -109,7 +111,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Writes a run. If it fails as a whole each block is tried alone, so that a bad sector costs its own block only.
+    /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
         let mark = self.begin_write(job.first..job.first + job.targets.len() as u64).await;
         let incarnation = self.disk.incarnation();
@@ -127,7 +129,7 @@ impl<S: Seam> Shard<S> {
         drop(permit);
         self.notice_reconnect();
         if self.disk.incarnation() != incarnation {
-            // What completed before the connection broke may be lost there: it counts as not written.
+            // Writes that completed before the connection broke may be lost: they count as failed.
             let lost = Err(DiskError::Io("the backing reconnected during the write".into()));
             results.iter_mut().for_each(|result| *result = lost.clone());
         }
@@ -146,7 +148,8 @@ impl<S: Seam> Shard<S> {
                 let block = target.sent.block;
                 match result {
                     Ok(()) => state.sent_done(memory, &target.sent),
-                    // Nobody was promised this content: its writers are told, and the backing's counts again.
+                    // No acknowledgement covers this content: its writers get the error, and the backing's content is
+                    // valid again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
                         state.void(block.0..block.0 + 1, Sectors::ALL);
                         self.uncache(block.0..block.0 + 1);
@@ -180,7 +183,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Writes whole blocks in one request, or the known sectors of one partial block run by run.
+    /// Writes whole blocks in one request, or the valid sectors of one partial block run by run.
     async fn write_targets(
         &self,
         first: u64,
@@ -216,13 +219,13 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Carries out a zero-range, by writing zeroes where the backing cannot do it otherwise.
+    /// Zeroes a range on the backing, by writing zeroes if the backing has no such request.
     pub async fn zero_out(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
         let incarnation = self.disk.incarnation();
         let mut result = Ok(());
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
-            // Marks are few: a long range takes some at a time, and the next when a flush has freed them.
+            // Marks are few: a long range takes some at a time, and waits for a flush to free more.
             let marked = if self.level.is_used() { (next / MARKED_BLOCKS + 1) * MARKED_BLOCKS } else { job.blocks.end };
             let part = next..marked.min(job.blocks.end);
             next = part.end;
@@ -278,7 +281,8 @@ impl<S: Seam> Shard<S> {
         let at = blocks.start * BLOCK_BYTES as u64;
         let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
-        // A range costs what its beginning does: disks that take long for zeroes are few, and congestion shows.
+        // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
+        // covers them.
         let turn = self.turn(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
@@ -305,7 +309,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Reads what a partial block lacks, for a backing that takes whole blocks only.
+    /// Fills a partial block for a backing that accepts whole blocks only.
     pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
         let result = self.fill(block.0..block.0 + 1, None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
@@ -331,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_is_held_when_nothing_succeeds_and_not_for_a_bad_block_among_good_ones() {
+    fn pauses_begin_when_all_writes_fail_and_not_for_one_bad_block() {
         let (retry, mut now) = (Retry::default(), Nanos::from_secs(1));
         let bad = DiskError::Io("bad sector".into());
         for _ in 0..100 {

@@ -1,6 +1,6 @@
-//! Zero-ranges (R4): whole blocks whose newest content is zeroes, without a block of memory for each.
+//! Zero-ranges (R4): whole blocks whose newest content is zeroes, kept without memory for each block.
 //!
-//! Ranges never overlap each other. A block that is written leaves its range; what is left of the range stays.
+//! Ranges never overlap. A written block leaves its range; the rest of the range stays.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use seam::{Nanos, RangeKind, RangeNote};
 use crate::memory::noted::Noted;
 use crate::memory::{BlockNo, Written};
 
-/// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
+/// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
 pub const RANGES_MAX: usize = 1 << 12;
-/// So many are a reason for destage to work without being asked.
+/// Number of ranges above which destage works without a flush or a waiting request.
 pub const RANGES_CROWDED: usize = RANGES_MAX / 2;
-/// Longest range that neighbours are merged to, in blocks: others get their turn at the backing in between.
+/// Longest range that merging creates, in blocks: other writes to the backing get their chance between two ranges.
 const MERGED_BLOCKS_MAX: u64 = 1 << 16;
 
-/// How far a zero-range has come.
+/// Write-back state of a zero-range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroState {
     /// Not on the backing.
     Dirty,
-    /// On its way by that operation.
+    /// The operation with this number is writing it to the backing.
     InFlight(u64),
     /// On the backing, not flushed there.
     Written(Written),
@@ -33,20 +33,20 @@ pub enum ZeroState {
 pub struct ZeroRange {
     /// One past its last block.
     pub end: u64,
-    /// Oldest epoch whose content it carries.
+    /// Oldest epoch whose content the range carries.
     pub epoch: u64,
-    /// How far it has come.
+    /// Its write-back state.
     pub state: ZeroState,
-    /// Since when it has been dirty.
+    /// Time at which it became dirty.
     pub since: Nanos,
-    /// Space may be released.
+    /// True if the backing may release the space.
     pub may_unmap: bool,
-    /// Something in it was acknowledged and only this range still has it: a failure must not take it along.
+    /// True if only this range still holds acknowledged content, so that a failed write must not abandon it.
     pub owed: bool,
 }
 
 impl ZeroRange {
-    /// Neither could tell that they are one.
+    /// True if merging the two ranges loses no information.
     fn merges_with(&self, other: &ZeroRange) -> bool {
         let dirty = self.state == ZeroState::Dirty && other.state == ZeroState::Dirty;
         let same = (self.epoch, self.may_unmap, self.owed) == (other.epoch, other.may_unmap, other.owed);
@@ -58,28 +58,28 @@ impl ZeroRange {
 #[derive(Default)]
 pub struct ZeroRanges {
     ranges: BTreeMap<u64, ZeroRange>,
-    /// What outlives the process of them.
+    /// The ranges' tags in persisted memory.
     noted: Noted,
 }
 
 impl ZeroRanges {
-    /// How many there are.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// True when there are none.
+    /// True if there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The range that holds a block.
+    /// The range that contains a block.
     pub fn find(&self, block: BlockNo) -> Option<(u64, ZeroRange)> {
         let (start, range) = self.ranges.range(..=block.0).next_back()?;
         (block.0 < range.end).then_some((*start, *range))
     }
 
-    /// True when a block reads as zeroes because of a range.
+    /// True if a block reads as zeroes because of a range.
     pub fn contains(&self, block: BlockNo) -> bool {
         !self.ranges.is_empty() && self.find(block).is_some()
     }
@@ -89,12 +89,12 @@ impl ZeroRanges {
         self.ranges.iter().map(|(start, range)| (*start, range))
     }
 
-    /// The range that begins at `start`.
+    /// The range that starts at `start`.
     pub fn get_mut(&mut self, start: u64) -> Option<&mut ZeroRange> {
         self.ranges.get_mut(&start)
     }
 
-    /// Adds a range over blocks that no range holds.
+    /// Adds a range over blocks that are in no range.
     pub fn insert(&mut self, start: u64, range: ZeroRange) {
         assert!(start < range.end, "a range holds a block at least");
         let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
@@ -103,12 +103,12 @@ impl ZeroRanges {
         self.noted.changed(start);
     }
 
-    /// Nothing outlives the process.
+    /// Stops tracking changes: no memory outlives the process.
     pub fn forget_changes(&mut self) {
         self.noted.forget_changes();
     }
 
-    /// As [`Noted::follow`].
+    /// See [`Noted::follow`].
     pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let wanted = |start| {
@@ -118,14 +118,14 @@ impl ZeroRanges {
         self.noted.follow(wanted, note)
     }
 
-    /// The range before the one at `start`, if the two may become one.
+    /// The range before the one at `start`, if the two may be merged.
     pub fn left_to_merge(&self, start: u64) -> Option<u64> {
         let range = self.ranges.get(&start)?;
         let (left, before) = self.ranges.range(..start).next_back()?;
         (before.end == start && before.merges_with(range) && range.end - left <= MERGED_BLOCKS_MAX).then_some(*left)
     }
 
-    /// Makes the range at `right` a part of the one at `left`, which ends where it begins.
+    /// Merges the range at `right` into the one at `left`, which ends where it starts.
     pub fn merge(&mut self, left: u64, right: u64) {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
@@ -133,25 +133,26 @@ impl ZeroRanges {
         [left, right].into_iter().for_each(|start| self.noted.changed(start));
     }
 
-    /// The range that begins where the one at `start` ends.
+    /// The range that starts where the one at `start` ends.
     pub fn next_of(&self, start: u64) -> Option<u64> {
         let end = self.ranges.get(&start)?.end;
         self.ranges.contains_key(&end).then_some(end)
     }
 
-    /// First blocks of the ranges in `blocks` that operation `id` works on.
+    /// First blocks of the ranges in `blocks` that operation `id` is writing.
     pub fn in_flight(&self, blocks: Range<u64>, id: u64) -> Vec<u64> {
         let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
         here.map(|(start, _)| *start).collect()
     }
 
-    /// Takes the range that begins at `start` away.
+    /// Removes the range that starts at `start`.
     pub fn remove(&mut self, start: u64) -> Option<ZeroRange> {
         self.noted.changed(start);
         self.ranges.remove(&start)
     }
 
-    /// Cuts `blocks` out of all ranges; what is left of them stays. Returns both, so that counts can follow.
+    /// Cuts `blocks` out of all ranges. Returns the ranges as they were and their remainders, so that counts can
+    /// follow.
     pub fn cut(&mut self, blocks: Range<u64>) -> Cut {
         let mut cut = Cut::default();
         let starts: Vec<u64> = {
@@ -177,12 +178,12 @@ impl ZeroRanges {
     }
 }
 
-/// What [`ZeroRanges::cut`] did: ranges as they were, and what is left of them.
+/// Result of [`ZeroRanges::cut`].
 #[derive(Debug, Default)]
 pub struct Cut {
-    /// Ranges that are no more as they were.
+    /// The ranges before the cut.
     pub removed: Vec<(u64, ZeroRange)>,
-    /// What is left of them.
+    /// Their remainders.
     pub left: Vec<(u64, ZeroRange)>,
 }
 
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_written_in_the_middle_leaves_two_ranges() {
+    fn write_in_the_middle_splits_a_range() {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(10, range(20));
         let cut = zeroes.cut(14..15);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one_only_where_nobody_could_tell_them_apart() {
+    fn only_equal_adjacent_dirty_ranges_merge() {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(0, range(4));
         zeroes.insert(4, range(8));
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_over_several_ranges_takes_all_of_them() {
+    fn cut_across_several_ranges_removes_or_trims_each() {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(0, range(4));
         zeroes.insert(6, range(8));
