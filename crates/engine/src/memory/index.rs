@@ -1,7 +1,7 @@
-//! Where a block is in memory: pages of sixteen places, found by (volume, page number).
+//! The index of cached blocks: pages of sixteen slots, found by (volume, page number).
 //!
-//! Everything is laid out once for the most pages that the pool can need, so that a look-up, an insertion and a removal
-//! never allocate and never move what is there.
+//! All tables are allocated once for the maximum number of pages. Look-up, insertion and removal never allocate and
+//! never move entries.
 
 use std::cell::Cell;
 
@@ -29,12 +29,12 @@ pub struct Index {
     table: HashTable<u32>,
     pages: Vec<Page>,
     free: Vec<u32>,
-    /// The page that was found last: the blocks of one request share few pages.
+    /// The page found last: the blocks of one request share few pages.
     last: Cell<u32>,
 }
 
 impl Index {
-    /// Room for `pages_max` pages.
+    /// An index with room for `pages_max` pages.
     pub fn new(pages_max: usize) -> Self {
         Index {
             table: HashTable::with_capacity(pages_max),
@@ -44,9 +44,9 @@ impl Index {
         }
     }
 
-    /// Bytes that one page costs at most, table included.
+    /// Upper bound of the bytes that one page takes, table included.
     pub const fn page_cost_bytes() -> usize {
-        // The table holds 4 bytes and a control byte a bucket, and is at worst 7/16 full; the free list 4 bytes.
+        // The table holds 4 bytes and a control byte a bucket and is at worst 7/16 full; the free list takes 4 bytes.
         std::mem::size_of::<Page>() + 5 * 16 / 7 + 4
     }
 
@@ -57,13 +57,13 @@ impl Index {
         Some(self.pages[page as usize].slots[place]).filter(|slot| *slot != EMPTY)
     }
 
-    /// The slots of a page's places; `None` where nothing of the page is here.
+    /// The slots of a page's blocks; `None` if no block of the page is in memory.
     pub fn page_slots(&self, volume: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
         let page = self.page(volume, number)?;
         Some(self.pages[page as usize].slots.map(|slot| (slot != EMPTY).then_some(slot)))
     }
 
-    /// Records that a block, which had no slot, is in `slot`.
+    /// Records that a block that had no slot is in `slot`.
     pub fn insert(&mut self, volume: u32, block: BlockNo, slot: u32) {
         let (number, place) = block.page();
         let page = match self.page(volume, number) {
@@ -76,7 +76,7 @@ impl Index {
         page.used += 1;
     }
 
-    /// Forgets a block that has a slot.
+    /// Removes a block that has a slot.
     pub fn remove(&mut self, volume: u32, block: BlockNo) {
         let (number, place) = block.page();
         let at = self.page(volume, number).expect("the block to remove is indexed");
@@ -124,7 +124,7 @@ impl Index {
     }
 }
 
-/// Multiplicative hashing with the high half folded in, so that neighbours spread over buckets and control bytes.
+/// Multiplicative hashing with the high half folded in, so that adjacent numbers spread over buckets and control bytes.
 pub fn hash(volume: u32, number: PageNo) -> u64 {
     let mixed = (number.0 ^ (u64::from(volume) << 44)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_forgotten_with_its_last_block_and_its_room_used_again() {
+    fn page_entry_is_freed_and_reused_after_its_last_block() {
         let mut index = Index::new(4);
         for round in 0..100u64 {
             index.insert(1, BlockNo(round * 16), 7);
@@ -145,13 +145,13 @@ mod tests {
             assert_eq!(index.find(1, BlockNo(round * 16 + 15)), Some(8));
             assert_eq!(index.find(2, BlockNo(round * 16)), Some(9));
             assert_eq!(index.find(2, BlockNo(round * 16 + 15)), None);
-            let page = index.page_slots(1, PageNo(round)).expect("two blocks of it are there");
+            let page = index.page_slots(1, PageNo(round)).expect("two blocks of the page are indexed");
             assert_eq!((page[0], page[1], page[15]), (Some(7), None, Some(8)));
             index.remove(1, BlockNo(round * 16));
             index.remove(1, BlockNo(round * 16 + 15));
             index.remove(2, BlockNo(round * 16));
             assert_eq!(index.find(1, BlockNo(round * 16)), None);
         }
-        assert!(index.pages.len() <= 2, "pages are used again");
+        assert!(index.pages.len() <= 2, "page entries are reused");
     }
 }

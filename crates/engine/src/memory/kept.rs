@@ -1,7 +1,7 @@
-//! What outlives the process: notes in the world's memory that follow the states of slots and zero-ranges.
+//! Persisted memory: tags that follow the states of slots and zero-ranges, and survive the process.
 //!
-//! States change many at a time ([`crate::shard::Shard::with`]); notes follow when that is over: first those that are new, then those
-//! that are none any more go. A kill in between leaves both, and the newer one counts.
+//! [`crate::shard::Shard::with`] changes many states in one step, and the tags are updated at its end. New tags are
+//! written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
 
 use seam::{BlockNote, Seam};
 
@@ -9,12 +9,12 @@ use super::Memory;
 use crate::destage::zeroes::ZeroRanges;
 use crate::log::outdated::Outdated;
 
-/// Notes that are due.
+/// Pending updates of tags.
 pub struct Kept<B> {
     /// Slots with new content that is not clean.
     new: Vec<u32>,
-    /// Buffers whose content is clean, or the newest no more, and the numbers of their notes. Held, so that nobody fills them before
-    /// their notes are gone.
+    /// Buffers whose content is clean or superseded, and the numbers of their tags. They are held so that they are not
+    /// reused before their tags are cleared.
     gone: Vec<(B, u64)>,
 }
 
@@ -25,7 +25,7 @@ impl<B> Default for Kept<B> {
 }
 
 impl<S: Seam> Memory<S> {
-    /// A slot has new content, in place of `old` where that was another buffer.
+    /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
     pub fn changed(&mut self, slot: u32, old: Option<S::Block>) {
         if self.seam.keeps() {
             self.kept.new.push(slot);
@@ -35,7 +35,7 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// What is in a slot is clean.
+    /// Records that the content of a slot is clean.
     pub(super) fn no_longer_kept(&mut self, slot: u32) {
         if self.seam.keeps()
             && let Some(data) = self.slots[slot as usize].data.clone()
@@ -51,7 +51,7 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Brings the notes of `owner`'s blocks, of its zero-ranges and of what the log has of it in step with their states.
+    /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
     pub fn keep(&mut self, owner: u64, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
         if !self.seam.keeps() {
             zeroes.forget_changes();
@@ -65,7 +65,7 @@ impl<S: Seam> Memory<S> {
         }
         let seam = &self.seam;
         let gone = zeroes.note_changes(owner, |note| seam.note_range(note));
-        // Before any content is forgotten: a block that leaves memory for the log has nothing but its record.
+        // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
             let current = outdated.note_changes(owner, |note| seam.note_range(note));
             current.into_iter().for_each(|place| seam.forget_range(place));

@@ -1,6 +1,6 @@
-//! The memory cache of one core: slots, the index that finds them, and the policy that chooses who leaves.
+//! The memory cache of one core: slots, the index that finds them, and the replacement policy.
 //!
-//! All volumes of the core share it. It knows content and state, not why a state changes: that is the shard's business.
+//! All volumes of the core share it. It holds content and state; the shards decide when a state changes.
 
 mod index;
 mod kept;
@@ -19,23 +19,23 @@ use kept::Kept;
 pub use room::Room;
 use room::Rooms;
 
-/// Bytes of index and policy that one cached block costs at most (each block alone in its page).
+/// Upper bound of the index and policy bytes of one cached block, for a block that is alone in its page.
 pub const BLOCK_OVERHEAD_BYTES: usize =
     std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
 
-/// Most blocks that one hint brings near.
+/// Limit of blocks that one hint prefetches.
 pub const HINTS_MAX: usize = 32;
 
-/// Bytes that the world's pool needs for one block's own bookkeeping.
+/// Bytes of the seam's pool for the bookkeeping of one block.
 const POOL_HEADER_BYTES: usize = 32;
 
-/// How many bytes of blocks fit when `memory_bytes` are to hold blocks, index and policy together.
+/// Bytes of blocks that fit if `memory_bytes` hold blocks, index and policy together.
 pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
     let block = seam::BLOCK_BYTES as u64;
     memory_bytes / (block + (BLOCK_OVERHEAD_BYTES + POOL_HEADER_BYTES) as u64) * block
 }
 
-/// The number by which policies know a block.
+/// The key of a block in replacement policies.
 pub fn block_key(volume: u32, block: BlockNo) -> u64 {
     hash(volume, PageNo(block.0))
 }
@@ -47,14 +47,14 @@ pub struct Memory<S: Seam> {
     free: Vec<u32>,
     index: Index,
     policy: Box<dyn Policy>,
-    /// What volumes hold and may hold.
+    /// Usage and quotas of the volumes.
     rooms: Rooms,
-    /// What outlives the process.
+    /// Pending updates of tags in persisted memory.
     kept: Kept<S::Block>,
 }
 
 impl<S: Seam> Memory<S> {
-    /// A cache over all of the seam's pool.
+    /// A cache that uses the whole pool of the seam.
     pub fn new(seam: S) -> Self {
         let blocks = seam.blocks_total();
         Memory {
@@ -73,8 +73,8 @@ impl<S: Seam> Memory<S> {
         self.index.find(volume, block)
     }
 
-    /// Brings near what look-ups of the blocks will touch: first all slots, then what they point to, so that each wait for memory
-    /// is shared by all.
+    /// Prefetches into the processor's cache what look-ups of these blocks will touch. All slots are prefetched first,
+    /// then the data that they point to, so that the memory latencies overlap.
     pub fn hint(&self, volume: u32, blocks: &[BlockNo]) {
         let mut slots = [None; HINTS_MAX];
         for (block, slot) in blocks.iter().zip(&mut slots) {
@@ -89,7 +89,7 @@ impl<S: Seam> Memory<S> {
         data().for_each(Block::hint_content);
     }
 
-    /// As [`Memory::hint`], for the first blocks of one request.
+    /// Like [`Memory::hint`], for the first blocks of one request.
     pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<u64>) {
         if blocks.end - blocks.start < 2 {
             return;
@@ -100,44 +100,45 @@ impl<S: Seam> Memory<S> {
         self.hint(volume, &run[..count]);
     }
 
-    /// The slots of a page's places; `None` where nothing of the page is here.
+    /// The slots of a page's blocks; `None` if no block of the page is in memory.
     pub fn page_slots(&self, volume: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
         self.index.page_slots(volume, page)
     }
 
-    /// What is in a slot.
+    /// The content and state of a slot.
     pub fn slot(&self, slot: u32) -> &Slot<S::Block> {
         &self.slots[slot as usize]
     }
 
-    /// What is in a slot, to change it. Whether it is pinned must follow its state: see [`Memory::settle`].
+    /// Mutable access to a slot. After a change of state, [`Memory::settle`] updates its pin.
     pub fn slot_mut(&mut self, slot: u32) -> &mut Slot<S::Block> {
         &mut self.slots[slot as usize]
     }
 
-    /// A handle that outlives the slot's use.
+    /// A handle to the slot, which [`Memory::resolve`] rejects once the slot is reused.
     pub fn reference(&self, slot: u32) -> SlotRef {
         SlotRef { id: slot, generation: self.slots[slot as usize].generation }
     }
 
-    /// The slot, if it still holds the block that the handle was made for.
+    /// The slot, if it still holds the block of the handle.
     pub fn resolve(&self, slot: SlotRef) -> Option<u32> {
         let found = &self.slots[slot.id as usize];
         (found.generation == slot.generation && found.data.is_some()).then_some(slot.id)
     }
 
-    /// Counts a use.
+    /// Records a use.
     pub fn touch(&mut self, slot: u32) {
         self.policy.hit(slot);
         self.rooms.used(self.slots[slot as usize].volume);
     }
 
-    /// A buffer, at the cost of a clean block if the pool is at its ceiling; `None` when nothing may leave now.
+    /// Allocates a buffer; at the pool's ceiling it evicts a clean block. Returns `None` if no block can be evicted
+    /// now.
     pub fn alloc(&mut self) -> Option<S::BlockMut> {
         if let Some(block) = self.seam.alloc() {
             return Some(block);
         }
-        // A victim's buffer may be held by a reply on its way; a few more then make room for certain or nothing does.
+        // The victim's buffer may still be referenced by a reply. If a few more evictions free no buffer, none will.
         for _ in 0..8 {
             let victim = self.victim()?;
             self.discharge(victim);
@@ -148,8 +149,8 @@ impl<S: Seam> Memory<S> {
         None
     }
 
-    /// Puts a block, which has no slot, into the cache; it begins clean and unpinned. A volume that has all that it may have loses another
-    /// one for it, unless all of those are pinned.
+    /// Adds a block that has no slot, clean and unpinned. A volume at its maximum loses another block for it, unless
+    /// all of its blocks are pinned.
     pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, how: Admit) -> u32 {
         self.keep_below_max(volume);
         let id = match self.free.pop() {
@@ -169,14 +170,14 @@ impl<S: Seam> Memory<S> {
         id
     }
 
-    /// Drops a clean block.
+    /// Removes a clean block.
     pub fn remove(&mut self, slot: u32) {
         assert!(self.slots[slot as usize].is_clean(), "only a clean block is dropped");
         self.policy.remove(slot);
         self.discharge(slot);
     }
 
-    /// To be called around every change of a slot's state: `before` says whether it was clean.
+    /// Updates the pin of a slot after a change of its state; `was_clean` is its state before the change.
     pub fn settle(&mut self, slot: u32, was_clean: bool) {
         match (was_clean, self.slots[slot as usize].is_clean()) {
             (true, false) => self.policy.pin(slot),
@@ -188,7 +189,7 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Slots that were ever used: the range to look through for a volume's blocks.
+    /// Number of slots ever used: the range to search for a volume's blocks.
     pub fn slots_used(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -198,7 +199,7 @@ impl<S: Seam> Memory<S> {
         (self.slots.len() * BLOCK_OVERHEAD_BYTES) as u64
     }
 
-    /// Takes the content out for a change, if nobody else holds it (R1): else a copy must be made.
+    /// Takes the content out for a change, if no other reference exists; otherwise the caller must copy it (R1).
     pub fn take_unique(&mut self, slot: u32) -> Option<S::BlockMut> {
         let held = &mut self.slots[slot as usize].data;
         if !held.as_ref().is_some_and(Block::is_unique) {

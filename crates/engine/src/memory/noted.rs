@@ -1,30 +1,31 @@
-//! Notes on runs of blocks that outlive the process, and how they follow what they are about.
+//! Tags of block ranges in persisted memory, updated as the ranges change.
 
 use std::collections::BTreeMap;
 
 use seam::RangeNote;
 
-/// The notes on one set of ranges, which are told apart by their first blocks.
+/// The tags of one set of ranges, keyed by first block.
 #[derive(Default)]
 pub struct Noted {
-    /// First blocks of ranges that came, went or have another end since they were noted last.
+    /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<u64>,
-    /// What is noted, and where, if there was room.
+    /// The tags and their places; no place if there was no room.
     noted: BTreeMap<u64, (RangeNote, Option<u32>)>,
 }
 
 impl Noted {
-    /// The range that begins at `start` is not what it was.
+    /// Records that the range at `start` has changed.
     pub fn changed(&mut self, start: u64) {
         self.changed.push(start);
     }
 
-    /// Nothing outlives the process.
+    /// Discards the recorded changes: no memory outlives the process.
     pub fn forget_changes(&mut self) {
         self.changed.clear();
     }
 
-    /// Has what changed noted by `note`; `now` says what there is by now. Returns where that is noted which is no more.
+    /// Writes the tags of changed ranges through `note`; `now` returns the present range at a first block. Returns the
+    /// places of obsolete tags, which the caller clears.
     pub fn follow(
         &mut self,
         now: impl Fn(u64) -> Option<RangeNote>,

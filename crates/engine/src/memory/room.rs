@@ -1,26 +1,28 @@
-//! Whose block leaves when room is needed. The policy chooses which one of them.
+//! Memory quotas of the volumes, and the choice of the volume that loses a block when room is needed. The replacement
+//! policy chooses the block.
 
 use seam::Seam;
 
 use super::Memory;
 
-/// Volumes whose oldest blocks are compared, at most; where there are more they take turns.
+/// Limit of volumes whose oldest blocks are compared for one eviction; more volumes are compared in rotation.
 const COMPARED: usize = 32;
-/// Blocks that one goes down by when another one comes to a volume that has more than it may: a maximum that was lowered costs no pause.
+/// Blocks that a volume above its maximum loses for each new one, so that a lowered maximum takes effect without a
+/// pause.
 const SHRINK_MAX: u64 = 8;
 
-/// What a volume holds in memory and may hold, in blocks.
+/// Usage and quota of a volume in memory, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// So many are there.
+    /// Blocks in memory.
     pub held: u64,
-    /// While it has no more, none of them goes for others.
+    /// Minimum: up to this number, no block is evicted for other volumes.
     pub min: u64,
-    /// It never has more, what is not clean aside.
+    /// Maximum, except for blocks that are not clean.
     pub max: u64,
-    /// Uses of its blocks of late.
+    /// Recent uses of its blocks.
     pub hits: u64,
-    /// What has more than that loses blocks first; `None`: all volumes' blocks are alike.
+    /// Blocks above this number are evicted first; `None` treats the blocks of all volumes alike.
     pub target: Option<u64>,
 }
 
@@ -32,26 +34,26 @@ impl Room {
         self.max != u64::MAX || self.target.is_some()
     }
 
-    /// What is above that goes first.
+    /// Number of blocks above which the volume is evicted from before others.
     fn share(&self) -> u64 {
         self.target.unwrap_or(self.max).min(self.max).max(self.min)
     }
 }
 
-/// Those of all volumes.
+/// The quotas of all volumes.
 #[derive(Default)]
 pub struct Rooms {
-    /// By the volume's number.
+    /// Indexed by the volume's number.
     rooms: Vec<Room>,
-    /// The volumes that are there, and those that are gone and still hold something.
+    /// Attached volumes, and detached ones that still hold blocks.
     volumes: Vec<u32>,
-    /// Those that are gone.
+    /// The detached ones.
     gone: Vec<u32>,
-    /// Of all, those with a maximum or a target: while there are none nobody looks for them.
+    /// Number of volumes with a maximum or a target; at zero, no search for them is needed.
     bounded: usize,
-    /// Where the next look at them begins.
+    /// Position at which the next search for victims starts.
     hand: usize,
-    /// Who may lose a block; here so that nothing is allocated for it.
+    /// Volumes that may lose a block; kept here to avoid allocation.
     losers: Vec<u32>,
 }
 
@@ -75,7 +77,7 @@ impl Rooms {
         self.bounded = self.bounded + usize::from(room.is_bounded()) - usize::from(was_bounded);
     }
 
-    /// Forgets those who are gone and hold nothing any more.
+    /// Forgets detached volumes that no longer hold blocks.
     fn forget_gone(&mut self) {
         if !self.gone.iter().any(|volume| self.rooms[*volume as usize].held == 0) {
             return;
@@ -87,7 +89,7 @@ impl Rooms {
         self.volumes.retain(|volume| !gone.contains(volume));
     }
 
-    /// The next volumes that hold more than `keep` says; `seen` of them all were looked at before.
+    /// The next volumes that hold more than `keep` allows; `seen` counts the volumes already examined.
     fn more_losers(&mut self, seen: &mut usize, keep: impl Fn(&Room) -> u64) -> &[u32] {
         self.losers.clear();
         let count = self.volumes.len();
@@ -104,25 +106,25 @@ impl Rooms {
 }
 
 impl<S: Seam> Memory<S> {
-    /// What a volume holds and may hold.
+    /// Usage and quota of a volume.
     pub fn room(&self, volume: u32) -> Room {
         self.rooms.of(volume)
     }
 
-    /// Changes what a volume may hold.
+    /// Changes the quota of a volume.
     pub fn set_room(&mut self, volume: u32, change: impl FnOnce(&mut Room)) {
         self.rooms.change(volume, change);
     }
 
-    /// A volume is gone. What may be left of it goes first.
+    /// Forgets a detached volume; its remaining blocks are evicted first.
     pub fn forget(&mut self, volume: u32) {
         self.set_room(volume, |room| *room = Room { held: room.held, max: 0, ..Room::OPEN });
         self.rooms.gone.push(volume);
         self.rooms.forget_gone();
     }
 
-    /// A block to go: of who has more than he may; else of who has more than his share; else of who has more than his minimum; else
-    /// anybody's, or nothing would ever move again.
+    /// Chooses a block to evict. Volumes above their maximum come first, then volumes above their target, then volumes
+    /// above their minimum. If there are none, any volume loses a block, or the cache would be stuck.
     pub(super) fn victim(&mut self) -> Option<u32> {
         if self.rooms.bounded > 0 {
             let above: [fn(&Room) -> u64; 2] = [|room| room.max, Room::share];
@@ -150,7 +152,7 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Makes room for one more block of a volume that has all that it may have, at its own cost.
+    /// Evicts blocks of a volume that has reached its maximum, to make room for one more of its own.
     pub(super) fn keep_below_max(&mut self, volume: u32) {
         for _ in 0..SHRINK_MAX {
             let room = self.rooms.of(volume);

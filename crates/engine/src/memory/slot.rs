@@ -1,4 +1,4 @@
-//! A cached block: its content and what is known of it.
+//! A cached block: its content and state.
 
 use seam::{Nanos, SECTORS_PER_BLOCK};
 
@@ -10,7 +10,7 @@ pub const BLOCKS_PER_PAGE: usize = 16;
 pub struct BlockNo(pub u64);
 
 impl BlockNo {
-    /// The 64 KiB page that it belongs to, and its place there.
+    /// The 64 KiB page of the block, and the block's index in it.
     pub fn page(self) -> (PageNo, usize) {
         (PageNo(self.0 / BLOCKS_PER_PAGE as u64), (self.0 % BLOCKS_PER_PAGE as u64) as usize)
     }
@@ -21,7 +21,7 @@ impl BlockNo {
 pub struct PageNo(pub u64);
 
 impl PageNo {
-    /// One of its blocks.
+    /// The block at index `place` of the page.
     pub fn block(self, place: usize) -> BlockNo {
         assert!(place < BLOCKS_PER_PAGE, "a page has 16 blocks");
         BlockNo(self.0 * BLOCKS_PER_PAGE as u64 + place as u64)
@@ -33,24 +33,24 @@ impl PageNo {
 pub struct Sectors(pub u8);
 
 impl Sectors {
-    /// All eight.
+    /// All eight sectors.
     pub const ALL: Sectors = Sectors(0xFF);
-    /// None.
+    /// No sector.
     pub const NONE: Sectors = Sectors(0);
 
-    /// The sectors under `len_bytes` from byte `start` on; both multiples of a sector.
+    /// The sectors of `len_bytes` bytes from byte `start` on; both are multiples of a sector.
     pub fn span(start: usize, len_bytes: usize) -> Sectors {
         let (first, count) = (start / seam::SECTOR_BYTES, len_bytes / seam::SECTOR_BYTES);
         assert!(count > 0 && first + count <= SECTORS_PER_BLOCK, "span outside its block");
         Sectors((((1u16 << count) - 1) << first) as u8)
     }
 
-    /// True when every sector of `other` is in `self`.
+    /// True if every sector of `other` is in `self`.
     pub fn contains(self, other: Sectors) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Sectors of either.
+    /// The union of both sets.
     pub fn with(self, other: Sectors) -> Sectors {
         Sectors(self.0 | other.0)
     }
@@ -60,7 +60,7 @@ impl Sectors {
         Sectors(self.0 & !other.0)
     }
 
-    /// The runs of set sectors: (first byte, bytes).
+    /// The runs of set sectors: (first byte, length in bytes).
     pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -76,59 +76,59 @@ impl Sectors {
     }
 }
 
-/// A handle to a slot that notices when the slot was given to another block meanwhile.
+/// A handle to a slot that detects reuse of the slot for another block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRef {
-    /// Which slot.
+    /// Number of the slot.
     pub id: u32,
-    /// Whose turn of it.
+    /// Generation of the slot when the handle was made.
     pub generation: u32,
 }
 
 /// Content on the backing that no flush has covered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Oldest epoch whose content that is.
+    /// Oldest epoch of the content.
     pub epoch: u64,
-    /// Number of the write that brought the newest of it.
+    /// Completion number of the write of its newest part.
     pub sequence: u64,
 }
 
 /// A cached block.
 ///
-/// Invariants: `data` is there exactly while the slot is in use. (1) Only a slot that is neither dirty nor in flight nor
-/// written may be evicted. (2) `present` never shrinks while the slot is in use. (3) At most one write of a block is on its way
-/// to the backing at any time. (4) A block with a slot is in no zero-range that is still dirty.
+/// Invariants: `data` is present exactly while the slot is in use. (1) Only a slot that is neither dirty nor in flight
+/// nor written may be evicted. (2) `present` never shrinks while the slot is in use. (3) At most one write of a block
+/// is in flight to the backing at any time. (4) A block with a slot is in no zero-range that is still dirty.
 ///
-/// What a hit looks at comes first and shares a cache line.
+/// The fields that a hit reads come first and share a cache line.
 #[repr(C, align(64))]
 pub struct Slot<B> {
     /// The content, frozen; sectors outside `present` are unspecified.
     pub data: Option<B>,
-    /// Which block.
+    /// The block.
     pub block: BlockNo,
-    /// Of which volume (its number on this core).
+    /// Number of its volume on this core.
     pub volume: u32,
-    /// Counts the blocks that have used this slot.
+    /// Number of blocks that have used this slot.
     pub generation: u32,
-    /// Sectors whose content is here.
+    /// Valid sectors of the content.
     pub present: Sectors,
-    /// Something in it was acknowledged and only this slot still has it: a write that fails must not take it along.
+    /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
     pub owed: bool,
-    /// Dropped from the cache as soon as it is clean.
+    /// True if the block leaves the cache as soon as it is clean.
     pub transit: bool,
-    /// Since when it has been dirty without a break.
+    /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
-    /// The newest content is not on the backing; the epoch of its oldest part.
+    /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
     pub dirty: Option<u64>,
-    /// Content of that epoch (or newer) is on its way to the backing.
+    /// Oldest epoch of the content that is in flight to the backing.
     pub in_flight: Option<u64>,
-    /// Content is on the backing, not flushed there.
+    /// Content that is on the backing, not flushed there.
     pub written: Option<Written>,
 }
 
 impl<B> Slot<B> {
-    /// A slot that nobody uses.
+    /// A slot that is not in use.
     pub fn unused() -> Self {
         Slot {
             data: None,
@@ -145,7 +145,7 @@ impl<B> Slot<B> {
         }
     }
 
-    /// True when the backing durably holds the same content.
+    /// True if the backing durably holds the same content.
     pub fn is_clean(&self) -> bool {
         self.dirty.is_none() && self.in_flight.is_none() && self.written.is_none()
     }

@@ -1,9 +1,10 @@
-//! Requests at any byte, for protocols without an alignment (NBD). Inside, sectors of 512 bytes are the finest unit.
+//! Requests at any byte offset, for protocols without an alignment (NBD). Internally, sectors of 512 bytes are the
+//! smallest unit.
 //!
-//! A read takes the sectors around its range and leaves out what was not asked for. A write of a part of a sector reads the sector,
-//! changes its bytes and writes it whole, with the range locked against all other writes of the volume: two clients that write different
-//! bytes of one sector at once both find their bytes afterwards. Zeroes are written so at their edges alone; a discard leaves its edges
-//! as they are.
+//! A read covers the sectors around its range and drops the surplus bytes. A write of a part of a sector reads the
+//! sector, changes its bytes and writes it whole, with the range locked against all other writes of the volume. Two
+//! clients can therefore write different bytes of one sector at the same time without losing either change. Zeroes are
+//! written this way only at their edges; a discard leaves its edges unchanged.
 
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ use crate::{RequestError, WriteFlags, WriteSource, ZeroFlags};
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl<S: Seam> Volume<S> {
-    /// As [`Volume::read_now`], of any bytes.
+    /// Like [`Volume::read_now`], for any bytes.
     pub fn read_bytes_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         let Ok(around) = around(at, len as u64) else { return false };
         let before = out.len();
@@ -28,7 +29,7 @@ impl<S: Seam> Volume<S> {
         done
     }
 
-    /// As [`Volume::read`], of any bytes.
+    /// Like [`Volume::read`], for any bytes.
     pub async fn read_bytes(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
         let (around, before) = (around(at, len as u64)?, out.len());
         self.read(around.start, len_of(&around), out).await?;
@@ -36,7 +37,7 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// As [`Volume::write`], of any bytes.
+    /// Like [`Volume::write`], for any bytes.
     pub async fn write_bytes(&self, at: u64, bytes: &[u8], flags: WriteFlags) -> Result<(), RequestError> {
         let around = around(at, bytes.len() as u64)?;
         if around == (at..at + bytes.len() as u64) {
@@ -53,7 +54,7 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
-    /// Writes the sectors `around` some bytes with these bytes in them. The range is locked.
+    /// Writes the sectors `around` with `bytes` merged into them. The caller has locked the range.
     async fn change(
         &self,
         around: &Range<u64>,
@@ -83,17 +84,17 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// As [`Volume::zero`], of any bytes.
+    /// Like [`Volume::zero`], for any bytes.
     pub async fn zero_bytes(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let around = around(at, len)?;
         self.check_write(around.start, around.end - around.start)?;
         let (end, inside) = (at + len, inside(at, len));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
-            // Less than two sectors.
+            // The range contains no whole sector.
             return self.write_bytes(at, &vec![0; len as usize], write).await;
         }
-        // First, for it alone may say that it is not fast.
+        // The whole sectors come first: only this call may fail because the backing has no fast zeroes.
         self.zero(inside.start, inside.end - inside.start, flags).await?;
         for edge in [at..inside.start, inside.end..end] {
             if !edge.is_empty() {
@@ -103,7 +104,7 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// As [`Volume::discard`], of the whole sectors in the range; the edges stay as they are.
+    /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
     pub async fn discard_bytes(&self, at: u64, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
         let (around, inside) = (around(at, len)?, inside(at, len));
         self.check_write(around.start, around.end - around.start)?;
@@ -113,13 +114,13 @@ impl<S: Seam> Volume<S> {
         self.discard(inside.start, inside.end - inside.start, flags).await
     }
 
-    /// As [`Volume::prefetch`], of any bytes.
+    /// Like [`Volume::prefetch`], for any bytes.
     pub async fn prefetch_bytes(&self, at: u64, len: u64) -> Result<(), RequestError> {
         let around = around(at, len)?;
         self.prefetch(around.start, around.end - around.start).await
     }
 
-    /// As [`Volume::allocation`], of any bytes: runs that cover a prefix of them.
+    /// Like [`Volume::allocation`], for any bytes: runs that cover a prefix of them.
     pub async fn allocation_bytes(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let around = around(at, len)?;
         let mut runs = self.allocation(around.start, around.end - around.start).await?;
@@ -134,13 +135,13 @@ impl<S: Seam> Volume<S> {
     }
 }
 
-/// The whole sectors that some bytes lie in.
+/// The range rounded out to whole sectors.
 fn around(at: u64, len: u64) -> Result<Range<u64>, RequestError> {
     let end = at.checked_add(len).and_then(|end| end.checked_next_multiple_of(SECTOR)).ok_or(RequestError::Invalid)?;
     if len == 0 { Err(RequestError::Invalid) } else { Ok(at / SECTOR * SECTOR..end) }
 }
 
-/// The whole sectors among some bytes; empty where there is none.
+/// The range rounded in to whole sectors; empty if it contains none.
 fn inside(at: u64, len: u64) -> Range<u64> {
     at.next_multiple_of(SECTOR)..(at + len) / SECTOR * SECTOR
 }
@@ -149,7 +150,7 @@ fn len_of(range: &Range<u64>) -> usize {
     (range.end - range.start) as usize
 }
 
-/// Of the pieces from `first` on, leaves the `len` bytes after the first `skip`, which are less than a sector, as what follows is.
+/// Trims the pieces from `first` on to the `len` bytes after the first `skip`. Less than a sector is cut at each end.
 fn cut<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
     let pieces = &mut pieces[first..];
     let surplus = pieces.iter().map(Piece::len).sum::<usize>() - skip - len;
@@ -163,12 +164,13 @@ fn cut<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
     }
 }
 
-/// Sectors of which the first and the last may be a mixture of old and new bytes.
+/// Sectors of which the first and the last may mix old and new bytes.
 struct Mixed(Vec<u8>);
 
 impl<S: Seam> WriteSource<S> for Mixed {
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
-        // A simulated client's sectors are one tag over and over; a mixture of two is kept byte by byte, as metadata is.
+        // A simulated client fills each sector with one repeated tag. A mixed sector is stored byte by byte, like
+        // metadata.
         block.write_metadata(at, &self.0[from..from + len]);
     }
 }

@@ -1,4 +1,4 @@
-//! The gate of a volume: requests go in and out, an administrator may hold it or close it.
+//! The gate of a volume: counts requests in progress, and lets an administrator hold or refuse new ones.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,13 +12,13 @@ use crate::wait::Signal;
 enum Position {
     #[default]
     Open,
-    /// Requests wait outside.
+    /// New requests wait.
     Held,
-    /// Requests are refused.
+    /// New requests are refused.
     Closed,
 }
 
-/// Counts the requests inside.
+/// The gate, with a count of requests in progress.
 #[derive(Default)]
 pub struct Gate {
     position: Cell<Position>,
@@ -26,22 +26,22 @@ pub struct Gate {
     changed: Signal,
 }
 
-/// A request that is inside.
+/// Guard of a request in progress.
 pub struct Inside<'a>(&'a Gate);
 
-/// The gate is held and nobody is inside; opens when dropped.
+/// Guard of a held gate without requests in progress; dropping it opens the gate.
 pub struct Held<'a>(&'a Gate);
 
-/// The gate is closed for good; requests are inside at most where they were not waited for.
+/// A closed gate. Requests are in progress only if [`Gate::close_within`] ran out of time.
 pub struct Closed<'a>(&'a Gate);
 
 impl Gate {
-    /// True when a request that does not wait may pass.
+    /// True if a request that must not wait may enter.
     pub fn is_open(&self) -> bool {
         self.position.get() == Position::Open
     }
 
-    /// Goes in, as soon as the gate is not held.
+    /// Enters, once the gate is not held.
     pub async fn enter(&self) -> Result<Inside<'_>, RequestError> {
         if !self.is_open() {
             self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
@@ -53,7 +53,7 @@ impl Gate {
         Ok(Inside(self))
     }
 
-    /// Lets nobody in and waits until all are out.
+    /// Holds new requests and waits until all others have ended.
     pub async fn hold(&self) -> Result<Held<'_>, RequestError> {
         self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
         if self.position.get() == Position::Closed {
@@ -65,7 +65,7 @@ impl Gate {
         Ok(held)
     }
 
-    /// Refuses everybody and waits until all are out.
+    /// Refuses new requests and waits until all others have ended.
     pub async fn close(&self) -> Result<Closed<'_>, RequestError> {
         let held = self.hold().await?;
         self.position.set(Position::Closed);
@@ -73,7 +73,7 @@ impl Gate {
         Ok(Closed(self))
     }
 
-    /// As [`Gate::close`]; does not wait for requests that are inside when `patience` ends.
+    /// Like [`Gate::close`], but stops waiting for requests in progress when `patience` ends.
     pub async fn close_within(&self, patience: impl Future<Output = ()>) -> Result<Closed<'_>, RequestError> {
         self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
         if self.position.get() == Position::Closed {
@@ -98,7 +98,7 @@ impl Gate {
 }
 
 impl Closed<'_> {
-    /// Takes it back.
+    /// Opens the gate again.
     pub fn open_again(self) {
         self.0.position.set(Position::Open);
         self.0.changed.notify();

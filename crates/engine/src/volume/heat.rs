@@ -1,8 +1,8 @@
-//! How often each part of a volume was asked for of late: a row of counts a minute, for an hour.
+//! Heat map: how often each part of a volume was requested recently, as one row of counts a minute, for an hour.
 //!
-//! A request costs a shift and an addition: it is counted in the part where it begins, and no clock is asked. Who samples the volume says
-//! that time passes, so a row ends as late as the sample that follows its minute. A minute without a request has no row, and a volume
-//! without one no memory.
+//! A request costs a shift and an addition: it is counted in the part where it begins, without reading the clock. The
+//! sampler of the volume advances the clock, so a row ends with the first sample after its minute. A minute without
+//! requests has no row, and a volume without requests takes no memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,44 +11,45 @@ use seam::{BLOCK_BYTES, Nanos};
 
 use crate::pages::slow::Asked;
 
-/// Parts at most; with sizes of powers of two there are more than half as many, but of a volume of fewer blocks.
+/// Maximum number of parts. Part sizes are powers of two, so there are more than half as many, unless the volume has
+/// fewer blocks.
 pub const HEAT_PARTS: usize = 64;
-/// Time of a row.
+/// Duration of a row.
 pub const HEAT_ROW: Nanos = Nanos::from_secs(60);
-/// Rows that are kept: 31 KiB.
+/// Maximum number of rows: 31 KiB.
 pub const HEAT_ROWS_MAX: usize = 60;
 
-/// What was asked in one minute, by part.
+/// Requests of one minute, by part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeatRow {
-    /// The minute, counted since the world's beginning.
+    /// Number of the minute on the seam's clock.
     pub minute: u64,
     /// Reads that began in each part.
     pub reads: [u32; HEAT_PARTS],
-    /// Writes likewise.
+    /// Writes that began in each part.
     pub writes: [u32; HEAT_PARTS],
 }
 
-/// What was asked of late.
+/// Recent requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeatStats {
-    /// Bytes of a part.
+    /// Size of a part in bytes.
     pub part_bytes: u64,
-    /// Those minutes in which anything was asked, the oldest first.
+    /// Minutes with requests, the oldest first.
     pub rows: Vec<HeatRow>,
 }
 
-/// A volume's table.
+/// The heat map of a volume.
 #[derive(Default)]
 pub(super) struct Heat {
-    /// A part's bytes are 2 to the power of this.
+    /// Binary logarithm of a part's size in bytes.
     shift: Cell<u32>,
     minute: Cell<u64>,
     rows: RefCell<VecDeque<HeatRow>>,
 }
 
 impl Heat {
-    /// A request comes by.
+    /// Counts a request.
     #[inline]
     pub fn note(&self, asked: Asked, at: u64) {
         if !matches!(asked, Asked::Read | Asked::Write) {
@@ -61,12 +62,12 @@ impl Heat {
         }
         let row = rows.back_mut().expect("it was just begun");
         let counts = if asked == Asked::Read { &mut row.reads } else { &mut row.writes };
-        // A volume that has just grown is fitted at the next turn.
+        // Until the next turn, requests past the last part of a grown volume count in the last part.
         let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
     }
 
-    /// Time has passed: what comes from now on is of this minute. Parts become larger as the volume does.
+    /// Advances the clock: later requests count in the minute of `now`. Enlarges the parts if the volume has grown.
     pub fn turn(&self, now: Nanos, size_bytes: u64) {
         let minute = now.0 / HEAT_ROW.0;
         self.minute.set(minute);
@@ -82,7 +83,7 @@ impl Heat {
         self.shift.set(wanted);
     }
 
-    /// What was asked of late.
+    /// The recent requests.
     pub fn stats(&self) -> HeatStats {
         HeatStats { part_bytes: 1 << self.shift.get(), rows: self.rows.borrow().iter().cloned().collect() }
     }
@@ -97,7 +98,7 @@ fn begin_row(rows: &mut VecDeque<HeatRow>, minute: u64) {
     rows.push_back(HeatRow { minute, reads: [0; HEAT_PARTS], writes: [0; HEAT_PARTS] });
 }
 
-/// Two parts become one.
+/// Merges adjacent parts in pairs.
 fn pair(counts: &mut [u32; HEAT_PARTS]) {
     *counts = std::array::from_fn(|at| match counts.get(2 * at..2 * at + 2) {
         Some(two) => two[0].saturating_add(two[1]),
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_an_hour_is_kept_however_long_it_runs() {
+    fn rows_older_than_an_hour_are_dropped() {
         let heat = Heat::default();
         for at in 0..1_000 {
             heat.turn(minute(at), MIB);
@@ -150,17 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_become_larger_keep_what_was_counted() {
+    fn counts_are_kept_when_parts_grow() {
         let heat = Heat::default();
         heat.turn(minute(0), 64 * MIB);
         [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.note(Asked::Read, at));
-        // Before it is fitted, what lies behind is of the last part.
+        // Before the parts are enlarged, requests past the old end count in the last part.
         heat.note(Asked::Read, 100 * MIB);
         heat.turn(minute(0), 64 * MIB + 1);
         let HeatStats { part_bytes, rows } = heat.stats();
         let reads = &rows[0].reads;
         assert_eq!((part_bytes, reads[0], reads[1], reads[31], reads[32..].iter().sum::<u32>()), (2 * MIB, 2, 1, 2, 0));
-        // A smaller one keeps its parts.
+        // The parts of a shrunken volume keep their size.
         heat.turn(minute(0), MIB);
         assert_eq!(heat.stats().part_bytes, 2 * MIB);
         let tiny = Heat::default();

@@ -1,4 +1,4 @@
-//! The entry of a volume with a limit: requests come in at the pace that it allows, in their order, hits as well as misses.
+//! Entry of requests into a volume with a limit: in order, at the pace of the limit, hits as well as misses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,49 +9,49 @@ use seam::{Nanos, Seam};
 
 use crate::wait::Grant;
 
-/// How long a change of the limit may take to be noticed by those who wait.
+/// Longest delay until waiting requests notice a changed limit.
 const LOOK_EVERY: Nanos = Nanos::from_millis(100);
 
-/// Who waits outside, and what may come in.
+/// The queue of waiting requests, and the limiter that admits them.
 #[derive(Default)]
 pub struct Entry {
     limiter: RefCell<Limiter>,
     limited: Cell<bool>,
-    /// Nobody is held to anything any more.
+    /// True once the limit no longer applies to any request.
     lifted: Cell<bool>,
-    /// Bytes of each request that waits.
+    /// Length in bytes of each waiting request.
     queue: RefCell<VecDeque<(u64, Rc<Grant>)>>,
     pacing: Cell<bool>,
-    /// Requests that waited.
+    /// Number of requests that waited.
     pub waits: Cell<u64>,
-    /// How long they waited together.
+    /// Total time that they waited.
     pub waited: Cell<Nanos>,
 }
 
 impl Entry {
-    /// True while there is a limit, or somebody who waits because of one.
+    /// True while a limit is set, or a request still waits for one.
     pub fn is_limited(&self) -> bool {
         !self.lifted.get() && (self.limited.get() || self.pacing.get())
     }
 
-    /// Other limits from now on, for those who wait as well.
+    /// Changes the limits, for waiting requests as well.
     pub fn set_limits(&self, limits: Limits, now: Nanos) {
         self.limiter.borrow_mut().change(limits, now);
         self.limited.set(!limits.is_none());
     }
 
-    /// Lets everybody in who waits, and from now on whoever comes.
+    /// Admits all waiting requests, and every later one at once.
     pub fn lift(&self) {
         self.lifted.set(true);
         self.release();
     }
 
-    /// Lets everybody in who waits: the volume is being closed, and will tell them so.
+    /// Admits all waiting requests: the volume is being closed and answers them with an error.
     pub fn release(&self) {
         self.queue.take().iter().for_each(|(_, waiter)| waiter.give());
     }
 
-    /// Comes in, as soon as the limit allows a request of `bytes`; how long that took.
+    /// Waits until the limit admits a request of `bytes`; returns the time waited.
     pub async fn pass<S: Seam>(self: &Rc<Self>, seam: &S, bytes: u64) -> Nanos {
         let since = seam.now();
         if !self.pacing.get() {
@@ -84,7 +84,7 @@ impl Entry {
         });
     }
 
-    /// Lets in whose time has come; when the next one's comes, if anybody still waits.
+    /// Admits the requests that are due. Returns the time at which the next one is due, if any still waits.
     fn let_in(&self, now: Nanos) -> Option<Nanos> {
         loop {
             let bytes = self.queue.borrow().front()?.0;

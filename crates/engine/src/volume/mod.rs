@@ -1,4 +1,4 @@
-//! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
+//! A volume: checks of requests, the gate for administrators, and the calls of front ends.
 
 mod bytes;
 mod gate;
@@ -34,9 +34,9 @@ use limit::Entry;
 use range_lock::RangeLocks;
 use tap::{Taken, Tap};
 
-/// Longest prefetch that one request may ask for, in bytes; more is left out.
+/// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Time that requests under way have before a volume is left in the flash log without them.
+/// Time for requests in progress to end before a volume is parked without waiting for them.
 const PARK_PATIENCE: Nanos = Nanos::from_secs(1);
 
 struct Inner<S: Seam> {
@@ -45,17 +45,17 @@ struct Inner<S: Seam> {
     entry: Rc<Entry>,
     qos: Cell<Qos>,
     gate: Gate,
-    /// Ranges under writes, in bytes.
+    /// Byte ranges that are being written.
     locks: RangeLocks,
     tap: Tap,
     heat: Heat,
     since: Nanos,
 }
 
-/// A block device that clients see. A clone is another handle to the same; it stays on its core.
+/// A block device that clients see. A clone is another handle to the same volume; it stays on its core.
 ///
-/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls take any. The `_now` calls never wait: they do the whole request or
-/// nothing and say which.
+/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `_now` calls never wait:
+/// they do the whole request or nothing, and return which.
 pub struct Volume<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Volume<S> {
@@ -127,37 +127,37 @@ impl<S: Seam> Volume<S> {
         &self.0.shard
     }
 
-    /// Its name.
+    /// Name of the volume.
     pub fn name(&self) -> &str {
         &self.0.spec.name
     }
 
-    /// What it was told to be; the policy may have changed since.
+    /// The specification at the attach; the policy may have changed since.
     pub fn spec(&self) -> &VolumeSpec {
         &self.0.spec
     }
 
-    /// Bytes that clients see.
+    /// Size that clients see, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.0.shard.size_bytes.get()
     }
 
-    /// The backing's fixed facts.
+    /// Geometry of the backing.
     pub fn geometry(&self) -> Geometry {
         self.0.shard.disk.geometry()
     }
 
-    /// When writes are acknowledged now.
+    /// The present write policy.
     pub fn policy(&self) -> WritePolicy {
         self.0.shard.policy.get()
     }
 
-    /// Whether the cache takes part.
+    /// The present cache mode.
     pub fn mode(&self) -> CacheMode {
         self.0.shard.mode.get()
     }
 
-    /// What it has done and holds.
+    /// Counters and present contents.
     pub fn stats(&self) -> VolumeStats {
         let shard = &self.0.shard;
         let block = BLOCK_BYTES as u64;
@@ -193,45 +193,46 @@ impl<S: Seam> Volume<S> {
         stats
     }
 
-    /// What caches of other sizes would have missed of what clients lately asked for.
+    /// Miss-ratio curves of recent requests.
     pub fn curves(&self) -> VolumeCurves {
         self.0.shard.curves.borrow().stats()
     }
 
-    /// How long it has been attached.
+    /// Time since the attach.
     pub fn age(&self) -> Nanos {
         self.now().since(self.0.since)
     }
 
-    /// The slowest hundred requests of the last hour, the slowest first, each with the step that it waited in longest.
+    /// The slowest hundred requests of the last hour, in descending order, each with the step in which it waited
+    /// longest.
     pub fn slow_requests(&self) -> Vec<Slow> {
         self.0.shard.slow.list(self.now())
     }
 
-    /// A client asks this, and may: it is counted, and shown to whoever records. Front ends say so once a request, for they may serve it in
-    /// pieces.
+    /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
+    /// since they may serve a request in pieces.
     pub fn asked(&self, asked: Asked, at: u64, len: u64) {
         self.0.heat.note(asked, at);
         self.0.tap.note(|| self.now(), asked, at, len);
     }
 
-    /// Time passes: who samples a volume says so, for requests ask no clock to be counted.
+    /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
     pub fn turn_heat(&self) {
         self.0.heat.turn(self.now(), self.size_bytes());
     }
 
-    /// How often each part of it was asked for in the last hour.
+    /// The heat map of the last hour.
     pub fn heat(&self) -> HeatStats {
         self.0.heat.stats()
     }
 
-    /// Opens the tap: from now on requests are kept for a recorder, who must come for them every few seconds. Its number, or `None`
-    /// while another one records.
+    /// Opens the tap: requests are kept for a recorder, which must take them every few seconds. Returns the recorder's
+    /// number, or `None` while another one records.
     pub fn open_tap(&self) -> Option<u64> {
         self.0.tap.open(self.now())
     }
 
-    /// Gives the recorder at most `most` requests that came by; `None` if the tap is no longer its own.
+    /// Takes up to `most` recorded requests; `None` if the tap no longer belongs to this recorder.
     pub fn take_tapped(&self, recorder: u64, most: usize) -> Option<Taken> {
         self.0.tap.take(recorder, most, self.now())
     }
@@ -241,8 +242,8 @@ impl<S: Seam> Volume<S> {
         self.0.tap.close(recorder);
     }
 
-    /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will
-    /// touch, and does nothing else.
+    /// Announces requests for the blocks at `offsets`, of which the first [`HINTS_MAX`] count. Prefetches the memory
+    /// that these requests will touch, and has no other effect.
     pub fn hint(&self, offsets: &[u64]) {
         let mut blocks = [BlockNo(0); HINTS_MAX];
         let count = offsets.len().min(HINTS_MAX);
@@ -252,8 +253,8 @@ impl<S: Seam> Volume<S> {
         self.0.shard.with(|_, memory| memory.hint(self.0.shard.number, &blocks[..count]));
     }
 
-    /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true, else leaves `out` as it was.
-    /// A request that [`Volume::read`] would refuse is left to it (false).
+    /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it leaves
+    /// `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
     pub fn read_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         self.is_free() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
     }
@@ -263,7 +264,7 @@ impl<S: Seam> Volume<S> {
         self.read_keeping(at, len, out, true).await
     }
 
-    /// As [`Volume::read`], for content that will not be asked for again: what is not cached yet is not cached for this.
+    /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
     pub async fn read_once(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
         self.read_keeping(at, len, out, false).await
     }
@@ -288,12 +289,13 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
-    /// Buffers for the content of a write of whole blocks ([`crate::GivenBlocks`]); `None` when there are not as many now.
+    /// Buffers for the content of a write of whole blocks ([`crate::GivenBlocks`]); `None` if too few are free now.
     pub fn buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
         self.0.shard.with(|_, memory| (0..count).map(|_| memory.alloc()).collect())
     }
 
-    /// Writes if that needs no waiting, else returns false; the caller then makes the same write by [`Volume::write`].
+    /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
+    /// [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
         let may = self.is_free() && self.check_write(at, len as u64).is_ok();
         may && self.0.locks.is_open(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
@@ -318,7 +320,8 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
-    /// Makes everything that was acknowledged before this call durable (`write-back-volatile`: nothing, by its definition).
+    /// Makes all writes acknowledged before this call durable. Under `write-back-volatile` it makes nothing durable, by
+    /// definition.
     pub async fn flush(&self) -> Result<(), RequestError> {
         let steps = Steps::new(self.now());
         let _inside = self.enter().await?;
@@ -332,7 +335,7 @@ impl<S: Seam> Volume<S> {
 
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
-        // One request that moves no data, however long.
+        // One request that moves no data, regardless of its length.
         self.keep_to_limit(0, &Steps::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
@@ -346,7 +349,8 @@ impl<S: Seam> Volume<S> {
         self.zero(at, len, ZeroFlags { fua: flags.fua, may_unmap: true, fast_only: false }).await
     }
 
-    /// Brings `len` bytes from `at` on into memory, as far as there is room; a hint, never an error but [`RequestError::Invalid`].
+    /// Reads `len` bytes from `at` on into memory, as far as there is room. It is a hint: the only error is
+    /// [`RequestError::Invalid`].
     pub async fn prefetch(&self, at: u64, len: u64) -> Result<(), RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;
@@ -356,8 +360,8 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never says zero or
-    /// hole where the newest content is something else (R4).
+    /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
+    /// reports zero or hole where the newest content differs (R4).
     pub async fn allocation(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;
@@ -365,7 +369,7 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
-    /// Changes when writes are acknowledged; what is dirty is brought to the backing first where the new policy wants that.
+    /// Changes the write policy; destages dirty data first if the new policy requires it.
     pub async fn set_policy(&self, policy: WritePolicy) -> Result<(), RequestError> {
         self.0.shard.set_policy(policy).await
     }
@@ -375,12 +379,13 @@ impl<S: Seam> Volume<S> {
         self.0.shard.set_mode(mode).await
     }
 
-    /// What it is entitled to beside others, and held to.
+    /// The limits, shares and reservation of the volume.
     pub fn qos(&self) -> Qos {
         self.0.qos.get()
     }
 
-    /// Changes that, for requests that wait as well. Refused where its datastore has not shown that it can do what would be reserved.
+    /// Changes them, for waiting requests as well. Refuses a reservation that the datastore has not proven able to
+    /// serve.
     pub fn set_qos(&self, qos: Qos) -> Result<(), ReservationError> {
         let shard = &self.0.shard;
         if let Some(datastore) = shard.datastore.borrow().as_ref()
@@ -394,7 +399,7 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// From now on it shares its storage with the volumes of that datastore; with none where there is no such.
+    /// Moves the volume to the datastore of this name; without such a datastore, the volume belongs to none.
     pub fn set_datastore(&self, name: &str) {
         let shard = &self.0.shard;
         let other = shard.core.datastore(name);
@@ -412,7 +417,7 @@ impl<S: Seam> Volume<S> {
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
             datastore.set(shard.number, self.name(), qos.entitlement());
         }
-        // What is reserved on disks says nothing of flash.
+        // A reservation applies to disks, not to flash.
         let of_flash = Qos { reservation_iops: 0, ..qos }.entitlement();
         shard.core.flash_turns().set(shard.number, self.name(), of_flash);
     }
@@ -425,67 +430,69 @@ impl<S: Seam> Volume<S> {
         shard.core.flash_turns().leave(shard.number);
     }
 
-    /// What it may have of the memory.
+    /// The memory quota.
     pub fn memory_share(&self) -> MemoryShare {
         self.0.shard.memory_share.get()
     }
 
-    /// Changes what it may have of the memory. What it has more than it may goes when its next block comes.
+    /// Changes the memory quota. Blocks above the maximum are evicted when the volume's next block arrives.
     pub fn set_memory_share(&self, share: MemoryShare) {
         self.0.shard.memory_share.set(share);
         self.0.shard.bound_memory();
         self.0.shard.refresh_throttle();
     }
 
-    /// What its clean pages may have of the flash.
+    /// The flash quota of the clean pages.
     pub fn flash_share(&self) -> FlashShare {
         self.0.shard.level.share()
     }
 
-    /// Changes what its clean pages may have of the flash. Refused where other volumes were promised too much for that; what it has
-    /// more than it may goes when room is needed.
+    /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
+    /// the maximum are evicted when room is needed.
     pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
         self.0.shard.level.set_share(share)?;
         self.0.shard.repin();
         Ok(())
     }
 
-    /// Drops all that is cached, on flash too, for the backing was changed by others; returns how many bytes of memory that was. Requests
-    /// wait meanwhile. Refused while something is not on the backing yet, unless that is to be discarded too.
+    /// Drops all cached data, on flash too, because the backing was changed from outside. Returns the number of bytes
+    /// dropped from memory. Requests wait meanwhile. Refused while data is dirty, unless `discard_dirty` drops that as
+    /// well.
     pub async fn start_anew(&self, discard_dirty: bool) -> Result<u64, RequestError> {
         let _held = self.0.gate.hold().await?;
         self.0.shard.start_anew(discard_dirty).await
     }
 
-    /// Drops all clean blocks, on flash too until the next start; returns how many bytes of memory that was.
+    /// Drops all clean blocks, on flash too until the next start. Returns the number of bytes dropped from memory.
     pub fn invalidate(&self) -> u64 {
         self.0.shard.invalidate()
     }
 
-    /// Destages all that is dirty now and flushes the backing, whatever the policy.
+    /// Destages all data that is dirty now and flushes the backing, under any policy.
     pub async fn destage_all(&self) -> Result<(), RequestError> {
         let shard = &self.0.shard;
         shard.flush_all().await?;
-        // Durable is what a recovery leaves alone.
+        // The flush of the log appends tombstones, so that a recovery leaves the destaged blocks alone.
         if shard.log_matters() { shard.flush_log().await } else { Ok(()) }
     }
 
-    /// Destages all that is dirty now and flushes the backing. The flash log is not told, for it cannot be written any more: what it holds of
-    /// the volume is old afterwards, and must never be taken over again. The map of clean pages is abandoned first ([`flash::Pages::abandon`]),
-    /// or this waits for ever.
+    /// Destages all data that is dirty now and flushes the backing, without tombstones, because the flash log can no
+    /// longer be written. The volume's records in it are stale afterwards and must never be recovered. Abandon the map
+    /// of clean pages first ([`flash::Pages::abandon`]), otherwise the call never returns.
     pub async fn destage_past_log(&self) -> Result<(), RequestError> {
         self.0.shard.flush_all().await
     }
 
-    /// Grows or shrinks the volume to what the backing now has (`None`) or to `size_bytes`, growing or cutting the backing where it
-    /// can. Requests wait meanwhile. Shrinking brings dirty data to the backing first, or drops what lies beyond unwritten if
-    /// `discard_dirty`.
+    /// Resizes the volume to the present size of the backing (`None`) or to `size_bytes`, and resizes the backing if
+    /// possible. Requests wait meanwhile. Shrinking destages dirty data first, or with `discard_dirty` drops the data
+    /// past the new end. Returns the new size.
     pub async fn resize(&self, size_bytes: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
         let _held = self.0.gate.hold().await?;
         self.0.shard.resize(size_bytes, discard_dirty).await
     }
 
-    /// Refuses new requests, waits for those under way, destages and flushes. On an error the volume goes on serving.
+    /// Refuses new requests, waits for the ones in progress, destages and flushes. After an error the volume goes on
+    /// serving.
     pub async fn drain(&self) -> Result<(), RequestError> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
@@ -502,8 +509,9 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// Refuses new requests, waits for those under way, and leaves what is dirty in the flash log, where the next start finds it. A read
-    /// that waits for a backing that hangs is not waited for. Where the log does not answer flushes, drains. True when something is left there.
+    /// Refuses new requests, waits for the ones in progress, and leaves dirty data in the flash log for the next start.
+    /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
+    /// Returns true if the log holds records of the volume.
     pub async fn park(&self) -> Result<bool, RequestError> {
         if !self.0.shard.logs() {
             self.drain().await?;
@@ -522,12 +530,12 @@ impl<S: Seam> Volume<S> {
         Ok(shard.state.borrow().ledger.has_records())
     }
 
-    /// Holds nobody to a limit any more: before a stop, so that clients have their answers.
+    /// Lifts the limit before a stop, so that clients get their answers.
     pub fn lift_limits(&self) {
         self.0.entry.lift();
     }
 
-    /// Stops without a word to anybody: what the log holds of it stays there.
+    /// Abandons the volume without destage or flush; its log records stay.
     pub(crate) fn give_up(&self) {
         let shard = &self.0.shard;
         shard.given_up.set(true);
@@ -537,14 +545,15 @@ impl<S: Seam> Volume<S> {
         shard.core.remove(shard);
     }
 
-    /// Takes over what the flash log holds of the volume, in the blocks' order, but for what a killed process left word of that it is
-    /// out of date; before anybody asks for it.
+    /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
+    /// lists as out of date do not count.
     pub(crate) fn recover(&self, records: &[flash::Recovered], left: &Left) -> Result<(), RequestError> {
         self.0.shard.recover(records, left)
     }
 
-    /// Takes back what a killed process left of the volume in memory, before anybody asks for it: `source` gives the content of the
-    /// block at a place. Returns how many blocks and zero-ranges that were. On an error nothing is forgotten that is left.
+    /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
+    /// of the block at a place. Returns the number of blocks and zero-ranges recovered. On an error the persisted
+    /// memory stays complete.
     pub(crate) async fn take_back<W: WriteSource<S>>(
         &self,
         left: &Left,
@@ -559,7 +568,7 @@ impl<S: Seam> Volume<S> {
         Ok(closed)
     }
 
-    /// True when a request need not wait for anything before it is served.
+    /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
         self.0.gate.is_open() && !self.0.entry.is_limited()
     }

@@ -1,8 +1,9 @@
-//! Locks of a volume's ranges under writes. Writes go beside each other; what reads before it writes (COMPARE AND WRITE, a write of a
-//! part of a sector) takes its range alone, so that nothing is written between its reading and its writing.
+//! Range locks of a volume's writes. Plain writes share a range. An operation that reads before it writes (COMPARE AND
+//! WRITE, a write of a part of a sector) locks its range exclusively, so that no write comes between its read and its
+//! write.
 //!
-//! Each request has its place in line: a range is granted when no earlier entry, granted or waiting, overlaps it with one of both being
-//! exclusive. So no request waits for ever, and what is granted is never taken back.
+//! Requests queue in order. A range is granted when no earlier entry, granted or waiting, overlaps it while one of both
+//! is exclusive. No request starves, and a granted lock is never revoked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,11 +11,11 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::task::{Poll, Waker};
 
-/// The ranges that are being written, in units of the caller's choice (bytes, blocks).
+/// The locked ranges and the waiting ones, in units of the caller's choice (bytes, blocks).
 #[derive(Default)]
 pub struct RangeLocks {
     line: RefCell<BTreeMap<u64, Entry>>,
-    /// Exclusive entries in line: while there are none, no request has to look.
+    /// Number of exclusive entries; at zero, no request has to search the queue.
     alone: Cell<usize>,
     next: Cell<u64>,
 }
@@ -26,17 +27,17 @@ struct Entry {
 }
 
 impl RangeLocks {
-    /// True when a write of this range would not wait.
+    /// True if a write of this range would not wait.
     pub fn is_open(&self, range: &Range<u64>) -> bool {
         !self.is_blocked(u64::MAX, range, false)
     }
 
-    /// Waits until the range may be written beside other writes.
+    /// Waits for a shared lock: the range may be written beside other writes.
     pub async fn write(&self, range: Range<u64>) -> Guard<'_> {
         self.enter(range, false).await
     }
 
-    /// Waits until no other write overlaps the range.
+    /// Waits for an exclusive lock: no other write overlaps the range.
     pub async fn alone(&self, range: Range<u64>) -> Guard<'_> {
         self.enter(range, true).await
     }
@@ -46,7 +47,7 @@ impl RangeLocks {
         self.next.set(number + 1);
         self.alone.set(self.alone.get() + usize::from(alone));
         self.line.borrow_mut().insert(number, Entry { range: range.clone(), alone, waker: None });
-        // Leaves the line even if the caller stops waiting.
+        // The guard removes the entry even if the caller stops waiting.
         let guard = Guard { locks: self, number };
         poll_fn(|context| {
             if !self.is_blocked(number, &range, alone) {
@@ -73,7 +74,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// The right to write; ends when it is dropped.
+/// A lock, or a place in the queue; dropping it releases the range.
 pub struct Guard<'a> {
     locks: &'a RangeLocks,
     number: u64,
@@ -113,8 +114,8 @@ mod tests {
     #[test]
     fn exclusive_range_waits_for_the_writes_it_overlaps() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
-        let second = is_ready(pin!(locks.write(5..15))).expect("beside the first");
+        let first = is_ready(pin!(locks.write(0..10))).expect("no other entry");
+        let second = is_ready(pin!(locks.write(5..15))).expect("shared with the first");
         assert!(is_ready(pin!(locks.alone(20..30))).is_some());
         let mut alone = pin!(locks.alone(8..9));
         assert!(is_ready(alone.as_mut()).is_none());
@@ -127,14 +128,14 @@ mod tests {
     #[test]
     fn write_does_not_overtake_a_waiting_exclusive_range() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
+        let first = is_ready(pin!(locks.write(0..10))).expect("no other entry");
         {
             let mut alone = pin!(locks.alone(0..10));
             assert!(is_ready(alone.as_mut()).is_none() && !locks.is_open(&(3..4)) && locks.is_open(&(10..11)));
             let mut late = pin!(locks.write(3..4));
             assert!(is_ready(late.as_mut()).is_none());
             drop(first);
-            let alone = is_ready(alone.as_mut()).expect("it is the first in line");
+            let alone = is_ready(alone.as_mut()).expect("first in the queue");
             assert!(is_ready(late.as_mut()).is_none());
             drop(alone);
             assert!(is_ready(late.as_mut()).is_some());
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn abandoned_wait_holds_up_no_write() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
+        let first = is_ready(pin!(locks.write(0..10))).expect("no other entry");
         {
             assert!(is_ready(pin!(locks.alone(0..10))).is_none());
         }

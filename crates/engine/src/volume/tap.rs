@@ -1,7 +1,8 @@
-//! A tap on a volume's requests, for whoever records a trace of it.
+//! A tap on a volume's requests, for recording a trace.
 //!
-//! Off it costs a request one branch. On, a request is one store into a ring that was made beforehand: nothing is allocated and nobody
-//! waits. A ring that is full loses the request and counts it. A recorder that has not come for a while is gone: its ring is let go.
+//! Closed, it costs a request one branch. Open, a request is one store into a preallocated ring, without allocation or
+//! waiting. A full ring drops the request and counts it. The ring of a recorder that has taken nothing for a while is
+//! freed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,32 +11,32 @@ use seam::Nanos;
 
 use crate::pages::slow::Asked;
 
-/// Requests in a ring: 2 MiB, outside of what memory is configured.
+/// Capacity of a ring in requests: 2 MiB, outside the configured memory.
 pub const TAP_REQUESTS_MAX: usize = 65_536;
-/// A recorder that took nothing for so long is gone.
+/// Time after which a recorder that took nothing counts as gone.
 const GONE_AFTER: Nanos = Nanos::from_secs(10);
 
-/// A request that came by.
+/// A recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tapped {
-    /// When, since the tap was opened.
+    /// Time since the tap was opened.
     pub time: Nanos,
-    /// What was asked; zeroes and discards are one.
+    /// The operation; zeroes and discards are the same.
     pub asked: Asked,
     /// First byte.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// What a recorder takes at once.
+/// Requests taken by a recorder in one call.
 #[derive(Debug, Default)]
 pub struct Taken {
     /// The oldest requests in the ring.
     pub requests: Vec<Tapped>,
-    /// Requests that were lost since the last time, all of them after these.
+    /// Requests dropped since the last call, all of them later than these.
     pub lost: u64,
-    /// More are in the ring.
+    /// True if the ring holds more.
     pub more: bool,
 }
 
@@ -47,7 +48,7 @@ struct Ring {
     lost: u64,
 }
 
-/// A volume's tap.
+/// The tap of a volume.
 #[derive(Default)]
 pub(super) struct Tap {
     on: Cell<bool>,
@@ -56,7 +57,7 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// A request comes by.
+    /// Records a request if the tap is open.
     #[inline]
     pub fn note(&self, now: impl FnOnce() -> Nanos, asked: Asked, at: u64, len: u64) {
         if self.on.get() {
@@ -82,7 +83,7 @@ impl Tap {
         }
     }
 
-    /// Opens it; the recorder's number, or `None` while another one records.
+    /// Opens the tap. Returns the recorder's number, or `None` while another one records.
     pub fn open(&self, now: Nanos) -> Option<u64> {
         let mut ring = self.ring.borrow_mut();
         if ring.as_ref().is_some_and(|ring| now < ring.taken + GONE_AFTER) {
@@ -96,7 +97,7 @@ impl Tap {
         Some(recorder)
     }
 
-    /// Takes what is there, `most` requests at most; `None` if the tap is no longer this recorder's.
+    /// Takes up to `most` requests; `None` if the tap no longer belongs to this recorder.
     pub fn take(&self, recorder: u64, most: usize, now: Nanos) -> Option<Taken> {
         let mut ring = self.ring.borrow_mut();
         let ring = ring.as_mut().filter(|ring| ring.recorder == recorder)?;
@@ -104,12 +105,12 @@ impl Tap {
         let count = ring.requests.len().min(most);
         let requests: Vec<Tapped> = ring.requests.drain(..count).collect();
         let more = !ring.requests.is_empty();
-        // Lost is what found the ring full: it is younger than everything that is in there.
+        // Dropped requests found the ring full, so they are later than all requests in it.
         let lost = if more { 0 } else { std::mem::take(&mut ring.lost) };
         Some(Taken { requests, lost, more })
     }
 
-    /// Closes it, if it is still this recorder's.
+    /// Closes the tap if it still belongs to this recorder.
     pub fn close(&self, recorder: u64) {
         let mut ring = self.ring.borrow_mut();
         if ring.as_ref().is_some_and(|ring| ring.recorder == recorder) {
@@ -132,44 +133,48 @@ mod tests {
     }
 
     #[test]
-    fn a_recorder_gets_what_came_by_while_it_listens() {
+    fn recorder_gets_requests_made_while_tap_is_open() {
         let tap = Tap::default();
-        tap.note(|| unreachable!("it is closed"), Asked::Read, 0, 512);
-        let recorder = tap.open(second(100)).expect("nobody records");
-        assert_eq!(tap.open(second(105)), None, "one at a time");
+        tap.note(|| unreachable!("the tap is closed"), Asked::Read, 0, 512);
+        let recorder = tap.open(second(100)).expect("no recorder is active");
+        assert_eq!(tap.open(second(105)), None, "one recorder at a time");
         (0..5).for_each(|number| note(&tap, second(101 + number), number));
-        let first = tap.take(recorder, 3, second(106)).expect("it records");
+        let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
         assert_eq!((first.requests.len(), first.lost, first.more), (3, 0, true));
         assert_eq!(first.requests[2], Tapped { time: second(3), asked: Asked::Read, at: 2, len: 4_096 });
-        let rest = tap.take(recorder, 100, second(107)).expect("it records");
+        let rest = tap.take(recorder, 100, second(107)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.more), (2, false));
         tap.close(recorder);
         assert!(tap.take(recorder, 100, second(108)).is_none());
-        tap.note(|| unreachable!("it is closed"), Asked::Read, 0, 512);
+        tap.note(|| unreachable!("the tap is closed"), Asked::Read, 0, 512);
     }
 
     #[test]
-    fn a_full_ring_loses_what_comes_and_says_how_many() {
+    fn full_ring_drops_and_counts_requests() {
         let tap = Tap::default();
-        let recorder = tap.open(second(0)).expect("nobody records");
-        let room = tap.ring.borrow().as_ref().expect("it is open").requests.capacity();
+        let recorder = tap.open(second(0)).expect("no recorder is active");
+        let room = tap.ring.borrow().as_ref().expect("the tap is open").requests.capacity();
         (0..TAP_REQUESTS_MAX as u64 + 7).for_each(|at| note(&tap, second(1), at));
-        assert_eq!(tap.take(recorder, 1, second(1)).expect("it records").lost, 0);
-        let rest = tap.take(recorder, usize::MAX, second(1)).expect("it records");
+        assert_eq!(tap.take(recorder, 1, second(1)).expect("the recorder is active").lost, 0);
+        let rest = tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.lost), (TAP_REQUESTS_MAX - 1, 7));
-        assert_eq!(tap.ring.borrow().as_ref().expect("it is open").requests.capacity(), room, "nothing was allocated");
-        assert_eq!(tap.take(recorder, usize::MAX, second(1)).expect("it records").lost, 0);
+        assert_eq!(
+            tap.ring.borrow().as_ref().expect("the tap is open").requests.capacity(),
+            room,
+            "nothing was allocated"
+        );
+        assert_eq!(tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active").lost, 0);
     }
 
     #[test]
-    fn a_recorder_that_left_without_a_word_holds_nothing_up() {
+    fn vanished_recorder_frees_the_tap() {
         let tap = Tap::default();
-        let gone = tap.open(second(0)).expect("nobody records");
+        let vanished = tap.open(second(0)).expect("no recorder is active");
         note(&tap, second(9), 0);
         note(&tap, second(10), 0);
         assert!(tap.ring.borrow().is_none() && !tap.on.get());
-        let next = tap.open(second(11)).expect("the first is gone");
-        tap.close(gone);
-        assert!(tap.take(gone, 1, second(12)).is_none() && tap.take(next, 1, second(12)).is_some());
+        let next = tap.open(second(11)).expect("the first recorder is gone");
+        tap.close(vanished);
+        assert!(tap.take(vanished, 1, second(12)).is_none() && tap.take(next, 1, second(12)).is_some());
     }
 }
