@@ -2,9 +2,9 @@
 //! smallest unit.
 //!
 //! A read covers the sectors around its range and drops the surplus bytes. A write of a part of a sector reads the
-//! sector, changes its bytes and writes it whole, with the range locked against all other writes of the volume. Two
-//! clients can therefore write different bytes of one sector at the same time without losing either change. Zeroes are
-//! written this way only at their edges; a discard leaves its edges unchanged.
+//! sector, changes its bytes and writes it whole. Meanwhile its range is locked against all other writes of the volume.
+//! Two clients can therefore write different bytes of one sector at the same time without losing either change. Zeroes
+//! are written this way only at their edges; a discard leaves its edges unchanged.
 
 use std::ops::Range;
 

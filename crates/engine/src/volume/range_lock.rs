@@ -1,6 +1,6 @@
 //! Range locks of a volume's writes. Plain writes share a range. An operation that reads before it writes (COMPARE AND
-//! WRITE, a write of a part of a sector) locks its range exclusively, so that no write comes between its read and its
-//! write.
+//! WRITE, a write of a part of a sector) locks its range exclusively. No other write then comes between its read and
+//! its write.
 //!
 //! Requests queue in order. A range is granted when no earlier entry, granted or waiting, overlaps it while one of both
 //! is exclusive. No request starves, and a granted lock is never revoked.
