@@ -4,7 +4,7 @@
 //! the block came in, so that the touches of one burst are one use. A block that falls out unused is remembered, by
 //! address alone, in a ghost list as long as the cache. A late hit moves a block to the main part, a clock with three
 //! bits. A return from the ghost does so too, if it is worth it (`worth.rs`). Scans and one-hit wonders pass through
-//! probation and leave the main part alone. Structure and constants are those that measured best over block traces
+//! probation and leave the main part alone. Structure and constants gave the best results over block traces
 //! (Clock2Q+, with a ghost list that learns its useful length).
 //!
 //! Each owner has its own queues, so that room can be taken from chosen owners. Blocks carry their insertion order, so
