@@ -44,7 +44,7 @@ pub enum AttachError {
 struct Inner<S: Seam> {
     common: Rc<Common<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
-    /// Unclaimed records: what the flash log holds of volumes that are not attached yet, in the owners' order.
+    /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
     /// Partially recovered volumes: the log has records of them that are not among `found`.
     spoilt: RefCell<BTreeSet<u64>>,

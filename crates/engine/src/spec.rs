@@ -9,7 +9,7 @@ use flash::{Amount, PageShare};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
-/// When a write is acknowledged and what stays in the cache.
+/// Write policy: the time of acknowledgement, and whether a written block stays in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WritePolicy {
     /// Acknowledged from memory. A flush is acknowledged when all earlier writes are durable.

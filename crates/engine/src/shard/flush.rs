@@ -36,7 +36,7 @@ impl Synced {
 pub struct Flushing {
     /// The flushes that close epochs; all epochs up to the covered one are durable.
     pub turns: Turns<DiskError>,
-    /// A flush of the backing is under way.
+    /// A flush of the backing is in flight.
     pub syncing: bool,
     /// No write can advance the closed epochs: the remaining ones have failed.
     pub stuck: bool,
