@@ -1,26 +1,28 @@
-//! How long a start takes with a big log: flash files are formatted, `GIB` of dirty blocks appended at random places of a volume of twice
-//! that, the store is let go as a kill leaves it, opened again, and its records taken over by a volume.
+//! Measures the start with a large log. Formats flash files, appends `GIB` of dirty blocks at random places of a volume
+//! of twice that size, and drops the store as a kill would. Then opens it again and lets a volume take over its
+//! records.
 //!
-//! `cargo run --release -p engine --example restart GIB [BLOCKS [COPIES [FOLDER]]]`: `BLOCKS` (99) of a batch, in `COPIES` (2) files;
-//! takes `GIB` times `COPIES` of the folder's room, and a tenth more. What lies in a folder that was named stays, and is opened again by the
-//! next run with the same arguments: a disk that has just taken many gigabytes may be slow for a while.
+//! `cargo run --release -p engine --example restart GIB [BLOCKS [COPIES [FOLDER]]]`: `BLOCKS` (99) in a batch, in
+//! `COPIES` (2) files. Takes `GIB` times `COPIES` of the folder's space, and a tenth more. Files in a named folder
+//! stay, and the next run with the same arguments opens them again: a disk that has just taken many gigabytes may be
+//! slow for a while.
 //!
-//! On a machine that does other things, too, the time that the thread waited for a processor says what was theirs.
+//! On a busy machine, the thread's time waiting for a processor shows the part of other programs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
 use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
-/// Openings.
+/// Number of openings.
 const ROUNDS: usize = 3;
 
-/// Appends `blocks` records in batches of `batch`. Which block a record is of looks random, and none comes twice.
+/// Appends `blocks` records in batches of `batch`. The records' blocks look random and are all different.
 async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64) {
     let mut block = seam.alloc().expect("the pool has room");
     block.write_bytes(0, &[7; 4096]);
     let block = block.freeze();
-    // A prime, so that no block comes twice.
+    // The factor is a prime, so that no block repeats.
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(batch as usize) {
         let record = |number| {
@@ -31,7 +33,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     }
 }
 
-/// Seconds since `start`, on a processor and waiting for one, of this thread.
+/// Seconds since `start`: wall time, time on a processor, and time waiting for one, of this thread.
 fn times(seam: &RealSeam, start: (seam::Nanos, [f64; 2])) -> String {
     let wall = seam.now().since(start.0).as_secs_f64();
     let [on, waiting] = scheduled();
@@ -91,7 +93,7 @@ fn main() {
         let volume = core.attach_recovered(VolumeSpec::new("volume", 1), backing).await;
         let took = times(&seam, start);
         let stats = volume.expect("a backing as large as the volume was").stats();
-        assert_eq!(stats.resting_bytes, records as u64 * 4096, "everything rests on flash");
+        assert_eq!(stats.resting_bytes, records as u64 * 4096, "all blocks are spilled");
         println!("{records} records taken over in {took}");
     });
     run.expect("io_uring is allowed here");

@@ -1,4 +1,4 @@
-//! One core's part of the engine: the volumes that it serves.
+//! The engine of one core, with the volumes that it serves.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,24 +18,25 @@ use crate::{
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Another volume has that name.
+    /// Another volume has the name.
     #[error("a volume named \"{0}\" exists already")]
     Exists(String),
-    /// Another volume has that identity.
+    /// Another volume has the identity.
     #[error("a volume with the identity {0:016x} exists already")]
     SameIncarnation(u64),
-    /// The flash log holds data of it that a volume without the log would not see.
+    /// The flash log holds data of the volume, but the volume would not use the log.
     #[error(
-        "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, then change that"
+        "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, \
+         then change that"
     )]
     DirtyOnFlash(String),
-    /// What the flash log holds of it could not be taken over.
+    /// The volume's records in the flash log could not be recovered.
     #[error("what the flash log holds of \"{0}\" could not be read: {1}; it stays there")]
     Recovery(String, RequestError),
-    /// What a killed process left of it in memory could not be taken back.
+    /// The volume's persisted memory could not be recovered.
     #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
     LeftInMemory(String, RequestError),
-    /// That was tried, and the flash log is not any more as it was found.
+    /// An earlier recovery of persisted memory was partial, and the flash log has changed since.
     #[error("what was left in memory of \"{0}\" could be taken back in part only: it stays there for the next start")]
     TakenInPart(String),
 }
@@ -43,17 +44,17 @@ pub enum AttachError {
 struct Inner<S: Seam> {
     common: Rc<Common<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
-    /// What the flash log holds of volumes that were not attached yet, in the owners' order.
+    /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
-    /// Volumes that were begun to be taken back, of which the log has more by now than was found.
+    /// Partially recovered volumes: the log has records of them that are not among `found`.
     spoilt: RefCell<BTreeSet<u64>>,
     next_number: Cell<u32>,
 }
 
-/// One core's engine. A clone is another handle to the same.
+/// The engine of one core. A clone is another handle to the same engine.
 ///
-/// It owns its volumes; they own what they share ([`Common`]), which knows them only weakly. So an engine that was dropped, with
-/// the tasks of its world, leaves nothing behind.
+/// Ownership points down: `Core` owns its volumes, the volumes share [`Common`], and `Common` holds only weak
+/// references. So a dropped engine, with the tasks of its world, leaves nothing behind.
 pub struct Core<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Core<S> {
@@ -63,24 +64,24 @@ impl<S: Seam> Clone for Core<S> {
 }
 
 impl<S: Seam> Core<S> {
-    /// An engine without volumes, over all of the seam's pool.
+    /// An engine without volumes, with all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let (volumes, found, spoilt, next_number) = Default::default();
         Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, spoilt, next_number }))
     }
 
-    /// The world it runs in.
+    /// The seam.
     pub fn seam(&self) -> &S {
         self.0.common.seam()
     }
 
-    /// What it was told to be.
+    /// The settings.
     pub fn spec(&self) -> &CoreSpec {
         self.0.common.spec()
     }
 
-    /// From now on the flash log answers the flushes of volumes that are attached later; `found` is what it holds of them, as the
-    /// store's opening gave it, each taken over by [`Core::attach_recovered`].
+    /// Opens the flash log for volumes that are attached later: it then answers their flushes. `found` is the log's
+    /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
     pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
         self.0.common.open_store(store);
         *self.0.found.borrow_mut() = found;
@@ -96,17 +97,17 @@ impl<S: Seam> Core<S> {
         self.0.common.pages()
     }
 
-    /// Promotion may write so many bytes to flash in a day, and a day's at once; 0: no limit.
+    /// Sets the promotion budget in bytes a day, with a burst of one day; 0: no limit.
     pub fn limit_promotion(&self, bytes_a_day: u64) {
         self.0.common.promoter().budget().set_bytes_a_day(bytes_a_day);
     }
 
-    /// What reading the map of clean pages has brought, once that has ended.
+    /// The result of reading the map of clean pages; `None` until that is done.
     pub fn map_loaded(&self) -> Option<MapLoaded> {
         self.0.common.loaded()
     }
 
-    /// Identities of volumes of which the flash log holds something that nobody has asked for yet.
+    /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<u64> {
         let (found, mut volumes, mut at) = (self.0.found.borrow(), BTreeSet::new(), 0);
         while let Some(first) = found.get(at) {
@@ -117,7 +118,7 @@ impl<S: Seam> Core<S> {
         volumes
     }
 
-    /// Shows each record that the flash log holds of a volume which was not attached yet.
+    /// Calls `look` for each unclaimed record of a volume that is not attached.
     pub(crate) fn each_found(&self, incarnation: u64, mut look: impl FnMut(&Recovered)) {
         self.0.found.borrow()[self.found_of(incarnation)].iter().for_each(&mut look);
     }
@@ -127,23 +128,23 @@ impl<S: Seam> Core<S> {
         self.0.common.pages_loaded().await;
     }
 
-    /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
+    /// Attaches a volume with its records from the flash log. On an error the log keeps them.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volume = self.recover(spec, backing, &Left::default())?;
         self.recovered(&volume);
         Ok(volume)
     }
 
-    /// Starts to serve a volume of which the flash log holds nothing.
+    /// Attaches a volume without records in the flash log.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volume = self.make_new(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
     }
 
-    /// As [`Core::attach_recovered`], and makes dirty again what a killed process left of the volume in memory, before anybody can find it:
-    /// `source` gives the content of the block at a place. Says how many blocks and zero-ranges that were, too. On an error nothing is
-    /// forgotten that was left.
+    /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
+    /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
+    /// Returns the number of recovered blocks and zero-ranges too. On an error nothing that was left is forgotten.
     pub async fn attach_left<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
@@ -157,7 +158,8 @@ impl<S: Seam> Core<S> {
                 self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
             }
             volume.give_up();
-            // Who takes it back another time makes notes of his own: these would be older, and come back over what was written then.
+            // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old
+            // content over writes of that time.
             volume.shard().forget();
             AttachError::LeftInMemory(volume.name().to_owned(), error)
         })?;
@@ -165,7 +167,7 @@ impl<S: Seam> Core<S> {
         Ok((volume, taken))
     }
 
-    /// A volume with what the flash log holds of it, which nobody can find yet.
+    /// Makes a volume with its records from the flash log; it cannot be found yet.
     fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &Left) -> Result<Volume<S>, AttachError> {
         if self.0.spoilt.borrow().contains(&spec.incarnation) {
             return Err(AttachError::TakenInPart(spec.name));
@@ -185,7 +187,7 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Lets a volume be found, and nobody else have what was found of it.
+    /// Makes a volume findable and drops its unclaimed records.
     fn recovered(&self, volume: &Volume<S>) {
         let mine = self.found_of(volume.spec().incarnation);
         let mut found = self.0.found.borrow_mut();
@@ -196,7 +198,7 @@ impl<S: Seam> Core<S> {
         self.0.volumes.borrow_mut().push(volume.clone());
     }
 
-    /// Where among what was found in the flash log that of a volume lies.
+    /// Range of a volume's records among the unclaimed ones.
     fn found_of(&self, incarnation: u64) -> Range<usize> {
         let found = self.0.found.borrow();
         let first = found.partition_point(|record| record.owner.incarnation < incarnation);
@@ -225,7 +227,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Stops serving a volume: waits for its requests, destages, flushes, forgets it. On an error it stays attached.
+    /// Detaches a volume: waits for its requests, destages, flushes and forgets it. On an error it stays attached.
     pub async fn detach(&self, name: &str) -> Result<(), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
@@ -246,25 +248,26 @@ impl<S: Seam> Core<S> {
         self.0.volumes.borrow().clone()
     }
 
-    /// A datastore, or other settings of one; volumes that name it and come later share it, those that are here when they are told
-    /// ([`Volume::set_datastore`]).
+    /// Adds a datastore or changes its settings. Volumes that are attached later and name it share it; attached volumes
+    /// need [`Volume::set_datastore`].
     pub fn set_datastore(&self, spec: &DatastoreSpec) {
         self.0.common.set_datastore(spec);
     }
 
-    /// No volume that comes shares that datastore any more; those that do already go on until they are told of another.
+    /// Removes a datastore for volumes that are attached later. Its present volumes keep it until they are moved to
+    /// another one.
     pub fn remove_datastore(&self, name: &str) {
         self.0.common.remove_datastore(name);
     }
 
-    /// What datastores do, by name; flash last, where volumes share it.
+    /// State of the datastores, by name; flash is last, if there is any.
     pub fn datastores(&self) -> Vec<DatastoreStats> {
         let common = &self.0.common;
         let flash = common.pages().map(|_| common.flash_turns().stats());
         common.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
     }
 
-    /// What it holds.
+    /// Memory and promotion state of the core.
     pub fn stats(&self) -> CoreStats {
         let block = BLOCK_BYTES as u64;
         let (total, free) = (self.seam().blocks_total() as u64, self.seam().blocks_free() as u64);

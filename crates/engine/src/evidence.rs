@@ -1,6 +1,7 @@
-//! What a start finds of a volume before it is attached: what waits for its backing, and what the backing holds.
+//! Evidence about a volume before it is attached: its dirty blocks that wait for the backing, and the backing's
+//! content.
 //!
-//! Only reads; nothing here decides. The rules lie with whoever keeps the records (`crates/state`).
+//! This module only reads. The decisions are made by the owner of the records (`crates/state`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,32 +14,33 @@ use crate::Backing;
 use crate::core::Core;
 use crate::wait::Signal;
 
-/// Of the blocks that were destaged last, so many are compared with a backing before it is written: the newest, and as many of the newest zeroes.
+/// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
+/// and as many of the newest zeroes.
 const DESTAGED_COMPARED: usize = 32;
-/// Reads under way at once.
+/// Concurrent reads.
 const AT_ONCE: usize = 32;
-/// Pause before a buffer is asked for again.
+/// Pause between attempts to get a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
-/// Of the blocks that were destaged last, how many a backing has.
+/// Comparison of the blocks destaged last with a backing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DestagedFound {
-    /// As they were destaged. Zeroes are not counted: so are those of any new disk.
+    /// Blocks with the destaged content. Zeroes are not counted, because any new disk has them too.
     pub found: u64,
-    /// With other content.
+    /// Blocks with other content.
     pub missing: u64,
 }
 
 /// Dirty blocks of a volume that wait to be destaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingBlocks {
-    /// All of them.
+    /// All waiting blocks.
     pub blocks: u64,
-    /// Those at or past the block that was asked about.
+    /// Blocks at or past the given end.
     pub past_end: u64,
 }
 
-/// What a killed process left of a volume in memory, where `end` is the first block past its backing's end.
+/// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
 pub fn waiting_in_memory(left: &Left, end: u64) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end))).sum();
@@ -47,7 +49,7 @@ pub fn waiting_in_memory(left: &Left, end: u64) -> WaitingBlocks {
 }
 
 impl<S: Seam> Core<S> {
-    /// What the flash log holds of a volume that was not attached yet, where `end` is the first block past its backing's end.
+    /// Dirty blocks of an unattached volume in the flash log. `end` is the first block past the backing's end.
     pub fn waiting_in_log(&self, incarnation: u64, end: u64) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
         self.each_found(incarnation, |record| {
@@ -57,26 +59,27 @@ impl<S: Seam> Core<S> {
         waiting
     }
 
-    /// Destaged blocks of a volume of which the store has noted the content, without zeroes.
+    /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
     pub fn destaged_noted(&self, incarnation: u64) -> u64 {
         let zeroes = self.seam().zero_block().checksum(0);
         let ring = self.pages().map(|pages| pages.volume(incarnation).ring()).unwrap_or_default();
         ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
     }
 
-    /// Compares the blocks that were destaged last of a volume that is not attached with what a backing holds. Waits for the map of clean pages.
+    /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
+    /// the map of clean pages is read.
     pub async fn compare_destaged(&self, incarnation: u64, backing: &Backing<S>) -> DestagedFound {
         let Some(pages) = self.pages() else { return DestagedFound::default() };
         self.wait_for_pages().await;
         let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(incarnation).ring();
-        // Zeroes may be many, and are often nothing new where they lie.
+        // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
         let (of_zeroes, of_content): (Vec<_>, Vec<_>) =
             destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);
         let each = [of_zeroes, of_content].into_iter().flat_map(|blocks| blocks.into_iter().take(DESTAGED_COMPARED));
         let mut newest: BTreeMap<u64, u32> = each.collect();
-        // A backing that shrank is told by its size.
+        // A shrunk backing is detected by its size.
         newest.retain(|block, _| *block < end);
         let blocks: Vec<u64> = newest.keys().copied().collect();
         let mut result = DestagedFound::default();
@@ -91,12 +94,13 @@ impl<S: Seam> Core<S> {
     }
 }
 
-/// CRC32C of the blocks of a backing at `places`; `None` for one that cannot be read.
+/// CRC32C of the blocks of a backing at `places`; `None` for an unreadable block.
 pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<Option<u32>> {
     read_at(seam, backing, places, |block| block.checksum(0)).await
 }
 
-/// Samples of a backing: as [`checksums_at`], and 0 for a block that says nothing: zeroes, one that cannot be read, one past the end.
+/// Samples of a backing: as [`checksums_at`], but 0 for a block without information: zeroes, unreadable, or past the
+/// end.
 pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<u32> {
     let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
     let inside: Vec<u64> = places.iter().copied().filter(|place| *place < end).collect();
@@ -106,7 +110,7 @@ pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64])
     found.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Identifiers of partition tables and file systems at a backing's start.
+/// Identifiers of partition tables and file systems at the start of a backing.
 pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String> {
     let bytes = |block: &S::Block| {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
@@ -163,7 +167,7 @@ fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) ->
     ids
 }
 
-/// Reads blocks of a backing, many at once, and gives what `look` makes of each.
+/// Reads blocks of a backing concurrently and returns the result of `look` for each.
 async fn read_at<S: Seam, T: 'static>(
     seam: &S,
     backing: &Backing<S>,
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_superblocks_are_named_and_empty_ones_are_not() {
+    fn known_superblocks_have_identifiers_and_empty_ones_do_not() {
         let mut first = Box::new([0; BLOCK_BYTES]);
         assert_eq!(ids_of(Some(&first), Some(&first), Some(&first)), Vec::<String>::new());
         first[1080..1082].copy_from_slice(&[0x53, 0xef]);

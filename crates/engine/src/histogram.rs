@@ -1,4 +1,4 @@
-//! A latency histogram of fixed size: eight buckets an octave, so a percentile is within an eighth of the truth.
+//! A latency histogram of fixed size with eight buckets an octave: a percentile is at most an eighth too high.
 
 use std::cell::Cell;
 
@@ -10,8 +10,8 @@ const PER_OCTAVE: usize = 8;
 const OCTAVES: usize = 40;
 const BUCKETS: usize = PER_OCTAVE * OCTAVES;
 
-/// Upper ends of the buckets that are told, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms
-/// and 1.07 s. Whole octaves, so that what is told is what was counted.
+/// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
+/// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
 pub const TOLD_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
 /// Counts of latencies from a nanosecond to a quarter of an hour.
@@ -27,14 +27,14 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
         let bucket = &self.buckets[bucket_of(latency.0)];
         bucket.set(bucket.get() + 1);
         self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
     }
 
-    /// Counts what another one has counted, too.
+    /// Adds the counts of another histogram.
     pub fn add_all(&self, other: &Histogram) {
         for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
             bucket.set(bucket.get() + more.get());
@@ -42,7 +42,7 @@ impl Histogram {
         self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
     }
 
-    /// How many took less than each of [`TOLD_OCTAVES`], and how many there are in all.
+    /// Counts of latencies below each of [`TOLD_OCTAVES`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         let sum = |buckets: &[Cell<u64>]| buckets.iter().map(Cell::get).sum::<u64>();
@@ -56,7 +56,7 @@ impl Histogram {
         counts
     }
 
-    /// Percentiles, as the upper end of the bucket that they fall into.
+    /// Percentiles, each as the upper end of its bucket.
     pub fn summary(&self) -> LatencySummary {
         let total: u64 = self.buckets.iter().map(Cell::get).sum();
         let (mut seen, mut next) = (0, 0);
@@ -68,7 +68,7 @@ impl Histogram {
             }
             if next == 0 { 0.0 } else { upper_end(next - 1) as f64 / 1000.0 }
         };
-        // By growing rank, so that the buckets are passed once.
+        // In order of rank, so that the buckets are scanned once.
         LatencySummary { p50_us: at_us(0.5), p99_us: at_us(0.99), p999_us: at_us(0.999) }
     }
 }
@@ -85,23 +85,23 @@ fn upper_end(bucket: usize) -> u64 {
     ((9 + part) << octave) >> 3
 }
 
-/// Counts of latencies between the bounds of [`TOLD_OCTAVES`] alone: a twentieth of a [`Histogram`]'s memory, and no percentiles.
+/// A histogram with the bounds of [`TOLD_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no percentiles.
 #[derive(Default)]
 pub struct Steps {
-    /// Those below each bound and not below the one before it; the last are past all of them.
+    /// Counts between each bound and the one before it; the last count is of latencies past all bounds.
     between: [Cell<u64>; TOLD_OCTAVES.len() + 1],
     sum_ns: Cell<u64>,
 }
 
 impl Steps {
-    /// Counts one.
+    /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
         let step = TOLD_OCTAVES.iter().position(|octave| latency.0 < 1 << octave).unwrap_or(TOLD_OCTAVES.len());
         self.between[step].set(self.between[step].get() + 1);
         self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
     }
 
-    /// How many took less than each of [`TOLD_OCTAVES`], and how many there are in all.
+    /// Counts of latencies below each of [`TOLD_OCTAVES`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         for (below, between) in counts.below.iter_mut().zip(&self.between) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_was_counted() {
+    fn reported_counts_are_exact() {
         let (histogram, steps) = (Histogram::default(), Steps::default());
         let latencies = [1, (1 << 14) - 1, 1 << 14, (1 << 22) - 1, 1 << 22, 1 << 40];
         latencies.iter().for_each(|ns| histogram.add(Nanos(*ns)));

@@ -1,4 +1,4 @@
-//! What a front end asks and what it gets back.
+//! Requests of front ends: their flags, data sources and errors.
 
 use seam::{BLOCK_BYTES, BlockMut, DiskError, Seam};
 
@@ -11,54 +11,54 @@ pub enum RequestError {
     /// A write to a read-only volume.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// Only for requests that demanded to be fast or nothing.
+    /// Only for requests with the flag `fast_only`.
     #[error("cannot be done fast on this volume")]
     NotFast,
     /// The volume is being removed.
     #[error("the volume is shutting down")]
     ShuttingDown,
-    /// Only for what would lose data that was not told to be lost.
+    /// Only for operations that would lose dirty data without an explicit discard.
     #[error("{0} bytes are not on the backing yet: flush the volume first, or say that they are to be discarded")]
     Dirty(u64),
-    /// The backing could not do it.
+    /// The backing failed the request.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
-/// How a write is to be done.
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
     /// Acknowledge only when this write is durable.
     pub fua: bool,
-    /// Its blocks leave memory when they are on the backing: nobody will ask for them soon.
+    /// The blocks leave memory once they are on the backing: they are not expected to be used soon.
     pub once: bool,
 }
 
-/// How a range is to be zeroed.
+/// Options of a zero or discard request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroFlags {
     /// Acknowledge only when the zeroes are durable.
     pub fua: bool,
-    /// Space may be released.
+    /// The backing may release the space.
     pub may_unmap: bool,
-    /// Fail with [`RequestError::NotFast`] where it would cost as much as writing.
+    /// Fail with [`RequestError::NotFast`] if it would cost as much as writing.
     pub fast_only: bool,
 }
 
-/// Where the bytes of a write come from.
+/// Source of the bytes of a write.
 pub trait WriteSource<S: Seam> {
     /// Copies bytes `from..from + len` of the request to byte `at` of `block`. Offsets are multiples of 512.
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize);
 
-    /// The block of bytes `from..from + 4096` of the request, where the source has it as a buffer of its own to give away; what was
-    /// given is not asked for again.
+    /// Gives away the buffer with bytes `from..from + 4096` of the request, if the source owns such a buffer. A given
+    /// block is not requested again.
     fn give(&mut self, _from: usize) -> Option<S::BlockMut> {
         None
     }
 }
 
-/// The content of a write whose blocks are all whole, in the engine's own buffers ([`crate::Volume::buffers`]), which are kept
-/// instead of being copied.
+/// The content of a write of whole blocks in the engine's own buffers ([`crate::Volume::buffers`]), which the engine
+/// keeps instead of copying them.
 pub struct GivenBlocks<S: Seam>(Vec<Option<S::BlockMut>>);
 
 impl<S: Seam> GivenBlocks<S> {

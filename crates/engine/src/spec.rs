@@ -1,4 +1,4 @@
-//! What a core and a volume are told to be.
+//! Settings of a core, a volume and a datastore.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,24 +9,25 @@ use flash::{Amount, PageShare};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
-/// When a write is acknowledged and what stays in the cache.
+/// Write policy: the time of acknowledgement, and whether a written block stays in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WritePolicy {
-    /// Acknowledged from memory; a flush is acknowledged when everything before it is durable.
+    /// Acknowledged from memory. A flush is acknowledged when all earlier writes are durable.
     #[default]
     WriteBack,
-    /// Acknowledged when it is on the backing; stays cached.
+    /// Acknowledged when on the backing; stays cached.
     WriteThrough,
-    /// Acknowledged when it is on the backing; not cached.
+    /// Acknowledged when on the backing; not cached.
     WriteAround,
     /// Nothing is cached.
     None,
-    /// Acknowledged from memory, and so are flushes; at most `VolumeSpec::defer` old. Must be asked for by name.
+    /// Writes and flushes are acknowledged from memory; a write is durable after at most `VolumeSpec::defer`. Never a
+    /// default.
     WriteBackVolatile,
 }
 
 impl WritePolicy {
-    /// All of them, by their names in the configuration.
+    /// All policies with their names in the configuration.
     pub const ALL: [(&'static str, WritePolicy); 5] = [
         ("write-back", WritePolicy::WriteBack),
         ("write-through", WritePolicy::WriteThrough),
@@ -35,7 +36,7 @@ impl WritePolicy {
         ("write-back-volatile", WritePolicy::WriteBackVolatile),
     ];
 
-    /// True when a write is acknowledged before it is on the backing.
+    /// True if a write is acknowledged before it is on the backing.
     pub fn defers_writes(self) -> bool {
         matches!(self, WritePolicy::WriteBack | WritePolicy::WriteBackVolatile)
     }
@@ -59,7 +60,7 @@ impl FromStr for WritePolicy {
     }
 }
 
-/// What an administrator switched the cache to.
+/// Cache mode set by an administrator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheMode {
     /// Serve hits, admit misses.
@@ -81,52 +82,53 @@ impl fmt::Display for CacheMode {
     }
 }
 
-/// What one core is given.
+/// Settings of a core.
 #[derive(Clone, Debug)]
 pub struct CoreSpec {
     /// Part of the pool that dirty and written blocks may take, in percent.
     pub dirty_max_percent: u32,
-    /// Age at which dirty data is destaged even if nothing else asks for it.
+    /// Age at which dirty data is destaged even if nothing else triggers it.
     pub dirty_age_max: Nanos,
     /// Largest amount read ahead of one sequential stream, in bytes; 0 turns readahead off.
     pub readahead_max_bytes: u64,
-    /// What promotes a page to flash.
+    /// The rule by which a page is promoted to flash.
     pub admission: AdmissionRule,
     /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
     pub flash_bytes_a_day: u64,
-    /// Part of a volume's bound of dirty blocks, in percent, from which on those leave memory that the flash log holds.
+    /// Dirty blocks from which on blocks are spilled to the flash log, in percent of the volume's bound.
     pub rest_percent: u32,
-    /// Blocks spread over a volume's pages that are compared with its backing when it is attached; 0: nothing is compared, not even what was
-    /// destaged last, for whoever knows that nobody else writes there.
+    /// Number of blocks, spread over a volume's pages, that are compared with its backing on attach. 0: no comparison,
+    /// not even of the blocks destaged last; only safe if nothing else writes to the backing.
     pub flash_check_blocks: usize,
-    /// How often memory is divided anew between volumes by their miss-ratio curves; 0: never, and each loses in proportion to what it has.
+    /// Interval at which memory is divided anew between volumes by their miss-ratio curves. 0: never; volumes then lose
+    /// blocks in proportion to their size.
     pub divide_every: Nanos,
-    /// Latency of flash past which the shares of volumes count there.
+    /// Latency of flash past which shares of volumes act there.
     pub flash_threshold: Threshold,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
 }
 
-/// What promotes a page to flash.
+/// The rule by which a page is promoted to flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AdmissionRule {
-    /// A return that comes neither too soon nor too late.
+    /// A return neither too soon nor too late.
     #[default]
     LateReturn,
-    /// The third touch, however close together they are; to be compared with.
+    /// The third touch, however close together the touches are; for comparison.
     ThirdTouch,
 }
 
-/// How much of the flash the clean pages of a volume may have.
+/// The part of the flash for the clean pages of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FlashShare {
-    /// Any at all (`flash = true`).
+    /// Whether the volume uses flash at all (`flash = true`).
     pub enabled: bool,
-    /// As long as it has no more than this, none of it goes for other volumes.
+    /// Up to this amount, its pages are not evicted for other volumes.
     pub min: Amount,
-    /// When it has this, a new page takes the place of one of its own.
+    /// From this amount on, a new page replaces one of the volume's own.
     pub max: Option<Amount>,
-    /// Pages that stay: sorted, apart from each other.
+    /// Pinned pages, as sorted and disjoint ranges.
     pub pinned: Vec<Range<u64>>,
 }
 
@@ -137,7 +139,7 @@ impl Default for FlashShare {
 }
 
 impl FlashShare {
-    /// What the store is told of it.
+    /// The setting in the form that the flash store takes.
     pub fn of_pages(&self) -> PageShare {
         PageShare { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
@@ -160,108 +162,110 @@ impl Default for CoreSpec {
     }
 }
 
-/// A deliberate fault, so that a test can show that a checker notices it.
+/// A deliberate fault, to prove that a checker detects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sabotage {
-    /// The engine as it should be.
+    /// No fault.
     #[default]
     None,
     /// A flush is acknowledged before the backing is flushed.
     FlushEarly,
-    /// A partial block's sectors are forgotten when it is filled.
+    /// The sectors of a partial block are lost when it is filled.
     LosePartialWrite,
-    /// A discarded block's cached copy stays readable.
+    /// The cached copy of a discarded block stays readable.
     StaleAfterDiscard,
-    /// Written data is called clean when a backing reconnects.
+    /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
-    /// A fill is installed whatever was written meanwhile (R2).
+    /// A fill is installed even if a write came between (R2).
     NoTickets,
-    /// An overwrite changes a buffer that is on its way to the disk (R1).
+    /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,
-    /// Allocation status of the backing is reported for a dirty block (R4).
+    /// The backing's allocation status is reported for a dirty block (R4).
     ZeroForDirty,
-    /// A flush is acknowledged without its records being durable in the flash log (R6).
+    /// A flush is acknowledged before its records are durable in the flash log (R6).
     AckBeforeLog,
-    /// What reached the backing past the flash log gets no tombstone there (R8).
+    /// A write that bypasses the flash log gets no tombstone there (R8).
     NoTombstones,
-    /// A write leaves the copy on flash as it is (R2).
+    /// A write does not invalidate the copy on flash (R2).
     StaleOnFlash,
-    /// The backing is written without its region being in flux (R8).
+    /// The backing is written without marking its region as dirty in the write-intent log (R8).
     NoMarks,
-    /// A record of the flash log is let go by a write that was sent before the record was taken (R7).
+    /// A record of the flash log is retired by a write that was sent before the record was taken (R7).
     TrustOldWrite,
-    /// A block that rests on flash is taken for clean: a fill brings the backing's older content (R2).
+    /// A spilled block is treated as clean: a fill brings the backing's older content (R2).
     FillOverResting,
-    /// A page that was read for a client goes to flash whatever was written while it waited (R2).
+    /// A page read for a client is promoted even if a write came between (R2).
     PageOverWrite,
-    /// A recall installs what it read over what was written meanwhile (R2).
+    /// A reload of spilled blocks overwrites later writes (R2).
     RecallOverWrite,
-    /// A buffer that takes another one's place is not noted in memory that outlives the process.
+    /// A buffer that replaces another one gets no persistence tag.
     NoNotes,
-    /// What the flash log has that is out of date is not noted in memory that outlives the process.
+    /// Outdated records of the flash log are not tagged as outdated in persisted memory.
     OldRecords,
 }
 
-/// What a volume is.
+/// Settings of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
-    /// Its name: NBD export, LUN name. Never an identity.
+    /// Name of the volume, NBD export and LUN. Never an identity.
     pub name: String,
-    /// Its identity for life; never used twice.
+    /// Persistent identity; never reused.
     pub incarnation: u64,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
-    /// Whether the cache takes part, from the start.
+    /// Cache mode at the start.
     pub mode: CacheMode,
-    /// Writes are refused.
+    /// Refuse writes.
     pub read_only: bool,
-    /// Volumes with the same datastore share spindles.
+    /// Name of the datastore; volumes of one datastore share disks.
     pub datastore: String,
-    /// `vm` and any other.
+    /// Labels: `vm` and any other.
     pub labels: BTreeMap<String, String>,
-    /// `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.
+    /// `write-back-volatile` only: deferral age at which a write is durable at the latest, while the backing keeps up
+    /// with the writes.
     pub defer: Nanos,
-    /// Its part of the memory.
+    /// Bounds of its part of the memory.
     pub memory: MemoryShare,
-    /// Its part of the flash.
+    /// Bounds of its part of the flash.
     pub flash: FlashShare,
-    /// What it is entitled to beside others, and held to.
+    /// Shares, reservation and limits.
     pub qos: Qos,
-    /// Its clean pages on flash may be old: they are dropped before any is served.
+    /// Its clean pages on flash may be outdated: they are dropped before any is served.
     pub drops_pages: bool,
-    /// Which clients have to hear that acknowledged writes are lost.
+    /// The clients to be told of lost acknowledged writes.
     pub unflushed_loss: UnflushedLoss,
 }
 
-/// Which clients may still rely on writes that were acknowledged, that no flush covered, and that ended with an earlier daemon. Front ends
-/// fail the first flush of each, once: a flush that succeeds would say that those writes are durable.
+/// Clients that may still rely on lost writes: acknowledged, covered by no flush, and lost when an earlier daemon
+/// ended. Front ends fail the first flush of each such client once, because a successful flush would confirm the lost
+/// writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnflushedLoss {
-    /// Nothing is lost.
+    /// No writes are lost.
     #[default]
     None,
-    /// The machine was started anew since: clients on it ended too, others may have outlived it.
+    /// The machine was restarted since: its own clients ended too, but remote clients may have survived.
     RemoteClients,
-    /// The daemon alone ended: any client may have outlived it.
+    /// Only the daemon ended: any client may have survived.
     AllClients,
 }
 
-/// What a volume is entitled to beside others, and held to.
+/// Shares, reservation and limits of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qos {
-    /// Its weight beside the volumes of its datastore while that is congested.
+    /// Weight among the volumes of its datastore while that is congested.
     pub shares: u32,
-    /// Requests of 4 KiB a second to its datastore that are its own; 0: none.
+    /// Reserved requests of 4 KiB a second to its datastore; 0: none.
     pub reservation_iops: u64,
-    /// What clients may ask of it.
+    /// Limits on the requests of clients.
     pub limits: Limits,
 }
 
 impl Qos {
-    /// What most volumes have.
+    /// The default weight.
     pub const NORMAL_SHARES: u32 = 1_000;
 
-    /// What a datastore is told of it.
+    /// The part of the setting that concerns the datastore.
     pub fn entitlement(&self) -> Entitlement {
         Entitlement { shares: self.shares, reservation: self.reservation_iops }
     }
@@ -273,33 +277,33 @@ impl Default for Qos {
     }
 }
 
-/// The name by which flash is told among the datastores, as none in a configuration can be called.
+/// The name of flash among the datastores; a configured datastore cannot have this name.
 pub const FLASH_DATASTORE: &str = "(flash)";
 
-/// What a datastore is.
+/// Settings of a datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatastoreSpec {
     /// Its name, by which volumes refer to it.
     pub name: String,
-    /// Latency past which it is congested.
+    /// Latency past which the datastore is congested.
     pub threshold: Threshold,
-    /// Accesses that a small write costs disks that do not say: 1, or 4 for RAID 5.
+    /// Accesses of a small write, for disks that do not report it: 1, or 4 for RAID 5.
     pub write_cost: u32,
 }
 
 impl DatastoreSpec {
-    /// One that finds its threshold.
+    /// A datastore that finds its threshold automatically.
     pub fn new(name: &str) -> Self {
         DatastoreSpec { name: name.to_owned(), threshold: Threshold::Auto, write_cost: 1 }
     }
 }
 
-/// How much of the memory the blocks of a volume may have.
+/// Bounds of the memory for the blocks of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryShare {
-    /// As long as it has no more than this, none of it goes for other volumes.
+    /// Up to this size, its blocks are not evicted for other volumes.
     pub min_bytes: u64,
-    /// It has no more than this, what is not clean aside.
+    /// The most memory that it gets; blocks that are not clean may exceed it.
     pub max_bytes: Option<u64>,
 }
 

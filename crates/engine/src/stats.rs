@@ -1,4 +1,4 @@
-//! Plain counters of the data path; nothing here is shared or atomic.
+//! Plain counters of the data path: neither shared nor atomic.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,41 +11,41 @@ use crate::histogram::{Histogram, Steps, TOLD_OCTAVES};
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
-    /// Half of the requests took at most this.
+    /// Median.
     pub p50_us: f64,
-    /// 99 % took at most this.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % took at most this.
+    /// 99.9th percentile.
     pub p999_us: f64,
 }
 
-/// How many requests of one kind took how long.
+/// Latency distribution of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// How many took less than 2 to the power of each of [`TOLD_OCTAVES`] nanoseconds.
+    /// Requests faster than 2 to the power of each of [`TOLD_OCTAVES`] nanoseconds.
     pub below: [u64; TOLD_OCTAVES.len()],
-    /// How many there were.
+    /// All requests.
     pub all: u64,
-    /// What they took together, in nanoseconds.
+    /// Sum of their latencies, in nanoseconds.
     pub sum_ns: u64,
 }
 
-/// What was asked of a backing in one way and for one reason.
+/// Requests to a backing of one kind and one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingCount {
-    /// In which way.
+    /// Kind of request.
     pub op: Op,
-    /// For which reason.
+    /// Cause.
     pub cause: Cause,
     /// Requests.
     pub requests: u64,
-    /// Their bytes; of a zero-range, those that read as zeroes after it.
+    /// Their bytes; for a zero-range, the bytes that read as zeroes after it.
     pub bytes: u64,
-    /// How many took how long, from where they had their place in the backing's queue.
+    /// Latency, from the moment the request has its place in the backing's queue.
     pub latency: LatencyCounts,
 }
 
-/// What a volume has done since it was attached, and what it holds now.
+/// Counters of a volume since it was attached, and its present state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeStats {
     /// Read requests of clients.
@@ -62,7 +62,7 @@ pub struct VolumeStats {
     pub write_bytes: u64,
     /// Reads served whole from memory.
     pub memory_hits: u64,
-    /// Reads served whole from memory and flash, at least a block from flash.
+    /// Reads served whole from memory and flash, with at least one block from flash.
     pub flash_hits: u64,
     /// Reads served in part from memory or flash.
     pub partial_hits: u64,
@@ -70,25 +70,26 @@ pub struct VolumeStats {
     pub misses: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Blocks held, in bytes.
+    /// Cached blocks in memory, in bytes.
     pub memory_bytes: u64,
-    /// What the division of memory gives it, in bytes; `None` while it has what it wins of the common pool.
+    /// Memory that the division among volumes assigns to it, in bytes; `None` while volumes compete for the common
+    /// pool.
     pub memory_target_bytes: Option<u64>,
-    /// Not yet on the backing, in bytes.
+    /// Dirty data in memory, in bytes.
     pub dirty_bytes: u64,
-    /// On the backing and not yet flushed there, in bytes.
+    /// On the backing but not yet flushed there, in bytes.
     pub written_bytes: u64,
     /// Bytes in the flash log that are not durable on the backing.
     pub flash_dirty_bytes: u64,
-    /// What of it is not in memory.
+    /// The part of them that is spilled (not in memory).
     pub resting_bytes: u64,
-    /// Memory that knows where that is, in bytes.
+    /// Memory of the index of spilled blocks, in bytes.
     pub resting_index_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
-    /// Requests sent to the backing.
+    /// Read requests sent to the backing.
     pub backing_reads: u64,
-    /// Requests sent to the backing.
+    /// Write and zero-range requests sent to the backing.
     pub backing_writes: u64,
     /// Flushes sent to the backing.
     pub backing_flushes: u64,
@@ -96,29 +97,29 @@ pub struct VolumeStats {
     pub backing_read_bytes: u64,
     /// Bytes written to the backing.
     pub backing_write_bytes: u64,
-    /// Requests that the backing failed.
+    /// Requests that failed on the backing.
     pub backing_errors: u64,
-    /// Age of the oldest request that the backing has not answered, in milliseconds; 0: it has answered all.
+    /// Age of the oldest request that the backing has not answered, in milliseconds; 0 if there is none.
     pub backing_unanswered_ms: u64,
-    /// What of all this was asked for which reason, as far as anything was.
+    /// Requests to the backing by kind and cause; combinations without requests are left out.
     pub backing: Vec<BackingCount>,
     /// Bytes read ahead of sequential streams.
     pub readahead_bytes: u64,
-    /// Time that writers were made to wait because dirty data is at its bound, in microseconds.
+    /// Time that writers waited because dirty data is at its bound, in microseconds.
     pub throttled_us: u64,
     /// Latency of reads.
     pub read_latency: LatencySummary,
     /// Latency of writes.
     pub write_latency: LatencySummary,
-    /// How many reads took how long.
+    /// Distribution of read latency.
     pub read_counts: LatencyCounts,
-    /// How many writes took how long.
+    /// Distribution of write latency.
     pub write_counts: LatencyCounts,
-    /// What it has to do with the flash cache.
+    /// Use of the flash cache.
     pub flash: FlashStats,
-    /// Who it waited for.
+    /// Waits caused by quality of service.
     pub qos: QosStats,
-    /// Present problems; empty when all is well.
+    /// Present problems; empty if there are none.
     pub problems: Vec<VolumeProblem>,
 }
 
@@ -131,7 +132,7 @@ pub enum VolumeProblem {
     DestageFailing {
         /// The last error of the backing.
         error: String,
-        /// Dirty data that is kept and tried again.
+        /// Dirty data that is kept and retried.
         dirty_bytes: u64,
     },
 }
@@ -149,91 +150,91 @@ impl fmt::Display for VolumeProblem {
     }
 }
 
-/// Requests of a volume that waited because of its limit, or for others.
+/// Requests of a volume that waited because of its limit or because of other volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosStats {
     /// Requests of clients that waited because of its limit.
     pub limit_waits: u64,
-    /// How long they waited together, in microseconds.
+    /// Sum of these waits, in microseconds.
     pub limit_waited_us: u64,
-    /// Requests to its datastore or to flash that waited for those of others.
+    /// Requests to its datastore or to flash that waited for requests of other volumes.
     pub share_waits: u64,
-    /// How long they waited together, in microseconds.
+    /// Sum of these waits, in microseconds.
     pub share_waited_us: u64,
 }
 
-/// What a volume has to do with the flash cache.
+/// Use of the flash cache by a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {
-    /// Its pages from before it was attached were compared with the backing; until then nothing is served from them.
+    /// Its pages from before the attach have been compared with the backing; no page is served before that.
     pub checked: bool,
     /// Bytes read from flash.
     pub read_bytes: u64,
-    /// Blocks that flash could not give, or gave wrong.
+    /// Blocks that flash failed to read or returned with wrong content.
     pub bad_blocks: u64,
-    /// Pages that it has there.
+    /// Pages on flash.
     pub pages: u64,
-    /// Bytes that can be read from them.
+    /// Valid bytes on these pages.
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
-    /// Those of them that are there whole, as last seen.
+    /// Pinned pages that are whole on flash, at the last look.
     pub pinned_whole: u64,
-    /// Why the last one that is not could not be brought.
+    /// Why the last pinned page that is not whole could not be filled.
     pub pin_waits: Option<&'static str>,
     /// Pages promoted.
     pub promotions: u64,
-    /// Bytes of content put on flash.
+    /// Bytes written to flash by promotions.
     pub promoted_bytes: u64,
-    /// Bytes of dirty content written to the log, each copy of which is as much.
+    /// Bytes of dirty content written to the log; each copy of the log takes as much.
     pub logged_bytes: u64,
-    /// Why reads were no hits: reason and how often.
+    /// Cache miss reasons with their counts.
     pub not_hit: Vec<(&'static str, u64)>,
-    /// Why pages that clients used were not promoted: reason and how often.
+    /// Reasons for not promoting a page that a client used, with their counts.
     pub not_promoted: Vec<(&'static str, u64)>,
 }
 
-/// What limits promotion on a core.
+/// Limits of promotion on a core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromotionStats {
-    /// Bytes that may still be written for promotion; `None` without a limit.
+    /// Bytes left of the promotion budget; `None` without a limit.
     pub left_bytes: Option<u64>,
-    /// Of so many promotions that were earned one is carried out, for what they have lately brought.
+    /// One of this many earned promotions is carried out; depends on the gain of recent promotions.
     pub one_of: u64,
-    /// Bytes of memory that the history of uses takes.
+    /// Memory of the history of page uses, in bytes.
     pub history_bytes: u64,
 }
 
-/// What a core holds.
+/// Memory and promotion state of a core.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CoreStats {
-    /// Buffers that the pool may hand out, in bytes.
+    /// Size of the buffer pool, in bytes.
     pub pool_bytes: u64,
-    /// Buffers handed out, in bytes: cached blocks and those on their way.
+    /// Buffers in use, in bytes: cached blocks and blocks in flight.
     pub pool_used_bytes: u64,
-    /// Bytes of index and policy.
+    /// Memory of index and replacement policy, in bytes.
     pub index_bytes: u64,
-    /// What limits promotion.
+    /// Limits of promotion.
     pub promotion: PromotionStats,
 }
 
 /// Where a read was served from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadKind {
-    /// All of it from memory.
+    /// Whole from memory.
     Memory,
-    /// All of it from memory and flash, at least a block from flash.
+    /// Whole from memory and flash, with at least one block from flash.
     Flash,
-    /// Some of it from memory or flash.
+    /// Partly from memory or flash.
     Part,
-    /// Nothing of it.
+    /// Not at all from memory or flash.
     Miss,
 }
 
 /// One counter.
 pub type Counter = Cell<u64>;
 
-/// What a shard counts.
+/// Counters of a shard.
 #[derive(Default)]
 pub struct Counters {
     reads: Counter,
@@ -250,17 +251,17 @@ pub struct Counters {
     misses: Counter,
     /// Requests of clients that failed.
     pub errors: Counter,
-    /// Requests to the backing, how long they took, and their bytes, by what and why.
+    /// Requests to the backing with their latency, and their bytes, by kind and cause.
     backing: [[(Steps, Counter); Cause::ALL.len()]; Op::ALL.len()],
-    /// Requests that the backing failed.
+    /// Requests that failed on the backing.
     pub backing_errors: Counter,
     /// Bytes read ahead.
     pub readahead_bytes: Counter,
     /// Microseconds that writers waited for room.
     pub throttled_us: Counter,
-    /// Requests that waited for those of others.
+    /// Requests that waited for requests of other volumes.
     pub share_waits: Counter,
-    /// How long they waited together, in microseconds.
+    /// Sum of these waits, in microseconds.
     pub share_waited_us: Counter,
     /// Bytes of dirty content written to the flash log.
     pub logged_bytes: Counter,
@@ -272,17 +273,18 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds to one counter.
+    /// Adds `count` to one counter.
     pub fn add(&self, counter: &Counter, count: u64) {
         counter.set(counter.get() + count);
     }
 
-    /// Requests of clients that moved data.
+    /// Read and write requests of clients.
     pub fn requests(&self) -> u64 {
         self.reads.get() + self.writes.get()
     }
 
-    /// A read was served from memory without waiting: its latency is below what the clock is worth asking for.
+    /// Counts a read served from memory without waiting. Such a read is too short for a clock reading: it counts as 1
+    /// µs.
     pub fn read_hit(&self, bytes: u64) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
@@ -290,7 +292,7 @@ impl Counters {
         self.read_latency.add(Nanos::from_micros(1));
     }
 
-    /// A read that had to wait for something was served.
+    /// Counts a served read that had to wait.
     pub fn read_served(&self, bytes: u64, kind: ReadKind) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
@@ -303,14 +305,14 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// A write was acknowledged.
+    /// Counts an acknowledged write.
     pub fn write_done(&self, bytes: u64, latency: Nanos) {
         self.add(&self.writes, 1);
         self.add(&self.write_bytes, bytes);
         self.write_latency.add(latency.max(Nanos::from_micros(1)));
     }
 
-    /// A request to the backing ended.
+    /// Counts a completed request to the backing.
     pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool, took: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
         requests.add(took);
@@ -318,7 +320,7 @@ impl Counters {
         self.add(&self.backing_errors, u64::from(!ok));
     }
 
-    /// Requests to the backing of one kind, and their bytes.
+    /// Requests of one kind to the backing, and their bytes.
     fn asked(&self, op: Op) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
         causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
@@ -337,7 +339,7 @@ impl Counters {
         counts
     }
 
-    /// The counters, as they are shown.
+    /// The counters as part of the volume's statistics.
     pub fn snapshot(&self) -> VolumeStats {
         VolumeStats {
             reads: self.reads.get(),

@@ -1,17 +1,17 @@
-//! Waiting inside one core: a signal that wakes everybody who waits for something to change, and a grant that is for one alone.
+//! Waiting inside one core: a signal that wakes all waiting tasks after a change, and a grant for a single task.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Wakes all who wait. A waiter looks at the condition itself, before and after.
+/// Wakes all waiting tasks. Each task checks its condition itself, before it waits and after it wakes.
 #[derive(Default)]
 pub struct Signal {
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl Signal {
-    /// Wakes everybody who waits now.
+    /// Wakes all tasks that wait now.
     pub fn notify(&self) {
         if self.wakers.borrow().is_empty() {
             return;
@@ -21,7 +21,7 @@ impl Signal {
         }
     }
 
-    /// Returns as soon as `ready` gives a value; it is asked now and after each [`Signal::notify`].
+    /// Returns as soon as `ready` returns a value; `ready` is called now and after each [`Signal::notify`].
     pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| match ready() {
             Some(value) => Poll::Ready(value),
@@ -37,7 +37,7 @@ impl Signal {
     }
 }
 
-/// Something that one waits for in a line, and another one gives.
+/// A permission that one task queues for and another task gives.
 #[derive(Default)]
 pub struct Grant {
     given: Cell<bool>,
@@ -45,7 +45,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Gives it.
+    /// Gives the permission.
     pub fn give(&self) {
         self.given.set(true);
         if let Some(waker) = self.waker.take() {
@@ -53,12 +53,12 @@ impl Grant {
         }
     }
 
-    /// True once it was given.
+    /// True once the permission is given.
     pub fn is_given(&self) -> bool {
         self.given.get()
     }
 
-    /// Waits until it is given.
+    /// Waits until the permission is given.
     pub async fn given(&self) {
         poll_fn(|context| {
             if self.given.get() {

@@ -1,11 +1,13 @@
-//! What volumes share that lie on the same spindles, or on the same flash: whose request goes next when they are congested.
+//! A datastore: volumes that share the same disks, or the same flash devices, and the order of their requests under
+//! congestion.
 //!
-//! Every request takes a [`Turn`] and holds it until it is done. While the datastore is not congested, or a volume has it for
-//! itself, a turn is given at once. Past that the window says how much may be under way, and the scheduler whose turn it is.
-//! Background work has a scheduler and a small part of the window of its own: it cannot take the places of clients' requests.
+//! Every request takes a [`Turn`] (an I/O slot) and holds it until it ends. A slot is granted at once while the
+//! datastore is not congested, or while only one volume uses it. Otherwise the window bounds the outstanding work, and
+//! the scheduler chooses the next request. Background work has a scheduler and a small part of the window of its own,
+//! so that it cannot take the slots of client requests.
 //!
-//! While several volumes have requests under way, a timer tells how late the event loop is: latencies are measured without
-//! stalls of the processor.
+//! While several volumes have requests outstanding, a timer measures the lateness of the event loop, so that latencies
+//! exclude stalls of the processor.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,107 +19,111 @@ use seam::{Nanos, Seam};
 use crate::spec::DatastoreSpec;
 use crate::wait::Grant;
 
-/// Who asked for nothing for this long leaves the others alone.
+/// A volume without requests for this long is inactive: its shares no longer count.
 const AWAY_AFTER: Nanos = Nanos::from_secs(2);
 /// Time over which use is compared with entitlement.
 const PERIOD: Nanos = Nanos::from_secs(1);
-/// Periods of congestion that are remembered.
+/// Number of recent congestion episodes that are kept.
 const EPISODES_MAX: usize = 32;
-/// Volumes that are named with each.
+/// Number of volumes named in each episode.
 const CONTENDERS_MAX: usize = 16;
-/// Who has less than this under way, and asks for no more, need not wait until others have less: one large request, which may be all that a
-/// small window holds, would make everybody wait for its end.
-const LITTLE: Cost = Cost(2 * Cost::ONE.0);
-/// A volume none of whose requests has ended for this long, and for this many thresholds, has a backing that hangs: the others go on without it.
+/// Small requests bypass a full window: a volume with less than this outstanding need not wait for a request that costs
+/// no more than this. Otherwise one large request, which may fill a small window alone, would make all volumes wait for
+/// its end.
+const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
+/// A volume without a completion for this long, and for this many thresholds, has a hung backing: the other volumes
+/// proceed without it.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
 const STALLED_THRESHOLDS: u64 = 10;
-/// Small accesses that flash devices work on at once with profit.
+/// Smallest window of flash devices: small accesses that they serve in parallel with profit.
 const FLASH_SIZE_MIN: Cost = Cost(16 * Cost::ONE.0);
-/// Part of what the datastore has shown it can do that may be reserved, in percent: the rest is for those without.
+/// Part of the measured rate of the datastore that may be reserved, in percent; the rest is for volumes without a
+/// reservation.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
 /// Why a reservation is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {shown_iops} of 4 KiB, of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
+    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {shown_iops} of 4 KiB, \
+     of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
 )]
 pub struct ReservationError {
-    /// Where.
+    /// Name of the datastore.
     pub datastore: String,
-    /// What was asked for.
+    /// Requested reservation.
     pub wanted_iops: u64,
-    /// What the others have reserved.
+    /// Reservations of the other volumes.
     pub others_iops: u64,
-    /// What may be reserved in all.
+    /// Most requests a second that may be reserved in all.
     pub reservable_iops: u64,
-    /// What the datastore did when it was busy.
+    /// Requests a second that the datastore completed while it was busy.
     pub shown_iops: u64,
 }
 
-/// A time in which a datastore was congested.
+/// A time span of congestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Episode {
-    /// When it began.
+    /// Its start.
     pub began: Nanos,
-    /// When it ended; `None`: it lasts.
+    /// Its end; `None` while it lasts.
     pub ended: Option<Nanos>,
-    /// Whose use was furthest above its entitlement when it began.
+    /// The volume whose use was furthest above its entitlement at the start.
     pub caused_by: String,
-    /// Who asked for something then.
+    /// The volumes that were active at the start.
     pub contenders: Vec<String>,
 }
 
-/// What one volume has of a datastore.
+/// Use of a datastore by one volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemberStats {
     /// The volume.
     pub volume: String,
     /// Its weight.
     pub shares: u32,
-    /// Requests a second that are its own.
+    /// Reserved requests a second.
     pub reservation_iops: u64,
-    /// The part of the datastore that it is entitled to beside those who ask for something now.
+    /// The part of the datastore that the volume is entitled to beside the active volumes.
     pub entitled_ratio: f64,
-    /// The part that it had in the last second.
+    /// The part that the volume used in the last second.
     pub used_ratio: f64,
-    /// What it had in all, in small accesses.
+    /// Its work in all, in small accesses.
     pub accesses: f64,
-    /// Requests that waited for their turn.
+    /// Requests that waited for an I/O slot.
     pub waits: u64,
-    /// How long they waited together.
+    /// Sum of their waits.
     pub waited: Nanos,
     /// Requests that wait now.
     pub waiting: usize,
 }
 
-/// What a datastore does.
+/// State of a datastore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatastoreStats {
     /// Its name.
     pub name: String,
-    /// Past its threshold, so that shares count.
+    /// True while latency is past the threshold, so that shares and reservations act.
     pub congested: bool,
-    /// How long that was so, in all.
+    /// Total time of congestion.
     pub congested_time: Nanos,
-    /// How often that began.
+    /// Number of congestion episodes.
     pub episodes: u64,
     /// The threshold in force.
     pub threshold: Nanos,
-    /// It was found, not given.
+    /// True if the threshold is found automatically, not configured.
     pub threshold_is_found: bool,
-    /// Latency of the requests that ended lately, the mean of the volumes' means.
+    /// Recent latency: the mean of the volumes' mean latencies.
     pub latency: Nanos,
-    /// Small accesses a second, lately.
+    /// Recent rate in small accesses a second.
     pub rate: f64,
-    /// What it did when it was busy, in small accesses a second; `None`: it has not been.
+    /// Rate while the datastore was busy, in small accesses a second; `None` before that.
     pub shown: Option<f64>,
-    /// What may be under way while congested, in small accesses.
+    /// Window while congested, in small accesses.
     pub window: Option<f64>,
-    /// What is under way, in small accesses.
+    /// Outstanding work, in small accesses.
     pub under_way: f64,
     /// Its volumes, by name.
     pub members: Vec<MemberStats>,
-    /// The last times that it was congested, the newest last.
+    /// The last congestion episodes, the newest last.
     pub lately: Vec<Episode>,
 }
 
@@ -125,14 +131,14 @@ struct Member {
     volume: String,
     entitlement: Entitlement,
     asked: Nanos,
-    /// It asked for something lately.
+    /// The volume has recent requests.
     active: bool,
     under_way: Cost,
-    /// The background's part of it.
+    /// The part of `under_way` that is background work.
     background: Cost,
-    /// When the last of its requests ended, or the first of those under way began.
+    /// Time of its last completion, or of the start of its outstanding requests if that is later.
     moved: Nanos,
-    /// In this period, and in the one before.
+    /// Work in this period; the next field is that of the period before.
     used: Cost,
     used_before: Cost,
     total: Cost,
@@ -141,22 +147,22 @@ struct Member {
 }
 
 struct Inner {
-    /// Requests that clients wait for.
+    /// Client requests.
     scheduler: Scheduler<Rc<Ticket>>,
     /// Background work.
     background: Scheduler<Rc<Ticket>>,
     window: Window,
-    /// The time that the window goes by.
+    /// The clock of the window: disk time.
     clock: DiskClock,
     members: BTreeMap<u32, Member>,
-    /// What went before its turn and is under way: the window is for the others.
+    /// Outstanding work that bypassed the full window; it does not count against the window.
     early: Cost,
-    /// A task ticks.
+    /// The timer task runs.
     ticking: bool,
-    /// How many of them asked for something lately.
+    /// Number of active members.
     active: usize,
     period: Nanos,
-    /// The greatest rate of a busy time.
+    /// The greatest rate while busy.
     shown: Option<f64>,
     episodes: u64,
     congested_time: Nanos,
@@ -167,21 +173,21 @@ struct Inner {
 pub struct Datastore<S: Seam> {
     seam: S,
     name: String,
-    /// What a small write costs its disks, in accesses, where they do not say.
+    /// Accesses of a small write, for backings that do not report it.
     write_cost: Cell<u32>,
     inner: RefCell<Inner>,
 }
 
-/// A request that waits, and its turn once it is given.
+/// A waiting request and its grant.
 struct Ticket {
     grant: Grant,
-    /// It goes before its turn.
+    /// The request bypassed the full window.
     is_early: Cell<bool>,
-    /// It changes when a client begins to wait for background work.
+    /// Priority; it rises when a client begins to wait for background work.
     priority: Cell<Priority>,
 }
 
-/// A place among those who wait; given up when dropped before its turn was taken.
+/// A place in the queue. A drop before the grant was claimed withdraws the request or returns its slot.
 struct Place<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
@@ -190,21 +196,21 @@ struct Place<S: Seam> {
     is_claimed: Cell<bool>,
 }
 
-/// The right to have one request under way; given back when dropped.
+/// Permission to have one request outstanding (an I/O slot); returned on drop.
 pub struct Turn<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
     cost: Cost,
     priority: Priority,
     is_early: bool,
-    /// By the disks' clock.
+    /// Start, in disk time.
     began: Nanos,
-    /// How long it was waited for.
+    /// Time that the request waited for the slot.
     pub waited: Nanos,
 }
 
 impl<S: Seam> Datastore<S> {
-    /// Without volumes.
+    /// A datastore without volumes.
     pub fn new(seam: S, spec: &DatastoreSpec) -> Rc<Self> {
         let now = seam.now();
         let inner = Inner {
@@ -226,7 +232,7 @@ impl<S: Seam> Datastore<S> {
         Rc::new(Datastore { seam, name: spec.name.clone(), write_cost, inner: RefCell::new(inner) })
     }
 
-    /// The flash devices of a core, which all volumes share.
+    /// The datastore of a core's flash devices, which all volumes share.
     pub fn of_flash(seam: S, spec: &DatastoreSpec) -> Rc<Self> {
         let flash = Datastore::new(seam, spec);
         let window = Window::new(spec.threshold, flash.seam.now()).with_size_min(FLASH_SIZE_MIN);
@@ -234,18 +240,18 @@ impl<S: Seam> Datastore<S> {
         flash
     }
 
-    /// Other settings from now on.
+    /// Replaces the settings.
     pub fn configure(&self, spec: &DatastoreSpec) {
         self.write_cost.set(spec.write_cost);
         self.inner.borrow_mut().window.set_threshold(spec.threshold);
     }
 
-    /// What a small write costs its disks, in accesses.
+    /// Accesses of a small write.
     pub fn write_cost(&self) -> u64 {
         self.write_cost.get().into()
     }
 
-    /// A volume comes, or is entitled to something else.
+    /// Adds a volume or changes its entitlement.
     pub fn set(&self, number: u32, volume: &str, entitlement: Entitlement) {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
@@ -268,7 +274,7 @@ impl<S: Seam> Datastore<S> {
         member.entitlement = entitlement;
     }
 
-    /// Whether a volume may reserve so much beside the others.
+    /// Checks whether a volume may reserve `wanted_iops` beside the reservations of the others.
     pub fn check_reservation(&self, number: u32, wanted_iops: u64) -> Result<(), ReservationError> {
         let inner = self.inner.borrow();
         let others = inner.members.iter().filter(|(other, _)| **other != number);
@@ -282,7 +288,7 @@ impl<S: Seam> Datastore<S> {
         Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, shown_iops })
     }
 
-    /// A volume leaves; whoever of it waits goes on.
+    /// Removes a volume; its waiting requests are admitted.
     pub fn leave(&self, number: u32) {
         let now = self.seam.now();
         let (gone, granted) = {
@@ -298,7 +304,7 @@ impl<S: Seam> Datastore<S> {
         gone.into_iter().map(|(_, ticket)| ticket).chain(granted).for_each(|ticket| ticket.grant.give());
     }
 
-    /// Background work of a volume that waits goes on as a client's requests: a client waits for it by now.
+    /// Moves the waiting background work of a volume among the client requests, because a client waits for it.
     pub fn expedite(&self, number: u32) {
         let now = self.seam.now();
         let granted = {
@@ -316,7 +322,7 @@ impl<S: Seam> Datastore<S> {
         granted.iter().for_each(|ticket| ticket.grant.give());
     }
 
-    /// Waits until it is the volume's turn to send a request of this cost.
+    /// Waits for an I/O slot for a request of this cost.
     pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority) -> Turn<S> {
         let now = self.seam.now();
         let datastore = Rc::clone(self);
@@ -342,7 +348,8 @@ impl<S: Seam> Datastore<S> {
         self.inner.borrow().clock.time(self.seam.now())
     }
 
-    /// A place in the line, or none where there is nothing to wait for: then the request is under way.
+    /// Queues the request and returns its ticket. Returns `None` if there is nothing to wait for; the request then has
+    /// its slot.
     fn line_up(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<Ticket>> {
         let mut inner = self.inner.borrow_mut();
         inner.turn_period(now);
@@ -370,7 +377,8 @@ impl<S: Seam> Datastore<S> {
         Some(ticket)
     }
 
-    /// While several volumes ask for something: measures how late the event loop is, and looks after the requests that wait where nothing ends.
+    /// The timer, which runs while several volumes are active. It measures the lateness of the event loop, and admits
+    /// waiting requests even if nothing completes.
     async fn tick(self: Rc<Self>) {
         loop {
             self.seam.sleep(TICK_EVERY).await;
@@ -399,7 +407,7 @@ impl<S: Seam> Datastore<S> {
         }
     }
 
-    /// A request has ended that began then, by the disks' clock; `None`: it was never sent.
+    /// Records the end of a request that began at `began` in disk time; `None`: it was never sent.
     fn end(&self, number: u32, cost: Cost, priority: Priority, is_early: bool, began: Option<Nanos>) {
         let now = self.seam.now();
         let granted = {
@@ -427,7 +435,7 @@ impl<S: Seam> Datastore<S> {
         granted.iter().for_each(|ticket| ticket.grant.give());
     }
 
-    /// What it does now.
+    /// The present state.
     pub fn stats(&self) -> DatastoreStats {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
@@ -471,31 +479,31 @@ impl<S: Seam> Datastore<S> {
 }
 
 impl Member {
-    /// Its requests under way that clients wait for.
+    /// Its outstanding client requests.
     fn foreground(&self) -> Cost {
         self.under_way - self.background
     }
 }
 
 impl Inner {
-    /// True when a request waits.
+    /// True if a request waits.
     fn any_waits(&self) -> bool {
         !self.scheduler.is_empty() || !self.background.is_empty()
     }
 
-    /// Requests of a volume that wait.
+    /// Number of waiting requests of a volume.
     fn waiting_of(&self, number: u32) -> usize {
         self.scheduler.waiting_of(number) + self.background.waiting_of(number)
     }
 
-    /// Those whose turn it is by now. What they cost is under way from here on.
+    /// Admits the requests that may go now and returns their tickets. Their cost counts as outstanding from here on.
     fn admit(&mut self, now: Nanos) -> Vec<Rc<Ticket>> {
         let mut granted = Vec::new();
         if !self.any_waits() {
             return granted;
         }
-        let patience = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
-        let stalls = |member: &Member| member.under_way > Cost::default() && now.since(member.moved) > patience;
+        let stalled_after = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
+        let stalls = |member: &Member| member.under_way > Cost::default() && now.since(member.moved) > stalled_after;
         let stalled: Vec<u32> = self.members.iter().filter(|(_, member)| stalls(member)).map(|(at, _)| *at).collect();
         let hung: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
         while !self.scheduler.is_empty() {
@@ -506,17 +514,17 @@ impl Inner {
                 self.scheduler.pop_of(now, |number| !stalled.contains(&number))
             } else {
                 self.window.note_full(self.clock.time(now));
-                let most = self.window.size().map_or(LITTLE, |size| LITTLE.max(Cost(size.0 / 2)));
-                let asks_little = |number: u32, cost: Cost| {
-                    let has = members.get(&number).map_or(LITTLE, Member::foreground);
-                    cost <= LITTLE && has < LITTLE && !stalled.contains(&number)
+                let most = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
+                let is_small = |number: u32, cost: Cost| {
+                    let has = members.get(&number).map_or(SMALL_REQUEST, Member::foreground);
+                    cost <= SMALL_REQUEST && has < SMALL_REQUEST && !stalled.contains(&number)
                 };
-                let little = if self.early < most { self.scheduler.pop_little(now, asks_little) } else { None };
-                if let Some((_, cost, ticket)) = &little {
+                let small = if self.early < most { self.scheduler.pop_little(now, is_small) } else { None };
+                if let Some((_, cost, ticket)) = &small {
                     self.early += *cost;
                     ticket.is_early.set(true);
                 }
-                little
+                small
             };
             let Some((number, cost, ticket)) = next else { break };
             self.begin(number, cost, Priority::Foreground, now);
@@ -526,7 +534,7 @@ impl Inner {
         granted
     }
 
-    /// Background work whose turn it is: beside clients' requests while none of them waits, else in its own part of the window.
+    /// Admits background work: beside client requests while none of them waits, else within its own part of the window.
     fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<Ticket>>) {
         let hung: Cost = stalled.iter().map(|number| self.members[number].background).sum();
         while !self.background.is_empty() {
@@ -576,7 +584,7 @@ impl Inner {
         for (number, member) in &mut self.members {
             member.used_before = if skipped { Cost::default() } else { member.used };
             member.used = Cost::default();
-            // Who waits asks for something, for however long.
+            // A volume with waiting requests stays active, however long they wait.
             let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
             let waits = member.under_way > Cost::default() || waiting > 0;
             member.active &= waits || now.since(member.asked) < AWAY_AFTER;
@@ -585,13 +593,13 @@ impl Inner {
         self.period = now;
     }
 
-    /// Shares of all who asked for something lately.
+    /// Shares of all active volumes.
     fn active_shares(&self) -> u64 {
         let active = self.members.values().filter(|member| member.active);
         active.map(|member| u64::from(member.entitlement.shares)).sum()
     }
 
-    /// The part of the datastore that a volume is entitled to beside those who asked for something lately.
+    /// The part of the datastore that a volume is entitled to beside the active volumes.
     fn entitled(&self, member: &Member, active_shares: u64) -> f64 {
         let own = u64::from(member.entitlement.shares);
         let all = if member.active { active_shares } else { active_shares + own };

@@ -1,9 +1,9 @@
-//! The dispatch to a backing: every request says why it comes, and each cause has its part of the queue.
+//! Dispatch to a backing: every request states its cause, and each cause has its part of the queue.
 //!
-//! Client reads may fill the queue. Destage always has at least one place. While clients read, or have just read, and little is
-//! dirty it has hardly more: the next read waits at the disks for all destage that was sent. Its part grows to a fifth where half of
-//! the bound of dirty data is in use, to half while a client waits for it, and to all of the queue at the bound.
-//! Readahead and other background work take a quarter at most.
+//! Client reads may fill the queue. Destage always has at least one place. While clients read, or have just read, and
+//! little data is dirty, destage has hardly more: the next read waits on the disks for all destage already sent.
+//! Destage's part grows to a fifth at half of the dirty data bound, to half while a client waits for destage, and to
+//! the whole queue at the bound. Readahead and promotion take at most a quarter each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,26 +13,27 @@ use seam::Nanos;
 
 use crate::wait::Grant;
 
-/// Another read is expected for this long after a client's.
+/// Time after a client read during which another one is expected.
 const READ_EXPECTED_FOR: Nanos = Nanos::from_millis(100);
-/// Destage's part of the queue while clients read and little is dirty, in percent: about a request for each disk of an array.
+/// Destage's part of the queue while clients read and little data is dirty, in percent: about one request for each disk
+/// of an array.
 const DESTAGE_PERCENT_MIN: u64 = 3;
 
-/// Why a request goes to the backing.
+/// Cause of a request to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// A client reads what is not in memory.
+    /// A client read of data that is not cached.
     ClientRead,
-    /// Dirty data goes to the backing, or is made durable there.
+    /// Write of dirty data, or the flush that makes it durable.
     Destage,
-    /// A stream is read ahead, or a client asked for a prefetch.
+    /// Readahead of a stream, or a client's prefetch.
     Readahead,
-    /// A page on flash is completed, or compared with the backing.
+    /// Completion of a page on flash, or its comparison with the backing.
     Promotion,
 }
 
 impl Cause {
-    /// All of them, by their names in metrics.
+    /// All causes with their names in metrics.
     pub const ALL: [(&'static str, Cause); 4] = [
         ("client-read", Cause::ClientRead),
         ("destage", Cause::Destage),
@@ -41,21 +42,21 @@ impl Cause {
     ];
 }
 
-/// What is asked of a backing.
+/// Kind of a request to a backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
-    /// To read.
+    /// Read.
     Read,
-    /// To write.
+    /// Write.
     Write,
-    /// To zero or discard a range.
+    /// Zero or discard of a range.
     Zero,
-    /// To make durable what it has.
+    /// Flush.
     Flush,
 }
 
 impl Op {
-    /// All of them, by their names in metrics.
+    /// All kinds with their names in metrics.
     pub const ALL: [(&'static str, Op); 4] =
         [("read", Op::Read), ("write", Op::Write), ("zero", Op::Zero), ("flush", Op::Flush)];
 }
@@ -68,8 +69,8 @@ struct Class {
 }
 
 impl Class {
-    /// Gives the free places to those who have waited longest: one place given back may have been one too many, and a limit that
-    /// rose is for all of them.
+    /// Grants all free places to the longest waiting requests. A returned place is not free if the limit has fallen
+    /// since, and a raised limit frees several.
     fn admit(&self) {
         while self.in_flight.get() < self.limit.get() {
             let Some(next) = self.queue.borrow_mut().pop_front() else { return };
@@ -82,22 +83,22 @@ impl Class {
 struct Inner {
     depth: u32,
     classes: [Class; Cause::ALL.len()],
-    /// When a client's read began last, or was seen under way.
+    /// When a client read was last seen in flight.
     read_at: Cell<Option<Nanos>>,
 }
 
-/// Who may send how much to one backing. A clone is another handle to the same.
+/// Admission to the queue of one backing. A clone is another handle to the same queue.
 #[derive(Clone)]
 pub struct Dispatch(Rc<Inner>);
 
-/// A place in the backing's queue; given back when dropped.
+/// A place in the backing's queue; returned on drop.
 pub struct Permit {
     dispatch: Dispatch,
     cause: Cause,
 }
 
 impl Dispatch {
-    /// For a backing that works on `depth` requests at once with profit.
+    /// A dispatch for a backing that serves `depth` requests in parallel with profit.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
         let inner = Inner { depth, classes: Default::default(), read_at: Cell::default() };
@@ -119,7 +120,7 @@ impl Dispatch {
         Permit { dispatch: self.clone(), cause }
     }
 
-    /// A place, if one is free and nobody waits.
+    /// Returns a place if one is free and no request waits.
     pub fn try_enter(&self, cause: Cause) -> Option<Permit> {
         let class = self.class(cause);
         if self.is_full(cause) || !class.queue.borrow().is_empty() {
@@ -129,31 +130,32 @@ impl Dispatch {
         Some(Permit { dispatch: self.clone(), cause })
     }
 
-    /// True when a request of this cause would have to wait.
+    /// True if a request of this cause would have to wait.
     pub fn is_full(&self, cause: Cause) -> bool {
         let class = self.class(cause);
         class.in_flight.get() >= class.limit.get()
     }
 
-    /// How many requests of this cause may be under way.
+    /// Number of requests of this cause that may be in flight.
     pub fn places(&self, cause: Cause) -> usize {
         self.class(cause).limit.get() as usize
     }
 
-    /// True when nothing that clients wait for is under way.
+    /// True if no request that clients wait for is in flight.
     pub fn is_idle(&self) -> bool {
         [Cause::ClientRead, Cause::Destage, Cause::Readahead]
             .iter()
             .all(|cause| self.class(*cause).in_flight.get() == 0)
     }
 
-    /// True when readahead would hurt nobody.
+    /// True if readahead would not delay client reads.
     pub fn may_read_ahead(&self) -> bool {
         let reads = self.class(Cause::ClientRead);
         reads.in_flight.get() < reads.limit.get() && !self.is_full(Cause::Readahead)
     }
 
-    /// Sets destage's part: `pressure` is how much of the bound of dirty data is in use, in percent; `waited_for`: a client waits for destage.
+    /// Sets destage's part. `pressure` is the dirty data in percent of its bound; `waited_for` is true while a client
+    /// waits for destage.
     pub fn set_destage_share(&self, now: Nanos, pressure: u64, waited_for: bool) {
         let depth = u64::from(self.0.depth);
         if self.class(Cause::ClientRead).in_flight.get() > 0 {
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destage_has_a_place_beside_reads_and_more_as_dirty_data_nears_its_bound() {
+    fn destage_gets_more_places_as_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(160);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
         let places = |now, pressure, waited_for| {
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_rises_admits_all_who_wait_up_to_it() {
+    fn raised_limit_admits_all_waiting_requests_up_to_it() {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");

@@ -1,4 +1,4 @@
-//! The slow storage under a volume, whatever it is: the engine cannot tell a file from an array.
+//! The slow storage under a volume. The engine does not distinguish files, devices and arrays.
 
 mod datastore;
 mod dispatch;
@@ -13,11 +13,11 @@ pub use datastore::{Datastore, DatastoreStats, Episode, MemberStats, Reservation
 pub use dispatch::{Cause, Dispatch, Op, Permit};
 pub use qos::Priority;
 
-/// Any kind of storage that a volume can lie on.
+/// Storage of any kind for a volume.
 pub enum AnyDisk<S: Seam> {
-    /// A file, a block device, or a simulated disk: what the seam opens.
+    /// A file, a block device or a simulated disk, opened through the seam.
     Plain(S::Disk),
-    /// A window of a modelled array: its timing in front of a plain disk's content.
+    /// A window of a modelled array: its timing, with the content of a plain disk.
     Modelled(ModelledDisk<S, S::Disk>),
     /// Another server's NBD export.
     Nbd(NbdDisk<S>),
@@ -33,30 +33,30 @@ impl<S: Seam> Clone for AnyDisk<S> {
     }
 }
 
-/// Where a volume's data lies.
+/// The backing of a volume.
 pub struct Backing<S: Seam> {
     /// The storage.
     pub disk: AnyDisk<S>,
 }
 
 impl<S: Seam> Backing<S> {
-    /// A file, a block device, or a simulated disk.
+    /// A backing that is a file, a block device or a simulated disk.
     pub fn plain(disk: S::Disk) -> Self {
         Backing { disk: AnyDisk::Plain(disk) }
     }
 
-    /// A window of a modelled array.
+    /// A backing that is a window of a modelled array.
     pub fn modelled(disk: ModelledDisk<S, S::Disk>) -> Self {
         Backing { disk: AnyDisk::Modelled(disk) }
     }
 
-    /// Another server's NBD export.
+    /// A backing that is another server's NBD export.
     pub fn nbd(disk: NbdDisk<S>) -> Self {
         Backing { disk: AnyDisk::Nbd(disk) }
     }
 }
 
-/// Hands a call on to whichever disk it is.
+/// Forwards a call to the actual disk.
 macro_rules! each {
     ($self:expr, $disk:ident => $call:expr) => {
         match $self {

@@ -1,13 +1,14 @@
-//! The engine's default: a probation FIFO with a correlation window, a short ghost, and a clock.
+//! The default policy: a probation FIFO with a correlation window, a short ghost list, and a clock.
 //!
-//! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed by since
-//! the block came in, so that the touches of one burst are one use. What falls out unused is remembered, by address alone,
-//! in a ghost as long as the cache. A late hit, or a return while remembered that is worth it (`worth.rs`), leads to the main part, a
-//! clock with three bits. Scans and one-hit wonders pass through probation and leave the main part alone. The structure and the figures
-//! are those that measured best over block traces (Clock2Q+, with a ghost that learns how much of it pays).
+//! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed since
+//! the block came in, so that the touches of one burst are one use. A block that falls out unused is remembered, by
+//! address alone, in a ghost list as long as the cache. A late hit moves a block to the main part, a clock with three
+//! bits. A return from the ghost does so too, if it is worth it (`worth.rs`). Scans and one-hit wonders pass through
+//! probation and leave the main part alone. Structure and constants gave the best results over block traces
+//! (Clock2Q+, with a ghost list that learns its useful length).
 //!
-//! Each owner has queues of its own, so that room can be taken from whom it is to be taken from; what lies in them is numbered, so that the
-//! queues of several are one. Windows, ghost and what was learned are all owners'.
+//! Each owner has its own queues, so that room can be taken from chosen owners. Blocks carry their insertion order, so
+//! that the queues of several owners act as one. Windows, ghost list and learned values are common to all owners.
 
 use super::history::History;
 use super::list::{Links, List};
@@ -16,7 +17,8 @@ use super::{Admit, Policy};
 
 const PROBATION_PERCENT: usize = 5;
 const COUNT_MAX: u8 = 7;
-/// A hit in main counts only when this part of a cache's worth of accesses has passed since the last one.
+/// A hit in main counts only when at least the capacity divided by this many accesses has passed since the last counted
+/// hit.
 const MAIN_WINDOW_PART: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,15 +52,15 @@ impl Queues {
 struct Entry {
     key: u64,
     owner: u32,
-    /// Blocks linked before it, so that of two the older one is known.
+    /// Value of `links_made` when the block was linked: tells the older one of two.
     order: u32,
-    /// Probation: insertions seen when it came in. Main: accesses seen at its last counted use.
+    /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
     stamp: u32,
-    /// Main: accesses seen when it came in.
+    /// Main: `accesses` when the block came in.
     since: u32,
     queue: Queue,
     count: u8,
-    /// Main: how it came in, until the clock has come by.
+    /// Main: how the block came in, until the clock hand first reaches it.
     origin: Option<Origin>,
 }
 
@@ -68,20 +70,20 @@ impl Entry {
     }
 }
 
-/// The default policy.
+/// The Clock2Q+ policy.
 pub struct Clock2Q {
     capacity: usize,
     links: Links,
     entries: Vec<Entry>,
     /// By owner.
     queues: Vec<Queues>,
-    /// Blocks in them all.
+    /// Blocks in all queues.
     linked: usize,
-    /// Blocks that were ever linked.
+    /// Count of all links ever made; it wraps.
     links_made: u32,
-    /// What left probation unused, noted by the insertions seen.
+    /// Blocks that left probation unused, noted with the value of `insertions`.
     ghost: History,
-    /// What left the main part, noted by the accesses seen.
+    /// Blocks that left the main part, noted with the value of `accesses`.
     gone: History,
     worth: Worth,
     insertions: u32,
@@ -89,7 +91,7 @@ pub struct Clock2Q {
 }
 
 impl Clock2Q {
-    /// For slots below `capacity`.
+    /// A policy for slots below `capacity`.
     pub fn new(capacity: usize) -> Self {
         Clock2Q {
             capacity,
@@ -106,7 +108,7 @@ impl Clock2Q {
         }
     }
 
-    /// Bytes a slot costs at most, its part of the ghost included.
+    /// Upper bound of the memory of a slot in bytes, its part of the ghost included.
     pub const fn slot_cost_bytes() -> usize {
         // Links, entry, and a place in each of the two histories.
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
@@ -130,13 +132,14 @@ impl Clock2Q {
         self.linked -= 1;
     }
 
-    /// The oldest block in that queue of any of `owners`.
+    /// The oldest block in one queue of any of `owners`.
     fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &List) -> Option<u32> {
         let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
         tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].order))
     }
 
-    /// True when the next to go is in probation: of `owners` together as large a part may be there as of all.
+    /// True if the next victim is in probation: the probation part of `owners` exceeds its target, scaled to their part
+    /// of all blocks.
     fn probation_is_long(&self, owners: &[u32]) -> bool {
         let (mut probation, mut main) = (0, 0);
         for queues in owners.iter().filter_map(|owner| self.queues.get(*owner as usize)) {
@@ -147,7 +150,8 @@ impl Clock2Q {
         main == 0 || probation as u64 > part.max(1)
     }
 
-    /// True when a block that is not here has earned a place in the main part, and how; what was known of it is forgotten.
+    /// Returns how an absent block has earned a place in the main part, if it has. Removes the block from both
+    /// histories.
     fn returns(&mut self, key: u64) -> Option<Origin> {
         if let Some(place) = self.gone.find(key) {
             self.worth.wanted_again(self.accesses.wrapping_sub(place.note));
@@ -246,7 +250,7 @@ impl Policy for Clock2Q {
             self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
             return Some(slot);
         }
-        // Each turn of the clock lowers a count, so this ends after at most `COUNT_MAX` rounds.
+        // Each round of the clock lowers a count, so the loop ends after at most `COUNT_MAX` rounds.
         loop {
             let slot = self.oldest(owners, |queues| &queues.main)?;
             self.unlink(slot);
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_of_ten_times_the_cache_leaves_the_hot_set_alone() {
+    fn scan_of_ten_times_the_cache_leaves_hot_set_alone() {
         let ours = hot_hits_after_a_scan(Box::new(Clock2Q::new(1000)));
         let lru = hot_hits_after_a_scan(Box::new(super::super::Lru::new(1000)));
         assert!(ours >= 570, "{ours} of 600 hot blocks are left");
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_slot_is_never_chosen() {
+    fn pinned_slot_is_never_a_victim() {
         let mut policy = Clock2Q::new(4);
         for slot in 0..4 {
             policy.insert(0, slot, u64::from(slot) << 32, Admit::Normal);

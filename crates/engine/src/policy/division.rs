@@ -1,30 +1,31 @@
-//! Who should have how much of what several volumes share: where the next block brings most hits a second, as their miss-ratio
-//! curves say.
+//! Division of a common cache among volumes: the next block goes to the volume whose miss-ratio curve promises most
+//! hits a second for it.
 //!
-//! Greedy by marginal gain. That is best for curves that bend one way alone, so a curve is replaced by the least such curve above it: a volume that
-//! gains nothing until its loop fits is offered all of the loop or nothing (Talus does the same for one cache: Beckmann and Sanchez, HPCA 2015).
+//! The algorithm is greedy by marginal gain, which is optimal only for concave hit curves. So each curve is replaced by
+//! its upper concave hull. A volume that gains nothing until its loop fits is offered all of the loop or nothing.
+//! (Talus does the same for one cache: Beckmann and Sanchez, HPCA 2015.)
 
-/// What a volume could do with room.
+/// A volume's claim to room: its bounds and its gain by size.
 #[derive(Clone, Debug, Default)]
 pub struct Claim {
     min: u64,
     max: u64,
     rate: f64,
-    /// Blocks and hits a second: the upper hull, from nothing on.
+    /// Upper hull of the points (blocks, hits a second), starting at zero.
     hull: Vec<(u64, f64)>,
 }
 
-/// A straight part of a volume's hull.
+/// A straight segment of a volume's hull.
 struct Part {
     volume: usize,
     blocks: u64,
-    /// Hits a second and block.
+    /// Hits a second for each block.
     worth: f64,
 }
 
 impl Claim {
-    /// Of a volume that always has `min` blocks and never more than `max`, that is asked for `rate` blocks a second, and whose curve runs through
-    /// `points`: blocks, by growing number, and the part that an LRU of so many misses.
+    /// A claim of a volume with bounds `min` and `max` in blocks and a load of `rate` block accesses a second. `points`
+    /// are its miss-ratio curve, by growing size: blocks, and the miss ratio of an LRU of that size.
     pub fn new(min: u64, max: u64, rate: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         let mut hull: Vec<(u64, f64)> = vec![(0, 0.0)];
         for (blocks, miss_ratio) in points {
@@ -43,12 +44,12 @@ impl Claim {
         Claim { min: min.min(max), max, rate, hull }
     }
 
-    /// Blocks a second that it is asked for.
+    /// Block accesses a second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Misses a second with so many blocks.
+    /// Misses a second with `blocks` blocks.
     pub fn misses(&self, blocks: u64) -> f64 {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
@@ -61,8 +62,9 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
     (to.1 - from.1) / (to.0 - from.0) as f64
 }
 
-/// Divides `blocks`: for each claim how many it should have. Nobody gets less than its minimum (as far as there is room for all of them) or more than its
-/// maximum; what brings nobody anything goes to all alike.
+/// Divides `blocks` among the claims; returns the blocks of each. Each volume gets at least its minimum, as far as
+/// there is room for all minimums, and never more than its maximum. Blocks that bring no volume any hits are divided
+/// equally.
 pub fn divide(blocks: u64, claims: &[Claim]) -> Vec<u64> {
     let mut left = blocks;
     let mut give = |shares: &mut [u64], volume: usize, wanted: u64| {
@@ -76,9 +78,9 @@ pub fn divide(blocks: u64, claims: &[Claim]) -> Vec<u64> {
         give(&mut shares, volume, claim.min);
     }
     let mut parts: Vec<Part> = (0..).zip(claims).flat_map(|(volume, claim)| parts(volume, claim)).collect();
-    // A sort that keeps the order of equals keeps a volume's parts in theirs.
+    // The sort is stable: the parts of one volume keep their order.
     parts.sort_by(|one, other| other.worth.total_cmp(&one.worth));
-    // What a minimum covers of the hull is there already.
+    // The part of the hull that a minimum covers is already assigned.
     let mut covered = shares.clone();
     for Part { volume, blocks, .. } in parts {
         let there = covered[volume].min(blocks);
@@ -114,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn room_goes_where_it_brings_most() {
+    fn room_goes_where_it_brings_most_hits() {
         let steep = claim(100.0, &[(10, 0.9), (50, 0.1), (100, 0.1)]);
         let flat = [(1_000, 0.9)];
-        // The steep one cannot use more than 50 blocks.
+        // The steep claim gains nothing beyond 50 blocks.
         assert_eq!(divide(60, &[steep.clone(), claim(100.0, &flat)]), [50, 10]);
         assert_eq!(divide(60, &[claim(100.0, &flat), steep.clone()]), [10, 50]);
-        assert_eq!(divide(60, &[steep, claim(1e6, &flat)]), [0, 60], "a volume that is asked for more gets more");
+        assert_eq!(divide(60, &[steep, claim(1e6, &flat)]), [0, 60], "a volume with more accesses gets more");
     }
 
     #[test]
-    fn a_loop_gets_all_that_it_needs_or_nothing() {
+    fn loop_gets_all_its_blocks_or_none() {
         let points = [(1, 1.0), (99, 1.0), (100, 0.0)];
         let flat = claim(10.0, &[(1_000, 0.5)]);
         assert_eq!(divide(150, &[claim(10.0, &points), flat.clone()]), [100, 50]);
@@ -132,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_and_everything_is_given_away() {
+    fn bounds_hold_and_all_blocks_are_assigned() {
         let steep = bound(0, 20, 100.0, &[(50, 0.1)]);
         let flat = |max| bound(30.min(max), max, 1.0, &[(1_000, 0.9)]);
         assert_eq!(divide(100, &[steep.clone(), flat(u64::MAX)]), [20, 80]);
         assert_eq!(divide(40, &[steep.clone(), flat(u64::MAX)]), [10, 30]);
         assert_eq!(divide(101, &[claim(0.0, &[]), claim(0.0, &[])]), [51, 50], "nothing is known");
-        assert_eq!(divide(100, &[steep, flat(5)]), [20, 5], "no more than both may have");
+        assert_eq!(divide(100, &[steep, flat(5)]), [20, 5], "both maximums hold");
         assert_eq!(divide(100, &[]), []);
     }
 

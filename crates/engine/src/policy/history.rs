@@ -1,24 +1,24 @@
-//! A bounded memory of pages: a mark of each page's address and a note about it.
+//! A bounded table of recently used pages: a fingerprint of each page's address and a note.
 //!
-//! Buckets of one cache line; whoever is new takes the place of the oldest in his bucket. So a use costs one wait for memory, the
-//! size is fixed, and nothing is ever moved. Two pages with the same mark in the same bucket are taken for one: with 32 bits
-//! in eight places that happens to one use in 500 million, and costs a promotion that nobody earned.
+//! A bucket is one cache line; a new page replaces the oldest one in its bucket. So a use costs one cache miss, the
+//! size is fixed, and no entry ever moves. Two pages with the same fingerprint in the same bucket count as one. With 32
+//! bits in eight places that happens to one use in 500 million, and costs one unearned promotion.
 
 const WAYS: usize = 8;
-/// Places in a bucket that are filled when as many pages are remembered as asked for: with six of eight on average few buckets overflow.
+/// Average number of filled places in a bucket at the requested size: at six of eight few buckets overflow.
 const FILLED: u64 = 6;
 
-/// A page's place.
+/// The entry of a page.
 #[derive(Clone, Copy, Default)]
 pub struct Place {
-    /// Never 0: that is a free place.
+    /// Fingerprint; 0 marks a free place.
     mark: u32,
-    /// What its policy noted.
+    /// Note of the policy.
     pub note: u32,
 }
 
 impl Place {
-    /// The page is forgotten.
+    /// Removes the page.
     pub fn forget(&mut self) {
         *self = Place::default();
     }
@@ -28,42 +28,42 @@ impl Place {
 #[repr(align(64))]
 struct Bucket([Place; WAYS]);
 
-/// Pages and notes about them.
+/// The table of pages with their notes.
 pub struct History {
     buckets: Vec<Bucket>,
 }
 
 impl History {
-    /// Remembers about `pages` pages.
+    /// A table for about `pages` pages.
     pub fn new(pages: u64) -> Self {
         let buckets = usize::try_from(pages.div_ceil(FILLED).max(1)).expect("as many pages as memory can hold");
         History { buckets: vec![Bucket::default(); buckets] }
     }
 
-    /// Makes room for more pages, and begins anew then.
+    /// Makes room for more pages; a table that grows starts empty.
     pub fn grow(&mut self, pages: u64) {
         if pages.div_ceil(FILLED) > self.buckets.len() as u64 {
             *self = History::new(pages);
         }
     }
 
-    /// Bytes that a page costs at most, the rounding of a tiny history left out.
+    /// Upper bound of the memory of a page in bytes, the rounding of a tiny table left out.
     pub const fn page_cost_bytes() -> usize {
         std::mem::size_of::<Bucket>().div_ceil(FILLED as usize)
     }
 
-    /// Bytes that it takes.
+    /// Memory in bytes.
     pub fn bytes(&self) -> u64 {
         (self.buckets.len() * std::mem::size_of::<Bucket>()) as u64
     }
 
-    /// The place of a page that is remembered.
+    /// The entry of a page, if it is present.
     pub fn find(&mut self, key: u64) -> Option<&mut Place> {
         let (bucket, mark) = self.place(key);
         self.buckets[bucket].0.iter_mut().find(|place| place.mark == mark)
     }
 
-    /// Remembers a page; `age` of a note says who leaves when its bucket is full.
+    /// Adds or updates a page. If its bucket is full, the entry with the greatest `age` of its note is replaced.
     pub fn note(&mut self, key: u64, note: u32, age: impl Fn(u32) -> u32) {
         let (bucket, mark) = self.place(key);
         let bucket = &mut self.buckets[bucket].0;
@@ -74,7 +74,7 @@ impl History {
         bucket[chosen] = Place { mark, note };
     }
 
-    /// The high half chooses the bucket, the low half is the mark.
+    /// Bucket and fingerprint: the high half chooses the bucket, the low half is the fingerprint.
     fn place(&self, key: u64) -> (usize, u32) {
         let bucket = ((key >> 32) * self.buckets.len() as u64) >> 32;
         (bucket as usize, (key as u32).max(1))
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_remembers_about_as_many_as_it_was_asked_to_and_drops_the_oldest() {
+    fn history_holds_about_requested_pages_and_drops_oldest() {
         let mut history = History::new(6_000);
         let key = |page: u64| crate::memory::hash(3, crate::memory::PageNo(page));
         for page in 0..60_000u64 {

@@ -1,7 +1,7 @@
-//! Doubly linked lists of slot numbers, all in one array of links: a slot is on at most one list.
+//! Doubly linked lists of slot numbers in one array of links: a slot is on at most one list.
 
 const NIL: u32 = u32::MAX;
-/// In `prev` of a slot that is on no list.
+/// Value of `prev` for a slot on no list.
 const OFF: u32 = u32::MAX - 1;
 
 /// The links of all slots.
@@ -19,7 +19,7 @@ pub struct List {
 }
 
 impl Links {
-    /// Links for slots below `capacity`; touched as they are used.
+    /// Links for slots below `capacity`; memory is touched only as slots are used.
     pub fn new(capacity: usize) -> Self {
         Links { next: Vec::with_capacity(capacity), prev: Vec::with_capacity(capacity) }
     }
@@ -41,12 +41,12 @@ impl Links {
         }
     }
 
-    /// True when `slot` is on a list.
+    /// True if `slot` is on a list.
     pub fn is_linked(&self, slot: u32) -> bool {
         self.prev[slot as usize] != OFF
     }
 
-    /// Puts `slot`, which is on no list, at the young end of `list`.
+    /// Puts `slot`, which is on no list, at the head (young end) of `list`.
     pub fn push_head(&mut self, list: &mut List, slot: u32) {
         assert!(!self.is_linked(slot), "a slot is on one list at a time");
         self.next[slot as usize] = list.head;
@@ -59,7 +59,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes `slot`, which is on `list`, out of it.
+    /// Takes `slot` out of `list`, which it is on.
     pub fn unlink(&mut self, list: &mut List, slot: u32) {
         assert!(self.is_linked(slot) && list.len > 0, "a slot is taken from a list that it is on");
         let (next, prev) = (self.next[slot as usize], self.prev[slot as usize]);
@@ -82,7 +82,7 @@ impl Links {
         Some(slot)
     }
 
-    /// Who came into its list after `slot`, which is on one.
+    /// The slot that came into the list just after `slot`.
     pub fn younger(&self, slot: u32) -> Option<u32> {
         let younger = self.prev[slot as usize];
         (younger < OFF).then_some(younger)
@@ -90,20 +90,20 @@ impl Links {
 }
 
 impl List {
-    /// Nothing.
+    /// The empty list.
     pub const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
 
-    /// True when nothing is on it.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Slots on it.
+    /// Number of slots.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The old end.
+    /// The oldest slot.
     pub fn tail(&self) -> Option<u32> {
         (self.tail != NIL).then_some(self.tail)
     }

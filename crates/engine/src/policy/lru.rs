@@ -1,4 +1,4 @@
-//! Least recently used: the yardstick that other policies are compared with. It knows one owner.
+//! Least recently used: the baseline for other policies. It supports one owner.
 
 use super::list::{Links, List};
 use super::{Admit, Policy};
@@ -10,7 +10,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// For slots below `capacity`.
+    /// A policy for slots below `capacity`.
     pub fn new(capacity: usize) -> Self {
         Lru { links: Links::new(capacity), list: List::EMPTY }
     }

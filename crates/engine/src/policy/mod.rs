@@ -1,4 +1,5 @@
-//! Which block leaves when room is needed, and which page has earned a place on flash. One file a policy; the cache knows the traits alone.
+//! Replacement policies (which block leaves memory) and admission policies (which page earns a place on flash). Each
+//! policy has its own file; the cache knows only the traits.
 
 mod clock2q;
 pub mod curve;
@@ -15,14 +16,14 @@ pub use lru::Lru;
 /// How a block came into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
-    /// Asked for by itself.
+    /// Requested by itself.
     Normal,
-    /// Part of a sequential stream: leaves first, and its going leaves no trace.
+    /// Part of a sequential stream: evicted first, and not remembered in the ghost list.
     Stream,
 }
 
-/// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until it
-/// is returned by `victim`; a pinned slot (dirty, on its way) is known and never a victim.
+/// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until
+/// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
     /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
     fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit);
@@ -30,18 +31,18 @@ pub trait Policy {
     /// The block was used.
     fn hit(&mut self, slot: u32);
 
-    /// The block will be used in a moment: brings near what [`Policy::hit`] will touch.
+    /// The block is about to be used: prefetches the memory that [`Policy::hit`] touches.
     fn hint(&self, _slot: u32) {}
 
-    /// The slot, which is not pinned, must not be chosen until it is unpinned.
+    /// Excludes an unpinned slot from eviction until it is unpinned.
     fn pin(&mut self, slot: u32);
 
-    /// The slot, which is pinned, may be chosen again.
+    /// Allows eviction of a pinned slot again.
     fn unpin(&mut self, slot: u32);
 
-    /// The block, which is not pinned, is gone for another reason than room.
+    /// Forgets an unpinned block that left for another reason than room.
     fn remove(&mut self, slot: u32);
 
-    /// Chooses a block of any of `owners` to go and forgets it; `None` when all of theirs are pinned.
+    /// Chooses a block of any of `owners` to evict, and forgets it; `None` if all their blocks are pinned.
     fn victim(&mut self, owners: &[u32]) -> Option<u32>;
 }

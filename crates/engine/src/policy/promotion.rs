@@ -1,68 +1,69 @@
-//! Which pages have earned a place on flash: those that were used again, some time after they were used before.
+//! Admission to flash: a page earns promotion by another use some time after its first one.
 //!
-//! A page is noted when it is first used. While it is in the young half of the *stage*, the last tenth of a flash's worth of notes,
-//! further uses belong to the same burst and count for nothing. A use after that, up to a quarter of a flash's worth behind the
-//! stage (the *ghost*), promotes it. These are Clock2Q+'s probation and ghost in one order, so that nothing has to move from one list
-//! to the other: what tells them apart is an age. A longer ghost hurts; a page that is read once never costs a flash write.
+//! The first use of a page adds a note. The notes form one order by age, in two parts. The *stage* is the last tenth of
+//! a flash's worth of notes; while a page is in its young half, further uses belong to the same burst and do not count.
+//! The *ghost* is the quarter of a flash's worth behind the stage. A use after the burst and before the end of the
+//! ghost promotes the page. These are Clock2Q+'s probation and ghost in one order, told apart by age, so that no entry
+//! has to move between lists. A longer ghost hurts. A page that is read once never costs a flash write.
 //!
-//! Where memory is smaller than the stage, a burst is no longer than half of what memory holds: what returns after that has left memory
-//! in between. What is missed again and again moves the order on, too: else the last few pages of a hot set, for ever in each other's
-//! burst, would never earn anything.
+//! Where memory is smaller than the stage, a burst is at most half of what memory holds: a page that returns later has
+//! left memory in between. Repeated misses within bursts also advance the order. Otherwise the last few pages of a hot
+//! set would stay in each other's burst for ever and never earn promotion.
 //!
-//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`): where writes are dear a page has to return twice or three
-//! times, each time late, and has as many ghosts' time for it; where they are cheap it may stay away for longer. `docs/user/simulate.md` says what each
-//! price misses and writes.
+//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`). Where writes are dear, a page
+//! has to return two or three times, each time late, within two or three ghosts. Where writes are cheap, it may stay
+//! away for several ghosts. `docs/user/simulate.md` shows the misses and writes of each price.
 //!
-//! The literal third touch that FAST Cache describes is here to be compared with.
+//! [`ThirdTouch`], the literal third touch of FAST Cache, is here for comparison.
 
 use super::history::History;
 
-/// Part of the flash that the stage corresponds to.
+/// Length of the stage in percent of the flash.
 const STAGE_PERCENT: u64 = 10;
-/// Part of the stage in which further uses belong to the same burst.
+/// Length of a burst in percent of the stage.
 const BURST_PERCENT: u64 = 50;
-/// Part of the flash that the ghost corresponds to.
+/// Length of the ghost in percent of the flash.
 const GHOST_PERCENT: u64 = 25;
-/// Uses in bursts after which the order moves on by one: so many blocks bring as much into memory as one new page.
+/// Uses in bursts that advance the order by one: this many blocks bring as much into memory as one new page.
 const BURSTS_A_NOTE: u32 = 16;
-/// Low bits of a note, which count returns.
+/// Low bits of a note; they count returns.
 const RETURN_BITS: u32 = 2;
 const NOTE_STEP: u32 = 1 << RETURN_BITS;
-/// Touches that promote, in the policy for comparison.
+/// Touches that promote under [`ThirdTouch`].
 const TOUCHES: u32 = 3;
 
-/// What a use says of a page that is not on flash.
+/// Result of the use of a page that is not on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its first use in living memory.
+    /// First use that is remembered, or a return that does not suffice.
     First,
-    /// It was used a moment ago.
+    /// Use in the same burst as the last one.
     Burst,
-    /// It comes again and again.
+    /// The page has earned promotion.
     Earned,
 }
 
-/// What a page has to do for its place on flash.
+/// What a page has to do to earn its place on flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Price {
-    /// Return within four ghosts.
+    /// Return once within four ghosts.
     Quarter,
-    /// Return within two.
+    /// Return once within two ghosts.
     Half,
-    /// Return within one.
+    /// Return once within one ghost.
     #[default]
     One,
-    /// Return twice.
+    /// Return twice, each time within two ghosts.
     Two,
-    /// Return three times.
+    /// Return three times, each time within three ghosts.
     Three,
 }
 
 impl Price {
-    /// All, the cheapest first.
+    /// All prices, the cheapest first.
     pub const ALL: [Price; 5] = [Price::Quarter, Price::Half, Price::One, Price::Two, Price::Three];
 
-    /// As a number.
+    /// The price as a number.
     pub fn value(self) -> f64 {
         match self {
             Price::Quarter => 0.25,
@@ -94,23 +95,24 @@ impl Price {
 
 /// Decides which pages are promoted, from the uses of pages that are not on flash.
 pub trait Admission {
-    /// The page whose address hashes to `key` (all 64 bits well mixed) is used; forgotten when it has earned promotion.
+    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that has earned
+    /// promotion is forgotten.
     fn used(&mut self, key: u64) -> Verdict;
 
-    /// The page is used in a way that asks for no content: noted like a first use, and never a reason to promote it.
+    /// Records a use that needs no content: noted like a first use, but never a reason to promote.
     fn prepare(&mut self, key: u64);
 
-    /// The flash has room for `slots` pages now.
+    /// Sets the room on flash to `slots` pages.
     fn resize(&mut self, slots: u64);
 
-    /// What a promotion costs from now on.
+    /// Sets the price of a promotion.
     fn set_price(&mut self, _price: Price) {}
 
-    /// Bytes that the history takes.
+    /// Memory of the history in bytes.
     fn bytes(&self) -> u64;
 }
 
-/// The default: a return that comes neither too soon nor too late.
+/// The default policy: promotes a page that returns neither too soon nor too late.
 pub struct LateReturn {
     history: History,
     memory_pages: u64,
@@ -118,7 +120,7 @@ pub struct LateReturn {
     price: Price,
     /// Notes taken so far, in steps of [`NOTE_STEP`].
     notes: u32,
-    /// Uses in bursts since the order last moved on for them.
+    /// Uses in bursts since they last advanced the order.
     bursts: u32,
     /// Notes within which a return is part of the same burst.
     burst: u32,
@@ -127,7 +129,7 @@ pub struct LateReturn {
 }
 
 impl LateReturn {
-    /// For a flash with room for `slots` pages behind a memory with room for `memory_pages`.
+    /// A policy for a flash with room for `slots` pages behind a memory with room for `memory_pages`.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
         let (notes, bursts, burst, horizon) = Default::default();
         let (history, price) = (History::new(0), Price::default());
@@ -136,19 +138,19 @@ impl LateReturn {
         policy
     }
 
-    /// Notes since that one.
+    /// Notes taken since `note`.
     fn age(&self, note: u32) -> u32 {
         (self.notes.wrapping_sub(note & !(NOTE_STEP - 1))) >> RETURN_BITS
     }
 
-    /// Notes a page that has returned so often.
+    /// Notes a page with its number of returns.
     fn note(&mut self, key: u64, returns: u32) {
         self.notes = self.notes.wrapping_add(NOTE_STEP);
         let notes = self.notes;
         self.history.note(key, notes | returns, |note| notes.wrapping_sub(note & !(NOTE_STEP - 1)));
     }
 
-    /// Notes in the stage, for a flash with room for `slots` pages.
+    /// Length of the stage in notes, for a flash with room for `slots` pages.
     pub fn stage(slots: u64) -> u64 {
         (slots * STAGE_PERCENT / 100).max(2)
     }
@@ -210,14 +212,14 @@ impl Admission for LateReturn {
     }
 }
 
-/// Promotes at the third touch, however close together they are.
+/// Promotes at the third touch, however close together the touches are.
 pub struct ThirdTouch {
     history: History,
     touches: u32,
 }
 
 impl ThirdTouch {
-    /// For a flash with room for `slots` pages; remembers as many.
+    /// A policy for a flash with room for `slots` pages; it remembers as many.
     pub fn new(slots: u64) -> Self {
         ThirdTouch { history: History::new(slots), touches: 0 }
     }
@@ -225,7 +227,7 @@ impl ThirdTouch {
 
 impl Admission for ThirdTouch {
     fn used(&mut self, key: u64) -> Verdict {
-        // The two low bits of a note count touches, the others say when the last one was.
+        // The two low bits of a note count touches; the others tell the time of the last touch.
         self.touches = self.touches.wrapping_add(4);
         let now = self.touches;
         let before = match self.history.find(key) {
@@ -279,25 +281,25 @@ mod tests {
             policy.used(key(1_000 + other));
         }
         assert_eq!(policy.used(key(7)), Verdict::Earned);
-        assert_eq!(policy.used(key(7)), Verdict::First, "what was promoted is forgotten");
+        assert_eq!(policy.used(key(7)), Verdict::First, "a promoted page is forgotten");
     }
 
     #[test]
-    fn a_hot_set_larger_than_memory_and_much_smaller_than_the_flash_is_promoted() {
+    fn hot_set_larger_than_memory_and_smaller_than_flash_is_promoted() {
         let mut policy = LateReturn::new(1_000_000, 100);
         let earned = (0..3).flat_map(|_| 0..200).filter(|page| policy.used(key(*page)) == Verdict::Earned);
         assert!(earned.count() >= 150);
     }
 
     #[test]
-    fn the_last_pages_of_a_hot_set_are_not_in_each_others_burst_for_ever() {
+    fn last_pages_of_a_hot_set_leave_their_burst() {
         let mut policy = LateReturn::new(1_000, 1_000);
         let mut uses = (0..3_000).map(|use_| policy.used(key(use_ % 4)));
         assert!(uses.any(|verdict| verdict == Verdict::Earned));
     }
 
     #[test]
-    fn where_writes_are_dear_a_page_returns_more_often_for_its_place() {
+    fn higher_price_requires_more_returns() {
         for (price, returns) in [(Price::Half, 1), (Price::One, 1), (Price::Two, 2), (Price::Three, 3)] {
             let mut policy = LateReturn::new(1_000, 1_000);
             policy.set_price(price);
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_returns_after_the_ghost_is_new() {
+    fn return_after_the_ghost_counts_as_first_use() {
         let mut policy = LateReturn::new(1_000, 1_000);
         policy.used(key(7));
         for other in 0..360 {

@@ -1,32 +1,33 @@
-//! What a return is worth: should a block that comes back from the ghost displace one of the main part?
+//! Value of a return: whether a block that comes back from the ghost list should displace one of the main part.
 //!
-//! How long a ghost pays differs from load to load: a loop that fits is gained by a long one, one that does not fit is only churned by it.
-//! So it is learned. Of the returns of each age it is counted how many were used before the clock first came by, and, of the blocks
-//! that the main part let go, how many would have been used had they stayed for that long once more. Returns of an age are let in
-//! while they do at least as well as what they displace. Those of the youngest quarter always are, and of the others now and then one, so
-//! that a change of the load is noticed.
+//! The useful length of a ghost list depends on the load: a long list wins a loop that fits, and only churns on one
+//! that does not. So the value is learned, by age of the return. Of the returns of each age, the policy counts how many
+//! were used before the clock hand first reached them. Of the blocks evicted from the main part, it counts how many
+//! would have been used within one more round. Returns of an age are admitted while they do at least as well as the
+//! blocks that they displace. Returns of the youngest quarter are always admitted; of the others an occasional probe
+//! is, so that a change of the load is noticed.
 
-/// Ages that are told apart.
+/// Number of age classes.
 const AGES: usize = 8;
-/// Of those the youngest, which are always let in.
+/// The youngest age classes, which are always admitted.
 const ALWAYS: usize = 2;
-/// One of so many returns that are not worth it is let in all the same.
+/// One of this many rejected returns is admitted as a probe.
 const PROBE: u32 = 16;
-/// The part of a cache's worth of events over which is averaged.
+/// Means are taken over the capacity divided by this many events.
 const MEMORY_PART: usize = 8;
-/// All of them, as a sample of a mean.
+/// The value 1, as a sample of a mean.
 const ALL: u32 = 1 << 20;
 
-/// How a block came into the main part: by a return of some age, or from probation.
+/// How a block came into the main part: by a return of some age class, or from probation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Origin(u8);
 
 impl Origin {
-    /// Used again while it was in probation.
+    /// Promoted by a hit in probation.
     pub const PROBATION: Origin = Origin(AGES as u8);
 }
 
-/// A mean over the last `weight` samples or so, with 20 bits of a fraction.
+/// An exponential mean over about the last `weight` samples, with 20 fraction bits.
 #[derive(Clone, Copy)]
 struct Mean(i64);
 
@@ -40,14 +41,15 @@ impl Mean {
     }
 }
 
-/// What was learned.
+/// The learned means.
 pub struct Worth {
     weight: i64,
-    /// Used before the clock first came by, by age of the return; in parts of [`ALL`].
+    /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
+    /// [`ALL`].
     used: [Mean; AGES],
-    /// Let go, and wanted again within a round.
+    /// Part of the evicted blocks that are wanted again within a round.
     missed: Mean,
-    /// Accesses between coming into the main part and the clock's first coming by; none before it came by anybody.
+    /// Accesses between entry into the main part and the first visit of the clock hand; `None` before the first visit.
     round: Option<Mean>,
     refused: u32,
 }
@@ -59,7 +61,7 @@ impl Worth {
         Worth { weight, used: [Mean::of(ALL / 2); AGES], missed: Mean::of(0), round: None, refused: 0 }
     }
 
-    /// How a block may come in that returned after `age` of `horizon` insertions; `None` when it is not worth it.
+    /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is not worth it.
     pub fn admit(&mut self, age: u32, horizon: u32) -> Option<Origin> {
         let bucket = (u64::from(age) * AGES as u64 / u64::from(horizon.max(1))).min(AGES as u64 - 1) as usize;
         if bucket >= ALWAYS && self.used[bucket].0 < self.missed.0 {
@@ -71,7 +73,7 @@ impl Worth {
         Some(Origin(bucket as u8))
     }
 
-    /// The clock comes for the first time by a block that has been in the main part for `accesses`.
+    /// Records the first visit of the clock hand to a block that has been in the main part for `accesses`.
     pub fn first_look(&mut self, origin: Origin, used: bool, accesses: u32) {
         if let Some(mean) = self.used.get_mut(usize::from(origin.0)) {
             mean.add(if used { ALL } else { 0 }, self.weight);
@@ -79,12 +81,12 @@ impl Worth {
         self.round.get_or_insert(Mean::of(accesses)).add(accesses, self.weight);
     }
 
-    /// The main part lets a block go.
+    /// Records an eviction from the main part.
     pub fn let_go(&mut self) {
         self.missed.add(0, self.weight);
     }
 
-    /// A block that was let go `accesses` ago is wanted again.
+    /// Records a use of a block that was evicted `accesses` ago.
     pub fn wanted_again(&mut self, accesses: u32) {
         if self.round.is_some_and(|round| Mean::of(accesses).0 <= round.0) {
             self.missed.0 += Mean::of(ALL).0 / self.weight;
@@ -98,40 +100,44 @@ mod tests {
 
     const HORIZON: u32 = 800;
 
-    /// Of 1,000 returns of the oldest age, how many are let in.
-    fn let_in(worth: &mut Worth) -> usize {
+    /// How many of 1,000 returns of the oldest age are admitted.
+    fn admissions(worth: &mut Worth) -> usize {
         (0..1_000).filter(|_| worth.admit(HORIZON - 1, HORIZON).is_some()).count()
     }
 
     #[test]
-    fn returns_are_let_in_while_they_do_better_than_what_they_displace() {
+    fn returns_are_admitted_while_better_than_displaced_blocks() {
         let mut worth = Worth::new(800);
-        let old = worth.admit(HORIZON - 1, HORIZON).expect("at first everything is let in");
+        let old = worth.admit(HORIZON - 1, HORIZON).expect("every return is admitted at first");
         for _ in 0..1_000 {
             worth.first_look(old, false, 100);
             worth.let_go();
             worth.wanted_again(101);
         }
-        assert_eq!(let_in(&mut worth), 1_000, "what was let go came back too late to matter");
+        assert_eq!(admissions(&mut worth), 1_000, "evicted blocks came back too late to matter");
         for _ in 0..1_000 {
             worth.let_go();
             worth.wanted_again(99);
         }
-        assert_eq!(let_in(&mut worth), 1_000 / PROBE as usize, "now and then one is let in to learn");
-        assert_eq!((0..1_000).filter(|_| worth.admit(100, HORIZON).is_some()).count(), 1_000, "the young always are");
+        assert_eq!(admissions(&mut worth), 1_000 / PROBE as usize, "only probes are admitted");
+        assert_eq!(
+            (0..1_000).filter(|_| worth.admit(100, HORIZON).is_some()).count(),
+            1_000,
+            "young returns are always admitted"
+        );
         for _ in 0..1_000 {
             worth.first_look(old, true, 100);
         }
-        assert!(let_in(&mut worth) >= 990, "the load has changed");
+        assert!(admissions(&mut worth) >= 990, "the load has changed");
     }
 
     #[test]
-    fn how_blocks_from_probation_do_says_nothing_of_returns() {
+    fn fate_of_blocks_from_probation_does_not_affect_returns() {
         let mut worth = Worth::new(800);
         for _ in 0..1_000 {
             worth.first_look(Origin::PROBATION, false, 100);
             worth.let_go();
         }
-        assert_eq!(let_in(&mut worth), 1_000);
+        assert_eq!(admissions(&mut worth), 1_000);
     }
 }

@@ -1,4 +1,4 @@
-//! What an administrator does to a volume while others are served: policy, mode, invalidation, size, removal.
+//! Administrative operations on a volume while other volumes are served: policy, mode, invalidation, size, removal.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::{Shard, ShardRef};
 use crate::memory::{BlockNo, Sectors};
 use crate::{CacheMode, RequestError, WritePolicy};
 
-/// Nothing is sent to the backing as long as this is there.
+/// Guard: no write is sent to the backing while it exists.
 struct Hold<'a, S: Seam>(&'a Shard<S>);
 
 impl<'a, S: Seam> Hold<'a, S> {
@@ -27,19 +27,20 @@ impl<S: Seam> Drop for Hold<'_, S> {
     }
 }
 
-/// Time that a stop gives a backing for the writes that destage had begun.
+/// Time that a stop gives a backing to complete the writes in flight.
 const END_DESTAGE_PATIENCE: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// No write is begun any more; those under way end, and the backing is flushed behind them: the next start can tell then whether the backing is as it was
-    /// left. Without that the regions under way prove nothing. A backing that takes too long is not waited for.
+    /// Starts no more writes, waits for the writes in flight, and flushes the backing behind them. Then the next start
+    /// can tell whether the backing was changed meanwhile; regions with writes in flight would prove nothing. A backing
+    /// that takes too long is not waited for.
     pub async fn end_destage_in_time(self: &ShardRef<S>) {
         self.holding.set(true);
         let is_over = Rc::new(Cell::new(false));
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
-            // One that fails is heard of by the next start, as after a crash.
+            // The next start notices a failed flush, as after a crash.
             shard.sync().await;
             over.set(true);
             shard.progress.notify();
@@ -53,8 +54,8 @@ impl<S: Seam> Shard<S> {
         self.progress.wait_for(|| is_over.get().then_some(())).await;
     }
 
-    /// Changes when writes are acknowledged. Where the new policy promises more than the old one, what is dirty is brought to
-    /// the backing first; on an error the old policy stays.
+    /// Changes the write policy. If the new policy promises more than the old one, dirty data is destaged first. On an
+    /// error the old policy stays.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let old = self.policy.replace(policy);
         let promises_more = old.defers_writes() && policy != old;
@@ -70,15 +71,15 @@ impl<S: Seam> Shard<S> {
         }
         if policy == WritePolicy::None {
             self.invalidate();
-            // What is left of it there is not asked for, and goes when room is needed.
+            // The remaining pages on flash are not read any more, and are evicted when room is needed.
             let _ = self.forget_pages().await;
         }
         self.work.notify();
         Ok(())
     }
 
-    /// Pauses, freezes or resumes the cache. A pause and a freeze bring to the backing what is dirty; on an error the mode is
-    /// what it was.
+    /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is
+    /// unchanged.
     pub async fn set_mode(self: &ShardRef<S>, mode: CacheMode) -> Result<(), RequestError> {
         let old = self.mode.replace(mode);
         if mode != CacheMode::Active
@@ -98,8 +99,9 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Drops everything clean, on flash too, durably: the backing was changed by others. Where something is not clean it is refused, or
-    /// dropped as well if `discard_dirty`. Nobody is being served meanwhile. Returns the bytes dropped from memory.
+    /// Durably drops all clean blocks and pages after the backing was changed from outside. Dirty data makes it fail,
+    /// unless `discard_dirty` says to drop that too. The caller ensures that no request is served meanwhile. Returns
+    /// the bytes dropped from memory.
     pub async fn start_anew(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
         let unclean = self.state.borrow().unclean();
         if unclean > 0 && !discard_dirty {
@@ -119,7 +121,7 @@ impl<S: Seam> Shard<S> {
         Ok(dropped)
     }
 
-    /// Drops all clean blocks and lets no fill under way install what it read; returns the bytes dropped.
+    /// Drops all clean blocks and voids all fills in flight. Returns the dropped bytes.
     pub fn invalidate(&self) -> u64 {
         self.with(|state, memory| {
             state.void(0..u64::MAX, Sectors::ALL);
@@ -136,7 +138,8 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Changes the size; no request is under way meanwhile. `None`: what the backing has now.
+    /// Changes the size; `None`: takes the backing's present size. The caller ensures that no request is served
+    /// meanwhile.
     pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
         let old = self.size_bytes.get();
         let wanted = match size {
@@ -154,7 +157,7 @@ impl<S: Seam> Shard<S> {
                 format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes, {wanted} is not");
             return Err(DiskError::Open(text).into());
         }
-        // Growing, the short last block becomes a whole one: what is cached of it has to be read again.
+        // A short last block becomes a whole one when the volume grows: cached copies of it have to be read again.
         let forget_from = match () {
             () if wanted < old => Some(wanted),
             () if wanted > old => {
@@ -164,19 +167,19 @@ impl<S: Seam> Shard<S> {
         };
         let discards = wanted < old && discard_dirty;
         if let Some(from) = forget_from.filter(|_| !discards) {
-            // Nothing that was promised is cut off unless that was said in so many words.
+            // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
-            // What a record has past the old end or the new one would come back with it, be it much later.
+            // A record of blocks past the old or the new end would otherwise bring their content back later.
             self.bury_from(from / BLOCK_BYTES as u64).await?;
         }
-        // From here on nothing is on its way past an end that moves. What is dirty stays until the backing has its new size: where
-        // it cannot change, nothing is lost.
+        // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
+        // size: if that fails, nothing is lost.
         let held = Hold::new(self);
         self.change_size(wanted, size.is_some(), forget_from).await?;
-        // A full log makes room by destaging.
+        // A full log makes room by destage.
         drop(held);
         if discards && self.bury_from(wanted / BLOCK_BYTES as u64).await.is_err() {
-            // The size has changed, and the log cannot be told for now: the next flush promises it.
+            // The size has changed, but the log cannot take the tombstone now: the next flush appends it.
             self.bury_later(wanted / BLOCK_BYTES as u64);
         }
         Ok(wanted)
@@ -202,7 +205,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Waits until nothing of this shard is on its way to or from the backing.
+    /// Waits until no operation of this shard is in flight to or from the backing.
     async fn quiesce(&self) {
         self.progress
             .wait_for(|| {
@@ -212,8 +215,8 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Forgets every block that reaches past `size`, dirty or not. Whoever waits for the writing of such a block waits no more:
-    /// it was dropped on the operator's word.
+    /// Forgets every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
+    /// the operator ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = size / BLOCK_BYTES as u64;
         let whole = size.div_ceil(BLOCK_BYTES as u64);
@@ -227,7 +230,7 @@ impl<S: Seam> Shard<S> {
             }
             state.supersede_resting(first..u64::MAX);
             state.cut_zeroes(whole..u64::MAX);
-            // Of a last block that is cut short the zeroes stay, and are still to be written.
+            // The zeroes of a partly cut last block stay, and are still to be written.
             let stays = first < whole && state.zeroes.contains(BlockNo(first));
             state.waits.take(if stays { whole } else { first }..u64::MAX)
         });
@@ -235,12 +238,12 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
-    /// Forgets everything, dirty or not: the volume is gone.
+    /// Forgets all blocks, dirty or not: the volume is gone.
     pub fn forget(&self) {
         self.drop_past(0);
-        // The log keeps what it has; what may be said of that is for whoever takes it over.
+        // The log keeps its records; their validity is decided when they are taken over.
         self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(0..u64::MAX)));
-        // A fill that begins only now finds nothing left to read.
+        // A fill that begins after this finds no blocks to read.
         self.size_bytes.set(0);
     }
 }

@@ -1,4 +1,4 @@
-//! Allocation status (R4): the backing's, overlaid with what is newer here.
+//! Allocation status (R4): the backing's, overlaid with newer content of the cache.
 
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Seam};
 
@@ -7,16 +7,16 @@ use crate::RequestError;
 use crate::memory::{BlockNo, Sectors};
 use crate::spec::Sabotage;
 
-/// Longest range that one answer covers.
+/// Longest range of one answer.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
 
 impl<S: Seam> Shard<S> {
-    /// Allocation of a prefix of the range, at least one run. Never says zero or hole where the newest content is something
-    /// else; says data where it cannot tell.
+    /// Allocation status of a prefix of the range, at least one run. Reports zero or hole only if that is the newest
+    /// content; reports data if in doubt.
     pub async fn allocation(self: &ShardRef<S>, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let len = len.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
-        // The ticket notices what changes while the backing is asked; what is newer here now is void from the start.
+        // The ticket detects changes during the query; blocks with newer content here are void from the start.
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
         let first = at / logical * logical;
@@ -47,7 +47,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Runs, neighbours with the same status merged.
+/// Runs of extents; neighbours with the same status are merged.
 #[derive(Default)]
 struct Runs(Vec<AllocationExtent>);
 

@@ -1,4 +1,4 @@
-//! What the shards of one core share: memory, buffers, and the clock tick that dirty data needs.
+//! State shared by the shards of one core: memory, buffers, the flash store, datastores, and the tick for dirty data.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,54 +15,53 @@ use crate::pages::Promoter;
 use crate::wait::Signal;
 use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 
-/// How often volumes with dirty data look at the clock.
+/// Period of the tick while there is dirty data.
 const TICK: Nanos = Nanos::from_millis(50);
-/// Requests between two ticks from which on a core's clients are busy: 2,000 a second.
+/// Requests in one tick from which on the core counts as busy: 2,000 a second.
 const BUSY_REQUESTS: u64 = 100;
-/// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
-/// seventh of a core.
+/// Destage units of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded when less than this part of its segments is free.
+/// The log is crowded if less than one segment in this many is free.
 const LOG_ROOM_PART: usize = 4;
-/// How long to wait for a buffer before looking again.
+/// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
-/// What the shards of one core share.
+/// State shared by the shards of one core.
 pub struct Common<S: Seam> {
     seam: S,
     spec: CoreSpec,
     memory: RefCell<Memory<S>>,
-    /// All shards, in the order they were attached; each holds this, so this holds none of them.
+    /// All shards in the order of attachment. Each shard owns this, so this holds only weak references.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
-    /// Its clean pages.
+    /// The clean pages on flash.
     pages: RefCell<Option<Pages<S>>>,
-    /// What reading their map has brought.
+    /// The result of reading the map of clean pages.
     loaded: RefCell<Option<MapLoaded>>,
     loaded_now: Signal,
     promoter: Promoter<S>,
-    /// A task flushes backings to free marks.
+    /// A task is flushing backings to free regions of the write-intent log.
     freeing_marks: Cell<bool>,
     /// See [`Common::log_pressure_percent`].
     log_pressure: Cell<u64>,
-    /// Room in the log when a volume went without it.
+    /// Free segments of the log when a volume last found it full.
     full_at: Cell<Option<usize>>,
-    /// Requests of all clients at the last tick.
+    /// Client requests counted at the last tick.
     requests: Cell<u64>,
-    /// What destage may still spend before the next tick; `None`: without limit.
+    /// Destage units left until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
-    /// How memory was divided last.
+    /// The last division of memory.
     pub division: Cell<Division>,
-    /// By name.
+    /// Datastores by name.
     datastores: RefCell<BTreeMap<String, Rc<Datastore<S>>>>,
-    /// All volumes share the flash.
+    /// The datastore of the flash devices, which all volumes share.
     flash_turns: Rc<Datastore<S>>,
 }
 
 impl<S: Seam> Common<S> {
-    /// Memory over all of the seam's pool, and no shard yet.
+    /// Memory over all of the seam's pool, without shards.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
@@ -91,25 +90,25 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// The world.
+    /// The seam.
     pub fn seam(&self) -> &S {
         &self.seam
     }
 
-    /// What the core was told to be.
+    /// The core's settings.
     pub fn spec(&self) -> &CoreSpec {
         &self.spec
     }
 
-    /// The cache that all volumes share.
+    /// The memory cache, which all volumes share.
     pub fn memory(&self) -> &RefCell<Memory<S>> {
         &self.memory
     }
 
-    /// Lets the store's log answer flushes and its pages hold what is clean; their map is read in the background.
+    /// Opens the store: its log answers flushes, its pages hold clean data. The map of pages is read in the background.
     pub fn open_store(self: &Rc<Self>, store: Store<S>) {
         let pages = store.pages();
-        // Memory fills the pool: what the store needs comes at the cost of a clean block.
+        // Memory fills the whole pool: a buffer for the store replaces a clean block.
         let common = Rc::downgrade(self);
         store.use_buffers(move || common.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
         *self.pages.borrow_mut() = Some(pages.clone());
@@ -127,7 +126,7 @@ impl<S: Seam> Common<S> {
         self.pages.borrow().clone()
     }
 
-    /// What reading the map of clean pages has brought, once that has ended.
+    /// The result of reading the map of clean pages; `None` until that is done.
     pub fn loaded(&self) -> Option<MapLoaded> {
         self.loaded.borrow().clone()
     }
@@ -137,7 +136,7 @@ impl<S: Seam> Common<S> {
         self.loaded_now.wait_for(|| self.loaded.borrow().is_some().then_some(())).await;
     }
 
-    /// What limits promotion now.
+    /// The present limits of promotion.
     pub fn promotion_stats(&self) -> PromotionStats {
         let budget = self.promoter.budget();
         PromotionStats {
@@ -147,12 +146,12 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// What the volumes share for promotion.
+    /// The promotion state that all volumes share.
     pub fn promoter(&self) -> &Promoter<S> {
         &self.promoter
     }
 
-    /// Marks of writes that are under way are scarce: backings are to be flushed.
+    /// Flushes backings in the background, because marks of the write-intent log are scarce.
     pub fn press_marks(self: &Rc<Self>) {
         if !self.freeing_marks.replace(true) {
             let common = Rc::clone(self);
@@ -163,13 +162,13 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// A handle to a shard that does not keep it.
+    /// A weak handle to a shard.
     pub fn weak_of(&self, number: u32) -> Option<Weak<Shard<S>>> {
         let shards = self.shards.borrow();
         shards.iter().find(|shard| shard.upgrade().is_some_and(|shard| shard.number == number)).cloned()
     }
 
-    /// True when there is a flash log.
+    /// True if there is a flash log.
     pub fn has_log(&self) -> bool {
         self.log.borrow().is_some()
     }
@@ -179,7 +178,7 @@ impl<S: Seam> Common<S> {
         self.log.borrow().clone()
     }
 
-    /// True when the log needs records to be let go soon.
+    /// True if the log needs records to be retired soon.
     pub fn log_is_crowded(&self) -> bool {
         self.log.borrow().as_ref().is_some_and(|store| {
             let (free, all) = store.room();
@@ -187,8 +186,8 @@ impl<S: Seam> Common<S> {
         })
     }
 
-    /// How much of the segments that the log has until it is crowded is in use, in percent, as it was at the last tick: to count them takes
-    /// a look at each.
+    /// Used part of the segments that the log may fill until it is crowded, in percent. Measured at each tick, because
+    /// counting visits each segment.
     pub fn log_pressure_percent(&self) -> u64 {
         self.log_pressure.get()
     }
@@ -202,18 +201,18 @@ impl<S: Seam> Common<S> {
         self.log_pressure.set(pressure);
     }
 
-    /// The log is full, and not of what belongs to who says so.
+    /// Records that a volume found the log full, and not with its own records.
     pub fn note_full_log(&self) {
         self.full_at.set(self.log.borrow().as_ref().map(|store| store.room().0));
     }
 
-    /// True while the log has no more room than when that was said last.
+    /// True while the log has no more room than at the last [`Common::note_full_log`].
     pub fn log_stays_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
         self.full_at.get().is_some_and(|then| room.is_some_and(|room| room <= then))
     }
 
-    /// The log is full: every shard brings to its backing what holds it.
+    /// Reacts to a full log: every shard destages the blocks whose records fill it.
     pub fn press_log(&self) {
         for shard in self.shards() {
             shard.work.notify();
@@ -222,19 +221,20 @@ impl<S: Seam> Common<S> {
                 state.ledger.len() > 0 && state.ledger.has_changed() && !state.logging.turns.is_running()
             };
             if idle {
-                // What has changed since its last flush may be all that keeps old records alive; a failure shows at the next flush.
+                // Changes since the shard's last flush may be all that keeps old records alive. A failure shows at the
+                // next flush.
                 let shard = Rc::clone(&shard);
                 self.seam.spawn(async move { drop(shard.flush_log().await) });
             }
         }
     }
 
-    /// Whose turn it is to read from flash.
+    /// The datastore by which reads from flash get their I/O slots.
     pub fn flash_turns(&self) -> &Rc<Datastore<S>> {
         &self.flash_turns
     }
 
-    /// A datastore, or other settings of one.
+    /// Adds a datastore or changes its settings.
     pub fn set_datastore(&self, spec: &DatastoreSpec) {
         let mut datastores = self.datastores.borrow_mut();
         match datastores.get(&spec.name) {
@@ -243,7 +243,7 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// Forgets a datastore; whoever shares it keeps it.
+    /// Forgets a datastore; its present volumes keep it.
     pub fn remove_datastore(&self, name: &str) {
         self.datastores.borrow_mut().remove(name);
     }
@@ -258,13 +258,13 @@ impl<S: Seam> Common<S> {
         self.datastores.borrow().values().cloned().collect()
     }
 
-    /// One more shard, which all others leave room.
+    /// Adds a shard and reduces the dirty limits of the others accordingly.
     pub fn add(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().push(Rc::downgrade(shard));
         self.shards().iter().for_each(|shard| shard.refresh_throttle());
     }
 
-    /// One shard less.
+    /// Removes a shard.
     pub fn remove(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(shard)));
         self.memory.borrow_mut().forget(shard.number);
@@ -275,13 +275,13 @@ impl<S: Seam> Common<S> {
         self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Blocks of all shards that are not clean.
+    /// Unclean blocks of all shards.
     pub fn unclean(&self) -> u64 {
         let shards = self.shards.borrow();
         shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().unclean()).sum()
     }
 
-    /// A buffer, as soon as there is one. Destage, which is what makes room, never waits here.
+    /// Waits for a buffer. Destage, which makes room, never waits here.
     pub async fn alloc(self: &Rc<Self>) -> S::BlockMut {
         loop {
             let block = self.memory.borrow_mut().alloc();
@@ -292,8 +292,8 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// `count` buffers together, so that nobody holds some and waits for others who do the same. Whoever is not `patient`
-    /// gets `None` instead of waiting.
+    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. A caller that is
+    /// not `patient` gets `None` instead of waiting.
     pub async fn alloc_all(self: &Rc<Self>, count: usize, patient: bool) -> Option<Vec<S::BlockMut>> {
         self.divide_if_due();
         loop {
@@ -320,22 +320,22 @@ impl<S: Seam> Common<S> {
 
     fn renew_allowance(&self) {
         let requests = self.shards().iter().map(|shard| shard.counters.requests()).sum();
-        // A volume that left takes its count along.
+        // A detached volume takes its count along.
         let new: u64 = u64::saturating_sub(requests, self.requests.replace(requests));
         self.allowance.set((new >= BUSY_REQUESTS).then_some(DESTAGE_ALLOWANCE));
     }
 
-    /// True when destage may send another run before the next tick without taking too much of the core from clients.
+    /// True if destage may send another run before the next tick without taking too much of the core from clients.
     pub fn may_destage(&self) -> bool {
         self.allowance.get() != Some(0)
     }
 
-    /// Destage has spent `units`; the last run may overdraw.
+    /// Records `units` spent by destage; the last run may overdraw.
     pub fn note_destage(&self, units: u64) {
         self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(units)));
     }
 
-    /// Ticks until nothing is dirty any more: an idle engine has no timer.
+    /// Ticks until nothing is dirty: an idle engine has no timer.
     pub fn keep_ticking(self: &Rc<Self>) {
         if self.ticking.replace(true) {
             return;

@@ -1,12 +1,13 @@
-//! Memory divided between the volumes of a core, by their miss-ratio curves.
+//! Division of memory between the volumes of a core by their miss-ratio curves.
 //!
-//! Looked at when a miss wants buffers or something is dirty, so an idle engine has no timer. What comes of it are targets: whoever holds more loses
-//! blocks first (`memory/room.rs`), so the division moves with the misses and nothing is dropped for it. As long as the curves promise little of
-//! another division than there is, all stays as it is: at first a common pool, later the last division; and that goes when it does not bring what
-//! was promised.
+//! A division is considered when a miss needs buffers or something is dirty, so an idle engine has no timer. Its result
+//! is a target for each volume. Volumes above their target lose blocks first (`memory/room.rs`), so memory moves with
+//! the misses and no block is dropped for it. As long as the curves promise little gain, all stays as it is: at first a
+//! common pool, later the last division. A division that does not bring the promised gain is given up.
 //!
-//! What counts is what was asked for of late, in the time in which memory comes round: a curve of hours would divide it for a load that is over. The
-//! curves are an LRU's, and the policy does better for some loads: what a volume's part brings now is not estimated but counted.
+//! Only recent uses count, within the time in which memory turns over once: a curve over hours would serve a load that
+//! is over. The curves describe an LRU, but the policy does better for some loads. So the hits of a volume's
+//! present part are counted, not estimated.
 
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
@@ -17,57 +18,57 @@ use crate::policy::division::{Claim, divide};
 use crate::{CacheMode, WritePolicy};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The part of an equal share that nobody goes below who is asked for something: what is read twice in a moment should be there, and a curve
-/// knows little of small sizes.
+/// The least part of an equal share for each volume with requests: two reads in a moment should hit, and a curve is
+/// unreliable at small sizes.
 const FLOOR_PART: u64 = 64;
-/// Uses of all volumes are forgotten after so many for each block of memory, on average.
+/// Uses for each block of memory, averaged over all volumes, after which memory has turned over: older uses fade.
 const MEMORY_USES: f64 = 8.0;
-/// Another division has to save at least this part of the misses, or of the hits where those are fewer. What a curve says of two sizes is off
-/// by less.
+/// Least gain of a new division: this part of the misses, or of the hits if they are fewer. The error of a curve's
+/// difference between two sizes is smaller.
 const GAIN_PART: f64 = 32.0;
-/// So much of the gain that was promised has to be there once memory has come round.
+/// Part of the promised gain that has to be there once memory has turned over.
 const KEPT_PART: f64 = 0.25;
-/// What did not bring it is tried again after two rounds, then after four, and so on, doubled so many times at most.
+/// Most doublings of the pause after broken promises: the pause is two turnovers at first, then four, and so on.
 const BROKEN_MAX: u32 = 6;
-/// A maximum is at least so many blocks, or a long request would push itself out.
+/// Least maximum in blocks; a long request would evict itself otherwise.
 const MAX_LEAST: u64 = 64;
-/// Sizes that are looked at in a curve, up to a few times the memory, each so much larger than the one before.
+/// Sizes probed on a curve, up to a few times the memory, in geometric steps.
 const SIZES: i32 = 64;
 const SIZES_UP_TO: f64 = 4.0;
 const SIZES_FACTOR: f64 = 1.15;
 
-/// When memory was divided, and what came of it.
+/// The last division of memory and its result.
 #[derive(Clone, Copy)]
 pub struct Division {
-    /// When it was looked at last, and how many uses were remembered then.
+    /// Time of the last look, and the uses that were counted then.
     looked: Nanos,
     remembered: f64,
-    /// Uses until then.
+    /// All uses until then.
     uses: f64,
-    /// What it is held against.
+    /// The promised gain that the division has to bring.
     promise: Option<Promise>,
-    /// Divisions in a row that did not keep what they promised, and the uses until which there is none for that.
+    /// Consecutive divisions with a broken promise, and the count of uses before which no new one is made.
     broken: u32,
     not_before: f64,
 }
 
 #[derive(Clone, Copy)]
 struct Promise {
-    /// The uses at which it was given.
+    /// The count of uses when the promise was made.
     since: f64,
-    /// Hits a use from then on, at least.
+    /// Least hit ratio from then on.
     hit_ratio: f64,
 }
 
 impl Division {
-    /// None yet.
+    /// The state before the first division.
     pub fn since(now: Nanos) -> Self {
         Division { looked: now, remembered: 0.0, uses: 0.0, promise: None, broken: 0, not_before: 0.0 }
     }
 }
 
 impl<S: Seam> Common<S> {
-    /// Divides memory if it is time for that.
+    /// Divides memory if it is due.
     pub fn divide_if_due(&self) {
         let (every, now, mut division) = (self.spec().divide_every, self.seam().now(), self.division.get());
         if every == Nanos::ZERO || now.since(division.looked) < every {
@@ -80,10 +81,10 @@ impl<S: Seam> Common<S> {
         let (all, round): (f64, f64) = (remembered(), blocks as f64 * MEMORY_USES);
         let fresh = (all - division.remembered).max(0.0);
         division.uses += fresh;
-        // Of too little nothing can be said, and the volumes share what they win.
+        // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
         if shards.len() > 1 && all >= round / 2.0 {
             let hits: u64 = shards.iter().map(|shard| memory.room(shard.number).hits).sum();
-            division.judge(hits as f64 / all, round);
+            division.check_promise(hits as f64 / all, round);
             if division.promise.is_none() {
                 shards.iter().for_each(|shard| memory.set_room(shard.number, |room| room.target = None));
             }
@@ -108,8 +109,8 @@ impl<S: Seam> Common<S> {
 }
 
 impl Division {
-    /// Memory has come round once: does the division bring what it promised? If not, the common pool is what volumes have.
-    fn judge(&mut self, hit_ratio: f64, round: f64) {
+    /// Checks the promise once memory has turned over. If it is broken, the volumes return to the common pool.
+    fn check_promise(&mut self, hit_ratio: f64, round: f64) {
         let Some(promise) = self.promise.filter(|promise| self.uses - promise.since >= round) else { return };
         if hit_ratio >= promise.hit_ratio {
             self.broken = 0;
@@ -121,7 +122,7 @@ impl Division {
     }
 }
 
-/// A division that is worth it, if there is one, and the hits that it promises besides.
+/// Returns a division that is worth it, with the hits that it promises to gain.
 fn better<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
     let floor = blocks / shards.len() as u64 / FLOOR_PART;
     let rooms: Vec<Room> = shards.iter().map(|shard| memory.room(shard.number)).collect();
@@ -137,7 +138,7 @@ fn better<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u64) -> O
 }
 
 impl<S: Seam> Shard<S> {
-    /// Tells memory what the volume may have of it.
+    /// Passes the volume's bounds to memory.
     pub fn bound_memory(&self) {
         let share = self.memory_share.get();
         self.core.memory().borrow_mut().set_room(self.number, |room| {
@@ -146,14 +147,15 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Blocks of memory that it may have.
+    /// The most blocks of memory that the volume may have.
     pub fn memory_max(&self) -> u64 {
         let share = self.memory_share.get();
         let max = share.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK).max(MAX_LEAST));
         max.max(share.min_bytes.div_ceil(BLOCK))
     }
 
-    /// What it could do with memory. `floor`: it has at least so much while it is asked for something.
+    /// The volume's claim to memory, from its curve and its counted hits. While it has requests it gets at least
+    /// `floor` blocks.
     fn claim(&self, room: Room, floor: u64, blocks: u64) -> Claim {
         let mut curves = self.curves.borrow_mut();
         let uses = curves.memory().recent();

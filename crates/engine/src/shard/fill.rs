@@ -1,4 +1,4 @@
-//! Fills: blocks read from the backing into memory, each under a ticket (R2).
+//! Fills: reads of blocks from the backing into memory, each guarded by a ticket (R2).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::wait::Signal;
 
-/// The right of a fill to install what it read (R2): whatever changes a block while the fill is under way voids it for the
-/// sectors concerned.
+/// Fill guard (R2): permission of a fill to install the content that it read. A change of a block during the fill voids
+/// the ticket for the changed sectors.
 pub struct Ticket {
     blocks: Range<u64>,
-    /// It brings content for whoever waits; a query or a read past a bad sector does not.
+    /// Other requests may wait for its content. False for a query and for a read past a bad sector.
     brings: bool,
     voided: RefCell<Vec<Sectors>>,
     over: Cell<bool>,
@@ -32,17 +32,17 @@ impl Ticket {
         Rc::new(Ticket { blocks, brings, voided, over: Cell::new(false), signal: Signal::default() })
     }
 
-    /// True when the block is among those to be read.
+    /// True if the ticket covers the block.
     pub fn covers(&self, block: BlockNo) -> bool {
         self.blocks.contains(&block.0)
     }
 
-    /// Sectors of a block for which it no longer counts.
+    /// Sectors of a block for which the ticket is void.
     pub fn voided(&self, block: BlockNo) -> Sectors {
         self.voided.borrow()[(block.0 - self.blocks.start) as usize]
     }
 
-    /// Waits until the fill has ended.
+    /// Waits until the fill ends.
     pub async fn ended(&self) {
         self.signal.wait_for(|| self.over.get().then_some(())).await;
     }
@@ -58,21 +58,22 @@ impl Ticket {
 }
 
 impl State {
-    /// The newest content of these sectors is no longer the backing's: no fill may install them (R2).
+    /// Voids these sectors in all tickets: their newest content is no longer the backing's, so no fill may install them
+    /// (R2).
     pub fn void(&self, blocks: Range<u64>, sectors: Sectors) {
         for ticket in &self.tickets {
             ticket.void(&blocks, sectors);
         }
     }
 
-    /// Issues a ticket to bring resting blocks back.
+    /// Issues a ticket for the reload of spilled blocks.
     pub fn issue_recall(&mut self, blocks: Range<u64>) -> Rc<Ticket> {
         let ticket = Ticket::new(blocks, true);
         self.tickets.push(Rc::clone(&ticket));
         ticket
     }
 
-    /// A fill under way whose content of these sectors will count.
+    /// A fill in flight that will bring valid content of these sectors.
     pub fn ticket_for(&self, block: BlockNo, sectors: Sectors) -> Option<&Rc<Ticket>> {
         let counts = |ticket: &&Rc<Ticket>| {
             ticket.brings && ticket.covers(block) && ticket.voided(block).without(sectors) == ticket.voided(block)
@@ -80,8 +81,8 @@ impl State {
         self.tickets.iter().find(counts)
     }
 
-    /// Issues a ticket. What is newer in memory than on the backing is void from the start. `brings`: others may wait for it
-    /// and find content in memory then.
+    /// Issues a ticket. Sectors that are newer in memory than on the backing are void from the start. `brings`: other
+    /// requests may wait for the fill and find its content in memory.
     pub fn issue_ticket<S: Seam>(
         &mut self,
         memory: &Memory<S>,
@@ -104,7 +105,7 @@ impl State {
         ticket
     }
 
-    /// The ticket's fill has ended.
+    /// Removes the ticket of a fill that has ended.
     pub fn return_ticket(&mut self, ticket: &Rc<Ticket>) {
         self.tickets.retain(|other| !Rc::ptr_eq(other, ticket));
         ticket.over.set(true);
@@ -112,28 +113,28 @@ impl State {
     }
 }
 
-/// What a fill brought: content and for which sectors of it a later change has come between.
+/// Result of a fill: the content, and its ticket with the sectors changed meanwhile.
 pub struct Filled<S: Seam> {
     /// First block.
     pub first: u64,
     /// The blocks, in order.
     pub blocks: Vec<S::Block>,
-    /// Blocks of them that came from flash.
+    /// Number of blocks from flash.
     pub from_flash: usize,
-    /// Blocks that flash was to give and could not.
+    /// Number of blocks that flash failed to deliver.
     pub bad: usize,
-    /// How long it waited for others.
+    /// Time that the fill waited for requests of other volumes.
     pub waited: Nanos,
     ticket: Rc<Ticket>,
 }
 
 impl<S: Seam> Filled<S> {
-    /// Blocks from `first` on that were read under `ticket`.
+    /// Blocks from `first` on, read under `ticket`.
     pub fn new(first: u64, blocks: Vec<S::Block>, ticket: Rc<Ticket>) -> Self {
         Filled { first, blocks, ticket, from_flash: 0, bad: 0, waited: Nanos::ZERO }
     }
 
-    /// The content of a block, if all of `sectors` still counted when the fill ended.
+    /// The content of a block, if all of `sectors` were still valid when the fill ended.
     pub fn content(&self, block: BlockNo, sectors: Sectors) -> Option<&S::Block> {
         let voided = self.ticket.voided(block);
         (voided.without(sectors) == voided).then(|| &self.blocks[(block.0 - self.first) as usize])
@@ -141,7 +142,7 @@ impl<S: Seam> Filled<S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads `blocks` from the backing, merges them into partial blocks, and admits the absent ones if `how` says so.
+    /// Reads `blocks` from the backing, merges them into partial blocks, and admits absent ones according to `how`.
     pub async fn fill(&self, blocks: Range<u64>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
         let ticket = self.with(|state, memory| match self.sabotage(Sabotage::FillOverResting) {
             true => state.issue_recall(blocks.clone()),
@@ -159,8 +160,9 @@ impl<S: Seam> Shard<S> {
         how: Option<Admit>,
         cause: Cause,
     ) -> Result<Filled<S>, DiskError> {
-        // What nobody waits for takes no buffers from those who wait. A place in the backing's queue is taken with the buffers in hand: fills
-        // that wait for buffers in all places would keep out the whole blocks whose writing makes room.
+        // Readahead does not wait for buffers, because clients wait for theirs. The place in the backing's queue is
+        // taken with the buffers in hand: otherwise fills that wait for buffers could occupy all places, and keep out
+        // the writes that make room.
         let patient = cause != Cause::Readahead;
         let Some(buffers) = self.core.alloc_all((blocks.end - blocks.start) as usize, patient).await else {
             return Err(DiskError::Io("no memory is free to read ahead".into()));
@@ -187,8 +189,8 @@ impl<S: Seam> Shard<S> {
         Ok(Filled { first: blocks.start, blocks: content, from_flash, bad, waited, ticket: Rc::clone(ticket) })
     }
 
-    /// Reads blocks of the backing from `first` on, a buffer each; what lies past the volume's end is zeroes. With how long that waited
-    /// for others.
+    /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns
+    /// the time that the read waited for other volumes.
     pub async fn read_blocks(
         &self,
         first: u64,
@@ -196,7 +198,7 @@ impl<S: Seam> Shard<S> {
         cause: Cause,
     ) -> Result<(Vec<S::Block>, Nanos), DiskError> {
         if first + buffers.len() as u64 > self.blocks() {
-            // The volume was shrunk, or is gone, since this was asked for.
+            // The volume has been shrunk or removed since the caller looked.
             return Err(DiskError::Io("the block lies past the end of the volume".into()));
         }
         let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
@@ -223,7 +225,7 @@ impl<S: Seam> Shard<S> {
         Ok((whole.collect(), waited))
     }
 
-    /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
+    /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
     pub async fn fill_part(&self, span: &Span) -> Result<Filled<S>, DiskError> {
         let block = span.block.0;
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1, false));
@@ -243,7 +245,7 @@ impl<S: Seam> Shard<S> {
         Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, waited, ticket })
     }
 
-    /// Brings a block that was read under `ticket` into memory, as far as it still counts.
+    /// Installs a block that was read under `ticket` in memory, as far as it is still valid.
     pub fn install(
         &self,
         state: &State,
@@ -274,7 +276,7 @@ impl<S: Seam> Shard<S> {
         if missing == Sectors::NONE {
             return;
         }
-        // R1: whoever holds the partial block keeps what he holds; the merged one is a copy where need be.
+        // R1: holders of the partial block keep their content; the merged block is a copy where necessary.
         let mut merged = match memory.take_unique(id) {
             Some(unique) => unique,
             None => match self.seam().alloc() {
@@ -283,7 +285,7 @@ impl<S: Seam> Shard<S> {
                     copy.copy_from(0, old, 0, BLOCK_BYTES);
                     copy
                 }
-                // Without room for the copy the block stays partial and is filled another time.
+                // Without a buffer for the copy the block stays partial until a later fill.
                 None => return,
             },
         };
@@ -304,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_waits_for_a_fill_and_not_for_a_query_which_a_write_voids_all_the_same() {
+    fn read_joins_fill_but_not_query_and_write_voids_query() {
         let world = World::new(WorldSpec::new(1));
         let (memory, mut state) = (Memory::new(world.seam()), State::new(0));
         let query = state.issue_ticket(&memory, 0, 0..16, false);

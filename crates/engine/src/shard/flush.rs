@@ -1,4 +1,5 @@
-//! Flushes: everything acknowledged before one is on the backing, and the backing is flushed, before it is acknowledged.
+//! Flushes. A flush is acknowledged when all writes acknowledged before it are on the backing, and the backing is
+//! flushed.
 
 use std::rc::Rc;
 
@@ -12,32 +13,32 @@ use crate::destage::zeroes::ZeroState;
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
 
-/// How a flush of the backing ended.
+/// Outcome of a flush of the backing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// All that had completed when it began is durable.
+    /// All writes that had completed when it began are durable.
     Durable,
-    /// The backing reconnected, or another caller's flush failed: what was written is dirty again and must be written anew.
+    /// The backing reconnected, or another caller's flush failed: written data is dirty again and must be written anew.
     Lost,
-    /// It failed; what was written is dirty again.
+    /// The flush failed; written data is dirty again.
     Failed(DiskError),
 }
 
 impl Synced {
-    /// True when all that had completed is durable.
+    /// True if all writes that had completed are durable.
     pub fn is_durable(&self) -> bool {
         *self == Synced::Durable
     }
 }
 
-/// Progress of flushes of one shard.
+/// Progress of a shard's flushes.
 #[derive(Default)]
 pub struct Flushing {
-    /// Those that close epochs; everything up to an epoch is durable.
+    /// The flushes that close epochs; all epochs up to the covered one are durable.
     pub turns: Turns<DiskError>,
-    /// A flush of the backing is under way.
+    /// A flush of the backing is in flight.
     pub syncing: bool,
-    /// Nothing is left that could bring the closed epochs further: what remains has failed.
+    /// No write can advance the closed epochs: the remaining ones have failed.
     pub stuck: bool,
 }
 
@@ -51,14 +52,14 @@ impl<S: Seam> Shard<S> {
         if self.log_matters() { self.flush_log().await } else { self.flush_all().await }
     }
 
-    /// Makes everything that was acknowledged before this call durable on the backing.
+    /// Makes all writes acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
         let flushed = self.take_turns(|state| &state.flushing.turns, target, async || self.lead_flush().await).await;
         flushed.map_err(RequestError::from)
     }
 
-    /// Brings all zero-ranges of this moment durably to the backing, and hardly anything else.
+    /// Makes all present zero-ranges durable on the backing, with few other blocks.
     pub async fn flush_zeroes(self: &ShardRef<S>) -> Result<(), RequestError> {
         let losses = self.state.borrow().losses;
         loop {
@@ -78,7 +79,7 @@ impl<S: Seam> Shard<S> {
             if under_way.is_empty() {
                 break;
             }
-            // What fails of them is dirty again, and is waited for in the next round.
+            // A range whose write fails is dirty again, and is waited for in the next round.
             let over = || {
                 let state = self.state.borrow();
                 let lasts = state.operations.iter().any(|operation| under_way.contains(&operation.id));
@@ -89,7 +90,7 @@ impl<S: Seam> Shard<S> {
         self.sync_or_flush(losses).await
     }
 
-    /// Closes the current epoch and brings all closed ones to the backing.
+    /// Closes the current epoch and brings all closed epochs to the backing.
     async fn lead_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
         let closed = self.with(|state, _| {
             state.flushing.turns.begin();
@@ -124,8 +125,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// After a FUA write whose blocks are on the backing: makes them durable. What a backing lost since (there have been more
-    /// than `losses`) is dirty again and has to be written anew.
+    /// Makes a FUA write durable whose blocks are on the backing. If the backing has lost data since (`losses` has
+    /// changed), that is dirty again and has to be written anew.
     pub async fn sync_or_flush(self: &ShardRef<S>, losses: u64) -> Result<(), RequestError> {
         if self.state.borrow().losses != losses {
             return self.flush_all().await;
@@ -137,14 +138,14 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the backing: all that completed there before this call is durable afterwards, and clean here. Callers that come
-    /// while one is under way share the next.
+    /// Flushes the backing: all writes that completed there before this call are durable afterwards, and clean here.
+    /// Callers that arrive during a flush share the next one.
     pub async fn sync(self: &ShardRef<S>) -> Synced {
         if self.sabotage(Sabotage::FlushEarly) {
             self.with(|state, memory| state.clean_written(memory, u64::MAX));
             return Synced::Durable;
         }
-        // Counted before looking: what a reconnect has just made dirty again is not covered by what follows.
+        // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.
         let losses = self.state.borrow().losses;
         self.notice_reconnect();
         let target = self.state.borrow().sequence();
@@ -177,7 +178,8 @@ impl<S: Seam> Shard<S> {
             let (lost, destaged) = self.with(|state, memory| {
                 state.flushing.syncing = false;
                 let mut destaged = Default::default();
-                // A flush that spans a reconnect proves nothing, however it ended: what was written is dirty again by now.
+                // A flush that spans a reconnect proves nothing, whatever its result: written data is dirty again by
+                // now.
                 let lost = state.losses != losses;
                 match &result {
                     _ if lost => {}

@@ -1,4 +1,4 @@
-//! What a killed process left in memory, taken back before anybody asks for the volume.
+//! Recovery of persisted memory that a killed process left, before the volume is served.
 
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
@@ -9,8 +9,9 @@ use crate::memory::Sectors;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
-    /// Makes dirty again what `left` says; `source` gives the content of the block at a place. Returns how many blocks and ranges that
-    /// were. Where the policy defers nothing, or this process's memory goes with it, it is durable afterwards.
+    /// Recovers the blocks and ranges of `left` as dirty data; `source` gives the content of the block at a place.
+    /// Returns the number of recovered blocks and ranges. If the policy defers nothing, or if this process does not
+    /// persist its memory, they are durable afterwards.
     pub async fn take_back<W: WriteSource<S>>(
         self: &ShardRef<S>,
         left: &Left,
@@ -19,7 +20,7 @@ impl<S: Seam> Shard<S> {
         let block_bytes = BLOCK_BYTES as u64;
         let mut taken = 0;
         for range in &left.zeroes {
-            // The end may have moved since.
+            // The volume's end may have moved since.
             let (at, end) = (range.start * block_bytes, (range.end * block_bytes).min(self.size_bytes.get()));
             if at < end {
                 let flags = ZeroFlags {
@@ -45,10 +46,10 @@ impl<S: Seam> Shard<S> {
         if taken > 0 {
             self.note_dirty(self.seam().now());
         }
-        // What was left out of the log as out of date is, too, until a flush has buried it.
+        // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
         let is_due = taken > 0 || self.state.borrow().ledger.has_changed();
         if is_due && (!self.defers_writes() || !self.seam().keeps()) {
-            // Where there is a log it answers: the backing may take long.
+            // The log answers the flush if there is one: the backing may take long.
             if self.logs() { self.flush_log().await? } else { self.flush_all().await? }
         }
         Ok(taken)

@@ -1,4 +1,4 @@
-//! A volume's part on one core: its blocks in memory, their way to the backing, and the requests that meet there.
+//! A volume's part on one core: its blocks in memory, their destage, and its requests.
 
 pub mod admin;
 pub mod allocation;
@@ -39,84 +39,84 @@ use common::Common;
 use state::State;
 use streams::Streams;
 
-/// A volume's part on one core.
+/// The part of a volume on one core.
 pub struct Shard<S: Seam> {
-    /// What it shares with the others on its core.
+    /// State shared with the other shards of the core.
     pub core: Rc<Common<S>>,
     /// The volume's number on this core.
     pub number: u32,
     /// The volume's identity.
     pub incarnation: u64,
-    /// The storage.
+    /// The backing.
     pub disk: AnyDisk<S>,
-    /// The way to the storage: who may send how much.
+    /// Admission to the backing's queue.
     pub dispatch: Dispatch,
-    /// Those with whom it shares the storage, if there are any.
+    /// The datastore, if the volume shares disks with others.
     pub datastore: RefCell<Option<Rc<Datastore<S>>>>,
-    /// Bytes that clients see.
+    /// Size of the volume as clients see it, in bytes.
     pub size_bytes: Cell<u64>,
-    /// When writes are acknowledged.
+    /// Write policy.
     pub policy: Cell<WritePolicy>,
-    /// Whether the cache takes part.
+    /// Cache mode.
     pub mode: Cell<CacheMode>,
-    /// Age at which dirty data is durable at the latest under `write-back-volatile`.
+    /// Deferral age: under `write-back-volatile`, the age at which dirty data is durable at the latest.
     pub defer: Nanos,
     /// State of blocks and ranges.
     pub state: RefCell<State>,
-    /// What slows writers down.
+    /// Back-pressure on writers.
     pub throttle: Throttle,
-    /// Pauses between attempts on a backing that refuses writes.
+    /// Pauses between attempts on a backing that fails writes.
     pub retry: Retry,
     /// Sequential streams.
     pub streams: RefCell<Streams>,
-    /// Something for the destage pump to look at.
+    /// Signals work for the destage pump.
     pub work: Signal,
-    /// Something that a request may wait for has happened.
+    /// Signals progress that requests may wait for.
     pub progress: Signal,
-    /// Who asks the log for flushes.
+    /// Batches flushes of the log.
     pub company: Company,
-    /// What it has done.
+    /// Counters.
     pub counters: Counters,
-    /// What caches of other sizes would miss.
+    /// Miss-ratio curves.
     pub curves: RefCell<Curves>,
-    /// Its part of the memory.
+    /// Bounds of its part of the memory.
     pub memory_share: Cell<MemoryShare>,
-    /// Its clean pages on flash.
+    /// The flash tier: its clean pages on flash.
     pub level: Level<S>,
-    /// Its slowest requests.
+    /// The slowest requests.
     pub slow: SlowRequests,
-    /// The pump is to end.
+    /// The pump has to end.
     pub stopping: Cell<bool>,
-    /// All that is dirty is to go.
+    /// All dirty data has to be destaged.
     pub draining: Cell<bool>,
-    /// Nothing is sent to the backing for now: its size is being changed.
+    /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
     pub holding: Cell<bool>,
-    /// A flush of the backing that nobody asked for is under way.
+    /// A backing flush without a waiting client is in flight.
     pub flushing_alone: Cell<bool>,
-    /// The log is being flushed without being asked.
+    /// A flush of the log without a waiting client is in flight.
     pub spilling: Cell<bool>,
-    /// No earlier than then the log is flushed again without being asked.
+    /// Earliest time of the next flush of the log without a waiting client.
     pub spill_after: Cell<Nanos>,
-    /// It serves nobody and never will: what the log and earlier notes hold of it is for whoever takes it over.
+    /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.
     pub given_up: Cell<bool>,
-    /// Last time the backing was flushed without being asked.
+    /// Time of the last backing flush without a waiting client.
     pub last_sync: Cell<Nanos>,
-    /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.
+    /// Time of the last client request. Hits alone update it only at a tick, while something is dirty.
     pub last_request: Cell<Nanos>,
 }
 
 impl<S: Seam> Shard<S> {
-    /// The world.
+    /// The seam.
     pub fn seam(&self) -> &S {
         self.core.seam()
     }
 
-    /// True when this deliberate fault is built in.
+    /// True if this deliberate fault is active.
     pub fn sabotage(&self, which: Sabotage) -> bool {
         self.core.spec().sabotage == which
     }
 
-    /// Works on the states of blocks: the shard's and the core's memory together.
+    /// Runs `work` on the block states: the shard's state and the core's memory together.
     pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
@@ -124,7 +124,7 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Blocks of the volume, the last one perhaps short.
+    /// Number of blocks; the last one may be short.
     pub fn blocks(&self) -> u64 {
         self.size_bytes.get().div_ceil(BLOCK_BYTES as u64)
     }
@@ -145,41 +145,42 @@ impl<S: Seam> Shard<S> {
     /// Age at which dirty data is destaged.
     pub fn age_max(&self) -> Nanos {
         match self.policy.get() {
-            // Half of what was promised, so that destage has the other half.
+            // Half of the promised age; the other half is for the destage itself.
             WritePolicy::WriteBackVolatile => Nanos(self.defer.0 / 2),
             _ => self.core.spec().dirty_age_max,
         }
     }
 
-    /// True when a read may leave something in memory.
+    /// True if a read may admit blocks to memory.
     pub fn admits_reads(&self) -> bool {
         let policy = self.policy.get() != WritePolicy::None;
         policy && self.mode.get() == CacheMode::Active
     }
 
-    /// True when a written block may stay in memory.
+    /// True if a written block may stay in memory.
     pub fn keeps_writes(&self) -> bool {
         let policy = !matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround);
         policy && self.mode.get() == CacheMode::Active
     }
 
-    /// True when a write is acknowledged from memory.
+    /// True if a write is acknowledged from memory.
     pub fn defers_writes(&self) -> bool {
         self.policy.get().defers_writes() && self.mode.get() == CacheMode::Active
     }
 
-    /// Dirty, in-flight and written blocks that this shard may have: an equal share of what is free of the bound, so that
-    /// one volume alone gets two thirds and there is always room for another (dynamic thresholds, Choudhury and Hahne).
+    /// Limit of this shard's unclean blocks: two thirds of the free part of the bound. So a single volume gets two
+    /// thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
     pub fn unclean_limit(&self) -> u64 {
         let spec = self.core.spec();
         let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
         let others = self.core.unclean().saturating_sub(self.state.borrow().unclean());
         let free = bound.saturating_sub(others);
-        // What is not clean cannot leave: half of a maximum is enough of it.
+        // Unclean blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max() / 2).max(1)
     }
 
-    /// Its turn among those that share its storage, for one request of `len` bytes at `at`; held until that is done. `None`: it shares with nobody.
+    /// Waits for the datastore's I/O slot for a request of `len` bytes at `at`; the slot is held until the request
+    /// ends. `None`: the volume shares no disks.
     pub async fn turn(&self, write: bool, at: u64, len: u64, priority: Priority) -> Option<Turn<S>> {
         let datastore = self.datastore.borrow().clone()?;
         let usual = if write { datastore.write_cost() } else { 1 };
@@ -187,12 +188,12 @@ impl<S: Seam> Shard<S> {
         Some(self.noting(datastore.turn(self.number, cost, priority).await))
     }
 
-    /// Its turn among those that read from flash.
+    /// Waits for an I/O slot for a read from flash.
     pub async fn flash_turn(&self, bytes: u64, priority: Priority) -> Turn<S> {
         self.noting(self.core.flash_turns().turn(self.number, Cost::of(1, bytes), priority).await)
     }
 
-    /// Whether a client waits for a read of this cause.
+    /// Priority of a read: foreground if a client waits for it.
     pub fn priority_of_read(&self, cause: Cause) -> Priority {
         let is_waited_for = match cause {
             Cause::ClientRead => true,
@@ -205,7 +206,7 @@ impl<S: Seam> Shard<S> {
         if is_waited_for { Priority::Foreground } else { Priority::Background }
     }
 
-    /// A client waits for background work of the volume now.
+    /// Raises the volume's waiting background work to foreground, because a client waits for it.
     pub fn expedite(&self) {
         self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.number));
         self.core.flash_turns().expedite(self.number);
@@ -219,7 +220,7 @@ impl<S: Seam> Shard<S> {
         turn
     }
 
-    /// Looks whether the backing has reconnected since; what was written and not flushed is dirty again then.
+    /// Detects a reconnect of the backing: written data that is not flushed is dirty again then.
     pub fn notice_reconnect(&self) {
         let incarnation = self.disk.incarnation();
         let changed = {
@@ -247,24 +248,24 @@ pub fn blocks_of(at: u64, len: u64) -> Range<u64> {
 /// One block's part of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Which block.
+    /// The block.
     pub block: BlockNo,
     /// First byte of the request that belongs to it.
     pub from: usize,
     /// First byte of the block that belongs to the request.
     pub start: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl Span {
-    /// The block's sectors that it covers.
+    /// The sectors of the block that the span covers.
     pub fn sectors(&self) -> Sectors {
         Sectors::span(self.start, self.len)
     }
 }
 
-/// The blocks under `len` bytes from `at` on, with what of each belongs to the request.
+/// The blocks of `len` bytes from `at` on, each with its part of the request.
 pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -277,5 +278,5 @@ pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
     })
 }
 
-/// Handles to a shard are shared by the requests that it works on.
+/// Shared handle to a shard.
 pub type ShardRef<S> = Rc<Shard<S>>;

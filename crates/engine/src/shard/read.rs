@@ -1,4 +1,4 @@
-//! Reads: from memory, from zero-ranges, from the backing.
+//! Reads from memory, zero-ranges, flash and the backing.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use crate::spec::Sabotage;
 use crate::stats::ReadKind;
 use crate::{CacheMode, RequestError};
 
-/// Longest read that is tried without waiting, in blocks.
+/// Longest read tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 /// Longest single request to the backing for a miss, in blocks.
 const FILL_BLOCKS_MAX: u64 = 64;
@@ -52,7 +52,8 @@ impl<S: Seam> Shard<S> {
         true
     }
 
-    /// Appends the range to `out`, split at block boundaries. `keep`: it may be cached for this, and what is read after it be expected.
+    /// Appends the range to `out`, split at block boundaries. `keep`: the read may admit blocks to memory and trigger
+    /// readahead.
     pub async fn read(
         self: &ShardRef<S>,
         at: u64,
@@ -71,7 +72,7 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Appends the range to `out` for a write that changes a part of it; not counted as a read.
+    /// Appends the range to `out` for a write that changes a part of it. It is not counted as a read.
     pub async fn read_to_change(
         self: &ShardRef<S>,
         at: u64,
@@ -107,7 +108,7 @@ impl<S: Seam> Shard<S> {
             }
             let rested = !plan.resting.is_empty();
             for run in plan.resting {
-                // A bad block fails who asks for it, and nobody else (R11).
+                // A bad block fails only the requests for it (R11).
                 let Some(filled) = self.recall(run, Recall::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
                 for (span, place) in spans.iter().zip(&mut got) {
@@ -174,7 +175,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// A block's part from memory or a zero-range.
+    /// A block's part of the request, from memory or a zero-range.
     fn look(&self, state: &State, memory: &mut Memory<S>, span: &Span) -> Option<Piece<S::Block>> {
         if let Some(id) = memory.find(self.number, span.block) {
             let slot = memory.slot(id);
@@ -214,8 +215,8 @@ impl<S: Seam> Shard<S> {
         plan
     }
 
-    /// Fills all runs at once; a run that fails is tried block by block, and a block that fails sector by sector, so that a
-    /// neighbour's bad sector fails nobody else. `earned`: pages that are to be on flash.
+    /// Fills all runs concurrently. A failed run is retried block by block, and a failed block sector by sector, so
+    /// that a bad sector fails only the requests for it. `earned`: pages to be promoted.
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<u64>>,
@@ -268,7 +269,7 @@ impl<S: Seam> Shard<S> {
         Ok(filled)
     }
 
-    /// The sectors of one block that the request wants, when the whole block cannot be read.
+    /// Reads only the sectors of a block that the request needs, after the whole block failed.
     async fn fill_sectors(&self, block: u64, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
         let span = spans.iter().find(|span| span.block.0 == block).expect("only blocks of the request are filled");
         let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
@@ -278,7 +279,7 @@ impl<S: Seam> Shard<S> {
         Ok(self.fill_part(span).await?)
     }
 
-    /// Counts the read as part of a sequential stream or not, and reads ahead of one.
+    /// Records the read in its stream and starts readahead; true if the read is sequential.
     fn note_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
         let ahead_max = self.core.spec().readahead_max_bytes;
         if ahead_max == 0 {
@@ -295,12 +296,12 @@ impl<S: Seam> Shard<S> {
         noted.sequential
     }
 
-    /// Brings `blocks` into memory as far as they are absent; a hint: errors are left for whoever really asks.
+    /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
     pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<u64>) {
         self.bring(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
-    /// As [`Shard::read_ahead`], for another reason.
+    /// As [`Shard::read_ahead`], for another cause.
     pub async fn bring(self: &ShardRef<S>, blocks: Range<u64>, how: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
@@ -327,7 +328,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Where a read's blocks came from.
+/// Sources of a read's blocks.
 #[derive(Default)]
 struct Served {
     wanted: usize,
@@ -335,21 +336,21 @@ struct Served {
     from_flash: usize,
     from_backing: bool,
     joined: bool,
-    /// Blocks that flash could not give.
+    /// Blocks that flash failed to deliver.
     bad: usize,
     /// Pages to be promoted.
     earned: Vec<u64>,
 }
 
-/// A run and what became of its fill.
+/// A run and the result of its fill.
 type RunResult<S> = (Range<u64>, Result<Filled<S>, DiskError>);
 
 struct Plan {
     /// Runs to be read from the backing.
     missing: Vec<Range<u64>>,
-    /// Runs that rest on flash.
+    /// Runs of spilled blocks on flash.
     resting: Vec<Range<u64>>,
-    /// A fill of somebody else that will bring more.
+    /// Another request's fill that will bring more blocks.
     join: Option<Rc<Ticket>>,
 }
 

@@ -1,4 +1,4 @@
-//! Blocks that rest on flash come back into memory, each under a ticket (R2): a write that comes between wins.
+//! Reload of spilled blocks from the flash log into memory, each under a ticket (R2): a write meanwhile wins.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,35 +13,36 @@ use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 
-/// Part of the bound of dirty blocks, in percent, up to which what a client reads comes into memory, and destage recalls ahead. Less
-/// than that from which on blocks go to rest.
+/// Part of the bound of dirty blocks, in percent, below which reads of clients bring spilled blocks into memory and
+/// destage reloads ahead. It is less than the part from which on blocks are spilled.
 const ROOM_PERCENT: u64 = 40;
 
-/// Why blocks are recalled.
+/// Reason of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
-    /// A client reads them: they stay where they are if memory holds enough that is dirty.
+    /// A client reads the blocks: they stay spilled if memory holds enough dirty blocks.
     Read,
-    /// A client changes a part of them.
+    /// A client changes a part of the blocks.
     Write,
-    /// They go to the backing, and leave.
+    /// The blocks go to the backing, and then leave memory.
     Destage,
 }
 
 impl<S: Seam> Shard<S> {
-    /// True when a resting block may become one more dirty block in memory only to be read or destaged.
+    /// True if a spilled block may become dirty in memory only to be read or destaged.
     pub fn has_room_to_recall(&self, state: &State) -> bool {
         (state.unclean() + state.recalling) * 100 < self.unclean_limit_seen() * ROOM_PERCENT
     }
 
-    /// Recalls a run of resting blocks for a client. `None`: something has come between, look again.
+    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to look
+    /// again.
     pub async fn recall(self: &ShardRef<S>, blocks: Range<u64>, why: Recall) -> Result<Option<Filled<S>>, DiskError> {
         let count = (blocks.end - blocks.start) as usize;
-        let buffers = self.core.alloc_all(count, true).await.expect("who is patient gets them");
+        let buffers = self.core.alloc_all(count, true).await.expect("a patient caller gets its buffers");
         self.recall_into(blocks, buffers, why).await
     }
 
-    /// As [`Shard::recall`], into these buffers. What cannot be read fails the call, and nobody else.
+    /// As [`Shard::recall`], into these buffers. An unreadable block fails only this call.
     pub async fn recall_into(
         self: &ShardRef<S>,
         blocks: Range<u64>,
@@ -83,7 +84,7 @@ impl<S: Seam> Shard<S> {
         why: Recall,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let now = self.seam().now();
-        // It has been dirty for long: destage shall take it soon, so that it need not be recalled again.
+        // The block has been dirty for long: destage should take it soon, so that it need not be reloaded again.
         let since = Nanos(now.0.saturating_sub(self.age_max().0));
         let (mut failure, mut between) = (None, false);
         let mut content = Vec::with_capacity(read.len());
@@ -125,7 +126,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Waits until a block that is to be changed in part is not one that rests on flash alone.
+    /// Waits until a block that is to be changed in part is not on flash alone.
     pub async fn recall_to_change(self: &ShardRef<S>, block: u64) -> Result<(), DiskError> {
         loop {
             let under_way = {

@@ -1,7 +1,7 @@
-//! The states of a shard's blocks and ranges, and every transition between them.
+//! States of a shard's blocks and ranges, and all their transitions.
 //!
-//! The only file that changes `dirty`, `in_flight` and `written` of a slot: each transition keeps the slot, the epochs'
-//! counts, the address order and the policy's pins in step.
+//! Only this file changes `dirty`, `in_flight` and `written` of a slot. Each transition keeps the slot, the epochs'
+//! counts, the address order and the policy's pins consistent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -21,64 +21,65 @@ use crate::log::Logging;
 use crate::log::ledger::Ledger;
 use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
-/// A write or zero operation on its way to the backing.
+/// A write or zero operation in flight to the backing.
 pub struct Operation {
-    /// Its number.
+    /// Number of the operation.
     pub id: u64,
-    /// The blocks that it changes; no other operation may touch them meanwhile.
+    /// The changed blocks; no other operation may touch them meanwhile.
     pub blocks: Range<u64>,
 }
 
-/// Something on the backing that awaits a flush there.
+/// Data on the backing that awaits a flush there.
 enum WrittenUnit {
     Block(SlotRef),
     Zeroes(u64),
 }
 
-/// What is due of content that something newer takes the place of: the newer inherits it.
+/// Flush obligation of replaced content; the newer content inherits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Oldest epoch of what is not durable.
+    /// Oldest epoch of content that is not durable.
     pub epoch: Option<u64>,
-    /// Something in it was acknowledged and is nowhere else for certain, or will be when what is on its way arrives.
+    /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
+    /// flight completes.
     pub owed: bool,
 }
 
 impl Due {
-    /// Both.
+    /// Combines two obligations.
     pub fn and(self, other: Due) -> Due {
         Due { epoch: [self.epoch, other.epoch].into_iter().flatten().min(), owed: self.owed || other.owed }
     }
 
-    /// The epoch of content of `epoch` that inherits this.
+    /// The oldest epoch among the obligation and `epoch`.
     pub fn oldest(self, epoch: u64) -> u64 {
         self.epoch.map_or(epoch, |older| older.min(epoch))
     }
 }
 
-/// A block that has been handed to the backing.
+/// A block in flight to the backing.
 pub struct Sent {
     /// Its slot, which may be gone when the write completes.
     pub slot: SlotRef,
-    /// Its number.
+    /// Number of the block.
     pub block: BlockNo,
-    /// Epoch whose content it carries.
+    /// Epoch of the content in flight.
     pub epoch: u64,
 }
 
-/// Blocks that have become durable on the backing, and are clean.
+/// Blocks that have just become durable on the backing, and clean.
 pub struct Destaged<B> {
-    /// The last of many, with their content; `None`: zeroes.
+    /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
     pub last: VecDeque<(u64, Option<B>)>,
-    /// The first of many.
+    /// The first ones, at most `BLOCKS_MAX`.
     pub blocks: Vec<u64>,
 }
 
-/// Blocks that are listed with their content.
+/// Most blocks listed with their content.
 const LAST_MAX: usize = 256;
-/// Blocks that are listed without.
+/// Most blocks listed without their content.
 const BLOCKS_MAX: usize = 4_096;
-/// Blocks that are listed of a zero-range, spread over it: it stands beside others that are to be listed as well.
+/// Most blocks listed of one zero-range, spread over it: other blocks have to find room too.
 const OF_RANGE_MAX: u64 = 8;
 
 impl<B> Default for Destaged<B> {
@@ -109,38 +110,38 @@ impl<B> Destaged<B> {
     }
 }
 
-/// States of a shard.
+/// Block and range states of a shard.
 #[derive(Default)]
 pub struct State {
-    /// What flushes wait for.
+    /// Epochs, by which flushes wait.
     pub epochs: Epochs,
     /// Dirty blocks, in address order.
     pub order: DirtyOrder,
-    /// Of them those of closed epochs.
+    /// Number of dirty blocks of closed epochs.
     due: u64,
     /// Zero-ranges.
     pub zeroes: ZeroRanges,
-    /// Operations on their way to the backing.
+    /// Operations in flight to the backing.
     pub operations: Vec<Operation>,
-    /// Fills and queries under way (R2).
+    /// Fills and queries in flight (R2).
     pub tickets: Vec<Rc<Ticket>>,
-    /// Requests that wait for the next write of a block (by block).
+    /// Requests that wait for the next write of a block, by block.
     pub waits: Waits,
     /// Blocks and ranges (by first block) whose last write failed.
     pub failed: Failures,
-    /// What lies in the flash log.
+    /// The shard's records in the flash log.
     pub ledger: Ledger,
-    /// Where flushes are that the log answers.
+    /// Progress of flushes that the log answers.
     pub logging: Logging,
-    /// Where flushes are.
+    /// Progress of flushes to the backing.
     pub flushing: Flushing,
-    /// Blocks whose missing sectors are being read so that they can be destaged.
+    /// Blocks whose missing sectors are being read for destage.
     pub filling: BTreeSet<u64>,
-    /// The backing's incarnation that was seen last.
+    /// The last seen incarnation of the backing.
     pub incarnation: u64,
-    /// How often what was written had to be called dirty again.
+    /// Number of times that written data became dirty again.
     pub losses: u64,
-    /// Everything that completed on the backing below this number is flushed there.
+    /// All completions below this number are flushed on the backing.
     pub synced: u64,
     /// Number of the next completion on the backing.
     next_sequence: u64,
@@ -150,31 +151,31 @@ pub struct State {
     written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
     unclean: u64,
-    /// Since when there have been blocks that rest.
+    /// Since when there are spilled blocks.
     resting_since: Nanos,
-    /// Blocks being recalled for destage.
+    /// Number of blocks being reloaded for destage.
     pub recalling: u64,
-    /// What destage recalled last.
+    /// Blocks that destage reloaded last.
     pub recalled: Range<u64>,
 }
 
 impl State {
-    /// Nothing known. The first flush always reaches the backing: an earlier life may have written.
+    /// The initial state. The first flush always reaches the backing, because an earlier run may have written.
     pub fn new(incarnation: u64) -> Self {
         State { incarnation, next_sequence: 1, ..State::default() }
     }
 
-    /// Blocks that are not clean, and zero-ranges.
+    /// Number of unclean blocks and zero-ranges.
     pub fn unclean(&self) -> u64 {
         self.unclean + self.zeroes.len() as u64
     }
 
-    /// True when time has to pass for something.
+    /// True if there is work that depends on time.
     pub fn is_restless(&self) -> bool {
         self.unclean() > 0 || self.ledger.resting() > 0
     }
 
-    /// Completions on the backing that await its flush: of a block that is written again and again, all.
+    /// Completions on the backing that await its flush; a block written several times counts each time.
     pub fn unflushed(&self) -> u64 {
         self.written.len() as u64
     }
@@ -184,23 +185,24 @@ impl State {
         self.written_blocks
     }
 
-    /// Zero-ranges on the backing that await its flush, those among them counted too that are no more.
+    /// Zero-ranges on the backing that await its flush, including ranges that no longer exist.
     pub fn written_ranges(&self) -> u64 {
         self.written_ranges
     }
 
-    /// Completions on the backing from here on are not covered by a flush that begins now.
+    /// Number of the next completion: a flush that begins now covers the completions below it.
     pub fn sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Numbers a completion that is none of a block's or range's.
+    /// Numbers a completion that belongs to no block or range.
     pub fn next_completion(&mut self) -> u64 {
         self.next_sequence += 1;
         self.next_sequence - 1
     }
 
-    /// The slot's content is newer than the backing's, as of `epoch` (or an older one that it is dirty in already).
+    /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
+    /// already dirty.
     pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
@@ -216,7 +218,7 @@ impl State {
                 slot.dirty_since = now;
                 self.due += u64::from(self.epochs.is_closed(epoch));
                 self.order.insert(slot.block);
-                // What was recalled for destage is as old as anything.
+                // A block reloaded for destage is older than the others.
                 let recalled = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
                 let age = (slot.block, now);
                 if recalled { self.ages.push_front(age) } else { self.ages.push_back(age) }
@@ -231,7 +233,7 @@ impl State {
         }
     }
 
-    /// Since when the oldest dirty block in memory has been dirty that is not on its way to the backing.
+    /// Since when the oldest dirty block in memory has been dirty; blocks in flight do not count.
     pub fn oldest_in_memory<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         while let Some((block, since)) = self.ages.front() {
             let slot = memory.find(volume, *block).map(|id| memory.slot(id));
@@ -243,7 +245,7 @@ impl State {
         self.ages.front().map(|(_, since)| *since)
     }
 
-    /// Since when the oldest dirty block or range has been dirty.
+    /// Since when the oldest dirty block or range has been dirty, spilled blocks included.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
         let resting = (self.ledger.resting() > 0).then_some(self.resting_since);
@@ -252,18 +254,18 @@ impl State {
         [block, range, resting].into_iter().flatten().min()
     }
 
-    /// Ends the current epoch and returns its number.
+    /// Closes the current epoch and returns its number.
     pub fn close_epoch(&mut self) -> u64 {
         self.due = self.order.len();
         self.epochs.close()
     }
 
-    /// True when a dirty block in memory is of a closed epoch and not on its way.
+    /// True if a dirty block in memory belongs to a closed epoch and is not in flight.
     pub fn has_due(&self) -> bool {
         self.due > 0
     }
 
-    /// Registers an operation over `blocks`; none may be under way there.
+    /// Registers an operation over `blocks`; no other one may touch them.
     pub fn begin_operation(&mut self, blocks: Range<u64>) -> u64 {
         assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
         let id = self.next_operation;
@@ -272,18 +274,18 @@ impl State {
         id
     }
 
-    /// The operation is over.
+    /// Removes an operation that has ended.
     pub fn end_operation(&mut self, id: u64) {
         let at = self.operations.iter().position(|operation| operation.id == id);
         self.operations.swap_remove(at.expect("an operation ends once"));
     }
 
-    /// True when an operation is under way that touches any of `blocks`.
+    /// True if an operation in flight touches any of `blocks`.
     pub fn is_busy(&self, blocks: &Range<u64>) -> bool {
         self.operations.iter().any(|other| other.blocks.start < blocks.end && blocks.start < other.blocks.end)
     }
 
-    /// A dirty block goes to the backing.
+    /// Marks a dirty block as in flight.
     pub fn send<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Sent {
         let reference = memory.reference(id);
         let slot = memory.slot_mut(id);
@@ -296,7 +298,7 @@ impl State {
         Sent { slot: reference, block: slot.block, epoch }
     }
 
-    /// A sent block is on the backing.
+    /// Marks a block in flight as written: its write completed.
     pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
         self.epochs.remove(sent.epoch);
         self.failed.remove(sent.block.0);
@@ -313,10 +315,10 @@ impl State {
         self.ledger.sent_done(sent.block.0, sequence);
     }
 
-    /// A sent block did not reach the backing: it is dirty again, in the older of its epochs.
+    /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
     pub fn sent_failed<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent, now: Nanos) {
         let Some(id) = memory.resolve(sent.slot) else {
-            // A zero-range has taken its place, in an epoch no later than this one.
+            // A zero-range has replaced the block, in an epoch no later than this one.
             self.epochs.remove(sent.epoch);
             return;
         };
@@ -327,16 +329,15 @@ impl State {
         self.redirty(memory, id, sent.epoch, now);
     }
 
-    /// True when nothing of a sent block's content was ever acknowledged and not written: then it may be forgotten.
+    /// True if no content of a block in flight was ever acknowledged or written: then it may be forgotten.
     pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &Sent) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
         slot.is_none_or(|slot| !slot.owed && slot.written.is_none())
     }
 
-    /// A sent block did not reach the backing and nobody was told that it would: forget its content, unless it was
-    /// overwritten meanwhile.
+    /// Forgets a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
     pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
-        assert!(self.may_abandon(memory, sent), "what was acknowledged is kept until it is on the backing");
+        assert!(self.may_abandon(memory, sent), "acknowledged data is kept until it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
@@ -350,13 +351,13 @@ impl State {
         memory.remove(id);
     }
 
-    /// Forgets a block whose content no longer counts (a zero-range takes its place, or the volume ends before it). Returns
-    /// what was due of it.
+    /// Forgets a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
+    /// its flush obligation.
     pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Due {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
-        // What is in flight is acknowledged when it arrives, and the backing may forget it before its flush.
+        // Content in flight is acknowledged when its write completes, and the backing may lose it before its flush.
         let owed = slot.owed || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
@@ -368,13 +369,13 @@ impl State {
         self.unclean -= u64::from(!was_clean);
         memory.settle(id, was_clean);
         memory.remove(id);
-        // What is in flight keeps its count until its operation ends.
+        // A write in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
         Due { epoch, owed }
     }
 
-    /// Lets up to `count` dirty blocks leave memory whose newest content is durable in the flash log, those first that have been dirty
-    /// longest. Returns how many did.
+    /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
+    /// Returns the number of spilled blocks.
     pub fn rest_oldest<S: Seam>(&mut self, memory: &mut Memory<S>, volume: u32, count: u64, now: Nanos) -> u64 {
         let mut rested = 0;
         for (block, since) in std::mem::take(&mut self.ages) {
@@ -393,11 +394,11 @@ impl State {
         rested
     }
 
-    /// Nothing is on its way or waited for of a dirty block, and a record is its content.
+    /// True if a dirty block is idle (no write in flight, no waiting request) and its content is a log record.
     fn may_rest<B>(&self, slot: &Slot<B>) -> bool {
         let block = slot.block.0;
         let quiet = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
-        // What was recalled for destage goes there, unless the backing refuses it.
+        // A block reloaded for destage is destaged, unless the backing refuses it.
         let stays = !slot.transit || self.failed.contains(block);
         quiet
             && stays
@@ -415,7 +416,7 @@ impl State {
         self.epochs.add(OLDEST);
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
-        // A backing that refuses everything must not keep everything in memory.
+        // A backing that refuses all writes must not keep all blocks in memory.
         self.failed.remove(block.0);
         self.unclean -= 1;
         memory.settle(id, false);
@@ -426,8 +427,9 @@ impl State {
         self.ledger.rest(block.0);
     }
 
-    /// A recovery found these blocks in the flash log, in their order, before anybody asked for the volume: they rest there. One that does
-    /// not count lies past an end that has moved since, or is out of date, and the next flush buries it.
+    /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
+    /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
+    /// for it.
     pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, counts: impl Fn(u64) -> bool) {
         let mut past: Vec<Range<u64>> = Vec::new();
         self.ledger.adopt(records.map(|(block, position)| {
@@ -449,7 +451,7 @@ impl State {
         self.epochs.add_many(OLDEST, self.ledger.resting());
     }
 
-    /// A resting block's content has just come into memory: dirty, as of `since`.
+    /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
         self.epochs.remove(OLDEST);
         memory.slot_mut(id).owed = true;
@@ -457,15 +459,16 @@ impl State {
         self.dirty(memory, id, OLDEST, since);
     }
 
-    /// What rests of `blocks` is not their content any more. Returns what was due of it, if anything was.
+    /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
+    /// any.
     pub fn supersede_resting(&mut self, blocks: Range<u64>) -> Option<Due> {
         let count = self.ledger.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(OLDEST));
         (count > 0).then_some(Due { epoch: Some(OLDEST), owed: true })
     }
 
-    /// Adds a dirty zero-range over blocks without slots and without ranges, merged with its neighbours where nothing tells
-    /// them apart. Returns the first block of what it has become.
+    /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
+    /// first block of the merged range.
     pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) -> u64 {
         assert_eq!(range.state, ZeroState::Dirty, "a new range is dirty");
         self.epochs.add(range.epoch);
@@ -482,7 +485,7 @@ impl State {
         let (_, range) = self.zeroes.find(BlockNo(right)).expect("a range that may be merged");
         self.zeroes.merge(left, right);
         self.epochs.remove(range.epoch);
-        // All of it is tried again, and whoever waits for a part waits for the whole.
+        // All of the merged range is tried again, and requests that wait for a part wait for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
         let waits = self.waits.take(right..right + 1);
@@ -490,7 +493,7 @@ impl State {
         Some(left)
     }
 
-    /// Cuts `blocks` out of the zero-ranges. Returns what was due of what was cut, if anything was.
+    /// Cuts `blocks` out of the zero-ranges. Returns the flush obligation of the removed parts, if any.
     pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<Due> {
         if self.zeroes.is_empty() {
             return None;
@@ -503,14 +506,16 @@ impl State {
                 self.epochs.remove(range.epoch);
             }
             self.failed.remove(*start);
-            // Whoever waits for the range waits for every part that is left of it, and for what takes the place of the rest.
+            // Requests that wait for the range wait for every remaining part, and for the content that replaces the
+            // rest.
             let waits = self.waits.at(*start).to_vec();
             let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
             let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
             for part in parts {
                 waits.iter().for_each(|wait| self.waits.add(part, wait));
             }
-            // A range is waited for at its first block: inside another one what is cut out there later would be taken for all of it.
+            // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
+            // the whole range.
             if newer < *start {
                 let moved = self.waits.take(*start..*start + 1);
                 self.waits.put(newer, moved);
@@ -526,13 +531,13 @@ impl State {
                 ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
             }
         }
-        // As of a block: what is in flight or written may be forgotten by the backing after it was acknowledged.
+        // As for a block: the backing may lose zeroes in flight or written after they were acknowledged.
         let due =
             |range: &ZeroRange| Due { epoch: Some(range.epoch), owed: range.owed || range.state != ZeroState::Dirty };
         cut.removed.iter().map(|(_, range)| due(range)).reduce(Due::and)
     }
 
-    /// What is left of the ranges in `blocks` that operation `id` zeroed is on the backing.
+    /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn zeroes_done(&mut self, id: u64, blocks: Range<u64>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -548,8 +553,9 @@ impl State {
         }
     }
 
-    /// What is left of the ranges in `blocks` of operation `id` will be sent again, and `waits` wait for all of it; where nothing
-    /// is left, for what took the place of the first block. Where not all is left they are told.
+    /// Lets `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
+    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
+    /// told so.
     pub fn await_zeroes(&mut self, id: u64, blocks: Range<u64>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
@@ -560,14 +566,14 @@ impl State {
             waits.iter().for_each(|wait| wait.replace());
         }
         let places = if left.is_empty() { vec![blocks.start] } else { left };
-        // Each has been expected once.
+        // Each wait already expects one completion.
         self.waits.put(places[0], waits.iter().cloned());
         for place in &places[1..] {
             waits.iter().for_each(|wait| self.waits.add(*place, wait));
         }
     }
 
-    /// What is left of the ranges in `blocks` of operation `id` is dirty again.
+    /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
     pub fn zeroes_failed(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
@@ -575,7 +581,8 @@ impl State {
         }
     }
 
-    /// What is left of the ranges in `blocks` of operation `id` is forgotten where nothing of it was ever acknowledged, else dirty again.
+    /// Forgets the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
+    /// again.
     pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
@@ -590,10 +597,10 @@ impl State {
         }
     }
 
-    /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
+    /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
     pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
         let mut destaged = Destaged::default();
-        // Left-over ranges are listed again behind younger ones, so all that is listed is looked at.
+        // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
             let (unit, sequence) = self.written.pop_front().expect("counted");
             if sequence >= covered {
@@ -623,7 +630,7 @@ impl State {
         destaged
     }
 
-    /// Its content, if all of it is clean now.
+    /// Marks a block's write as flushed; returns the content if the block is whole and clean now.
     fn clean_block<S: Seam>(
         &mut self,
         memory: &mut Memory<S>,
@@ -651,7 +658,7 @@ impl State {
         content.map(|content| (block, content))
     }
 
-    /// What the backing had written and not flushed may be lost there: it is dirty again.
+    /// Makes written data dirty again, because the backing may have lost it.
     pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
         self.losses += 1;
         self.ledger.lost();
@@ -677,9 +684,9 @@ impl State {
         }
     }
 
-    /// A slot that is counted as unclean is dirty (again) in `epoch` or an older one.
+    /// Makes a slot that counts as unclean dirty (again) in `epoch` or an older one.
     fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
-        // The slot may look clean for a moment: it was pinned all the while, and stays so.
+        // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
         match slot.dirty {
             Some(old) if old <= epoch => {}

@@ -1,46 +1,46 @@
-//! Sequential streams: recognised by where their next read would begin, and how far to read ahead of each.
+//! Sequential streams: recognised by the position of their next read, with a readahead window for each.
 
 use std::ops::Range;
 
 use seam::BLOCK_BYTES;
 
 const STREAMS_MAX: usize = 16;
-/// A run this long is a stream.
+/// A run of this length counts as a stream.
 const SEQUENTIAL_BYTES: u64 = 128 << 10;
 const WINDOW_MIN_BYTES: u64 = 128 << 10;
 
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Where its next read would begin.
+    /// Position of its next read.
     next: u64,
-    /// Bytes read in a row.
+    /// Bytes read in sequence.
     run_bytes: u64,
-    /// How far ahead to be.
+    /// Readahead window.
     window_bytes: u64,
-    /// Up to where it was read ahead.
+    /// End of the range read ahead so far.
     ahead: u64,
 }
 
-/// The streams that one volume's reads may belong to, the last used first.
+/// The streams of a volume's reads, most recently used first.
 #[derive(Default)]
 pub struct Streams {
     recent: Vec<Stream>,
 }
 
-/// What a read turned out to be.
+/// Result of recording a read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Noted {
-    /// It continues a stream.
+    /// The read continues a stream.
     pub sequential: bool,
     /// Blocks to read ahead now.
     pub ahead: Option<Range<u64>>,
 }
 
 impl Streams {
-    /// Notes a read of `len` bytes at `at` on a volume of `size` bytes; at most `ahead_max` bytes are read ahead.
+    /// Records a read of `len` bytes at `at` on a volume of `size` bytes; at most `ahead_max` bytes are read ahead.
     pub fn note(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> Noted {
         let end = at + len;
-        // Several requests of one stream may be under way and arrive a little out of order.
+        // Several requests of one stream may be in flight and arrive slightly out of order.
         let slack = 2 * len;
         let found =
             self.recent.iter().position(|stream| at >= stream.next.saturating_sub(slack) && at <= stream.next + slack);
@@ -52,7 +52,7 @@ impl Streams {
         self.recent[..=found].rotate_right(1);
         let stream = &mut self.recent[0];
         if end <= stream.next {
-            // The same place again: no progress, no stream.
+            // A repeated read of the same place is no progress.
             return Noted { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
         }
         stream.run_bytes += end - stream.next.max(at);
@@ -81,7 +81,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
 
     #[test]
-    fn random_reads_are_no_stream() {
+    fn random_reads_are_not_a_stream() {
         let mut streams = Streams::default();
         for turn in 0..1000u64 {
             let at = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_interleaved_streams_is_read_ahead_without_gaps() {
+    fn interleaved_streams_are_each_read_ahead_without_gaps() {
         let mut streams = Streams::default();
         let mut ahead = [0u64; 3];
         for turn in 0..200u64 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_volume_is_the_end() {
+    fn readahead_stops_at_end_of_volume() {
         let mut streams = Streams::default();
         for turn in 0..64u64 {
             let noted = streams.note(turn * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);

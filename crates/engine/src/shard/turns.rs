@@ -1,17 +1,17 @@
-//! Work that one does for all: while a run is under way whoever comes waits, and the next run covers all of them.
+//! Single flight: while a run is in progress later callers wait, and the next run covers all of them.
 
 use super::Shard;
 use super::state::State;
 use seam::Seam;
 
-/// Runs of one kind: at most one at a time. What they cover is counted upwards.
+/// Runs of one kind, at most one at a time. Work is numbered in ascending order.
 pub struct Turns<E> {
     running: bool,
-    /// Everything up to this number is done.
+    /// All work up to this number is done.
     covered: u64,
-    /// Runs that ended.
+    /// Number of ended runs.
     ended: u64,
-    /// Why the last one failed, if it did.
+    /// The error of the last run, if it failed.
     failure: Option<E>,
 }
 
@@ -22,18 +22,18 @@ impl<E> Default for Turns<E> {
 }
 
 impl<E> Turns<E> {
-    /// True while a run is under way.
+    /// True while a run is in progress.
     pub fn is_running(&self) -> bool {
         self.running
     }
 
-    /// A run begins.
+    /// Starts a run.
     pub fn begin(&mut self) {
         assert!(!self.running, "one run at a time");
         self.running = true;
     }
 
-    /// The run is over: everything up to that number is done, or why it is not. Whoever waits has to be told.
+    /// Ends the run: all work up to the returned number is done, or the run failed. The caller wakes the waiting tasks.
     pub fn end(&mut self, result: Result<u64, E>) {
         assert!(self.running, "a run ends once");
         self.running = false;
@@ -44,15 +44,15 @@ impl<E> Turns<E> {
         }
     }
 
-    /// A run that was for something else is over.
+    /// Ends a run that was for another purpose.
     pub fn end_aside(&mut self) {
         self.end(Ok(self.covered));
     }
 }
 
 impl<S: Seam> Shard<S> {
-    /// Returns when everything up to `target` is done: waits for the run under way and for those after it, and makes one by `lead`
-    /// when there is none. Fails with a run that began after this call.
+    /// Returns when all work up to `target` is done. Waits for the run in progress and for later ones, and starts a run
+    /// by `lead` if there is none. Fails with a run that began after this call.
     pub async fn take_turns<E: Clone>(
         &self,
         turns: impl Fn(&State) -> &Turns<E>,
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_forgotten_by_the_next_run_whatever_it_was_for() {
+    fn next_run_of_any_purpose_clears_the_failure() {
         let mut turns = Turns::default();
         for aside in [true, false] {
             turns.begin();

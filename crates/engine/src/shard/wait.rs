@@ -1,4 +1,4 @@
-//! A request that is acknowledged only when its blocks are on the backing, and which blocks those are.
+//! Requests that are acknowledged only when their blocks are on the backing, and the blocks that they wait for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,23 +9,23 @@ use seam::DiskError;
 
 use crate::wait::Signal;
 
-/// Counts a request's blocks down.
+/// Counts the remaining blocks of a request.
 #[derive(Default)]
 pub struct WriteWait {
     remaining: Cell<u64>,
     failure: RefCell<Option<DiskError>>,
-    /// Something newer took the place of a part that was lost.
+    /// A part was lost, and newer content replaced it.
     replaced: Cell<bool>,
     done: Signal,
 }
 
 impl WriteWait {
-    /// One more block has to be written.
+    /// Adds one block to be written.
     pub fn expect_one(&self) {
         self.remaining.set(self.remaining.get() + 1);
     }
 
-    /// One block is on the backing, or could not get there.
+    /// Counts one block as written or failed.
     pub fn finish_one(&self, result: Result<&(), &DiskError>) {
         if let Err(error) = result {
             self.failure.borrow_mut().get_or_insert_with(|| error.clone());
@@ -36,50 +36,50 @@ impl WriteWait {
         }
     }
 
-    /// A part was lost on its way, and something newer has to get there in its place.
+    /// Records that a part was lost, and that newer content has to be written in its place.
     pub fn replace(&self) {
         self.replaced.set(true);
     }
 
-    /// True when that happened to a part.
+    /// True if a part was replaced.
     pub fn was_replaced(&self) -> bool {
         self.replaced.get()
     }
 
-    /// Waits for all blocks; the first failure counts.
+    /// Waits for all blocks; returns the first failure.
     pub async fn all(&self) -> Result<(), DiskError> {
         self.done.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
 
-/// Who waits for a block to be written, or for the range of zeroes that begins there. Nobody is listed twice at a place: a range that is
-/// cut, each part waited for, and merged again would else have twice as many waiting each time.
+/// Requests that wait for the write of a block, or of the zero-range that begins there. A request is listed once at
+/// most for each place. Otherwise repeated cuts and merges of a range would double its waiting requests each time.
 #[derive(Default)]
 pub struct Waits(BTreeMap<u64, Vec<Rc<WriteWait>>>);
 
 impl Waits {
-    /// True when nobody waits.
+    /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when somebody waits at `place`.
+    /// True if a request waits at `place`.
     pub fn contains(&self, place: u64) -> bool {
         self.0.contains_key(&place)
     }
 
-    /// Who waits at `place`.
+    /// The requests that wait at `place`.
     pub fn at(&self, place: u64) -> &[Rc<WriteWait>] {
         self.0.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// Places at which somebody waits, from `place` on, and then those before it.
+    /// Places with waiting requests, from `place` on, and then the ones before it.
     pub fn places_from(&self, place: u64) -> impl Iterator<Item = u64> {
         self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
     }
 
-    /// One more part of what `wait` waits for is at `place`.
+    /// Lets `wait` wait for one more part, at `place`.
     pub fn add(&mut self, place: u64, wait: &Rc<WriteWait>) {
         let waits = self.0.entry(place).or_default();
         if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
@@ -88,12 +88,12 @@ impl Waits {
         }
     }
 
-    /// A part that each of `waits` expects already is at `place` now.
+    /// Moves to `place` a part that each of `waits` already expects.
     pub fn put(&mut self, place: u64, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
             let there = self.0.entry(place).or_default();
             if there.iter().any(|other| Rc::ptr_eq(other, &wait)) {
-                // The two have become one, which is still to come.
+                // The two parts have become one, which is still to be written.
                 wait.finish_one(Ok(&()));
             } else {
                 there.push(wait);
@@ -101,7 +101,7 @@ impl Waits {
         }
     }
 
-    /// Who waits at any of `places`, once for each; they do no more.
+    /// Removes and returns the requests that wait at any of `places`, once for each place.
     pub fn take(&mut self, places: Range<u64>) -> Vec<Rc<WriteWait>> {
         let mut taken = Vec::new();
         while let Some((place, _)) = self.0.range(places.clone()).next() {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_and_merged_again_and_again_is_waited_for_once() {
+    fn range_cut_and_merged_repeatedly_is_waited_for_once() {
         let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
         waits.add(0, &wait);
         for _ in 0..64 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_several_places_is_told_of_each() {
+    fn request_at_several_places_is_returned_for_each() {
         let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
         [1, 2, 9].into_iter().for_each(|place| waits.add(place, &wait));
         assert_eq!(waits.places_from(2).collect::<Vec<_>>(), [2, 9, 1]);

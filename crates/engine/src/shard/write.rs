@@ -1,5 +1,6 @@
-//! Writes: absorbed by memory as dirty blocks, whatever the policy; the policy decides when they are acknowledged and
-//! whether they stay. So there is one way to the backing, and overlapping writes reach it in their order.
+//! Writes. Every policy first puts a write into memory as dirty blocks. The policy decides when the write is
+//! acknowledged and whether its blocks stay. So there is one path to the backing, and overlapping writes reach it in
+//! order.
 
 use std::rc::Rc;
 
@@ -14,22 +15,22 @@ use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 
-/// Longest write that is tried without waiting, in blocks.
+/// Longest write tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 
-/// How a write is absorbed.
+/// How a write enters memory.
 #[derive(Clone, Copy)]
 pub struct How {
     /// The block may stay in memory.
     pub keep: bool,
     /// The write is acknowledged before it is on the backing.
     pub owed: bool,
-    /// When.
+    /// Time of the write.
     pub now: Nanos,
 }
 
 impl<S: Seam> Shard<S> {
-    /// Writes if nothing has to be waited for. What was absorbed before a failure is absorbed again by the call that waits.
+    /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
     pub fn write_now(self: &ShardRef<S>, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
         if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) {
             return false;
@@ -49,7 +50,7 @@ impl<S: Seam> Shard<S> {
         absorbed
     }
 
-    /// Writes; returns when the policy says that it may be acknowledged.
+    /// Writes; returns when the policy allows the acknowledgement.
     pub async fn write(
         self: &ShardRef<S>,
         at: u64,
@@ -62,7 +63,7 @@ impl<S: Seam> Shard<S> {
         self.curves.borrow_mut().used(at, len as u64);
         self.make_room(blocks_of(at, len as u64)).await;
         steps.passed(Step::Throttle, self.seam().now());
-        // The log makes it durable sooner than the backing.
+        // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.logs();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
@@ -97,8 +98,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Waits until what `wait` was registered for is on the backing, and durable there if `fua`.
-    /// `losses`: how often the backing had lost something before any of it was sent.
+    /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`.
+    /// `losses`: the backing's count of losses before any of the blocks was sent.
     pub async fn await_written(
         self: &ShardRef<S>,
         wait: Option<Rc<WriteWait>>,
@@ -116,8 +117,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Takes one block's part of a write into memory; `None` when there is no buffer for it now, or the block rests on flash and has
-    /// to be recalled first.
+    /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
+    /// has to be reloaded first.
     pub fn absorb(
         &self,
         state: &mut State,
@@ -136,14 +137,14 @@ impl<S: Seam> Shard<S> {
         let spare = match given {
             None if found.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
-                // The block's own slot may be the one that left to make room.
+                // The allocation may have evicted the block's own slot.
                 found = memory.find(self.number, span.block);
                 Some(block)
             }
             given => given,
         };
         state.void(span.block.0..span.block.0 + 1, sectors);
-        // What was not clean has been taken from flash when it ceased to be.
+        // An unclean block has no valid copy on flash: that was invalidated when it became dirty.
         if found.is_none_or(|id| memory.slot(id).is_clean()) {
             self.uncache(span.block.0..span.block.0 + 1);
         }
@@ -180,7 +181,7 @@ impl<S: Seam> Shard<S> {
             return Some(());
         };
         let mut data = match spare {
-            // R1: somebody holds the old content; the new one is a buffer of its own.
+            // R1: another holder uses the old content, so the new content gets a buffer of its own.
             Some(mut data) => {
                 let slot = memory.slot(id);
                 if slot.present.without(sectors) != Sectors::NONE {
@@ -211,7 +212,7 @@ impl<S: Seam> Shard<S> {
     fn may_change(&self, memory: &Memory<S>, id: u32) -> bool {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
-        // A kill in the middle of a copy must not leave half a sector where a whole one was acknowledged.
+        // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
         let is_kept = self.seam().keeps() && !slot.is_clean();
         (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
     }
@@ -224,7 +225,7 @@ impl<S: Seam> Shard<S> {
         memory.take_unique(id).expect("it was unique a moment ago")
     }
 
-    /// Something is dirty: the pump has to know, and time has to pass for it.
+    /// Records new dirty data: wakes the pump if necessary and keeps the tick running.
     pub fn note_dirty(self: &ShardRef<S>, now: Nanos) {
         self.last_request.set(now);
         self.core.keep_ticking();

@@ -1,4 +1,4 @@
-//! Zero-ranges and discards (R4): block edges are partial writes of zeroes, everything between is a range.
+//! Zero-ranges and discards (R4): edges within a block are partial writes of zeroes; all whole blocks form a range.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
-/// Blocks of a range that are worked on at once; others get their turn in between.
+/// Blocks of a range processed in one step; other tasks run between steps.
 const STEP_BLOCKS: u64 = 1 << 16;
 
 /// A source of zeroes for block edges.
@@ -27,7 +27,7 @@ impl<S: Seam> WriteSource<S> for Zeroes {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Makes a range read as zeroes; returns when the policy says that it may be acknowledged.
+    /// Makes a range read as zeroes; returns when the policy allows the acknowledgement.
     pub async fn zero(self: &ShardRef<S>, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.last_request.set(begun);
@@ -38,7 +38,7 @@ impl<S: Seam> Shard<S> {
         let losses = self.state.borrow().losses;
         let block = BLOCK_BYTES as u64;
         let end = at + len;
-        // A short last block is whole when the range reaches the volume's end.
+        // A short last block counts as whole if the range reaches the volume's end.
         let whole_end = if end == self.size_bytes.get() { end.div_ceil(block) } else { end / block };
         let whole = at.div_ceil(block)..whole_end;
         if whole.start >= whole.end {
@@ -121,7 +121,7 @@ impl<S: Seam> Shard<S> {
                         if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;
                         }
-                        // What was promised of the old content by a flush to come, the zeroes promise now.
+                        // The zeroes inherit the flush obligation of the replaced content.
                         due = due.and(state.supersede(memory, id));
                     }
                 }

@@ -1,4 +1,4 @@
-//! What becomes of those who wait when backings hang, volumes leave and clients go away.
+//! Waiting requests when backings hang, volumes leave and clients give up.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -8,7 +8,7 @@ use seam::sim::{SimSeam, World, WorldSpec};
 
 use super::*;
 
-/// A datastore that counts as congested from the beginning, with volumes 0, 1, ...
+/// A datastore that counts as congested from the start, with volumes 0, 1, ...
 fn shelf(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>) {
     let world = World::new(WorldSpec::new(1));
     let seam = world.seam();
@@ -20,8 +20,8 @@ fn shelf(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>) {
     (world, seam, datastore)
 }
 
-/// Runs what `with` makes for ever; the number of times that it has ended.
-fn again<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F + 'static) -> Rc<Cell<u64>> {
+/// Runs the futures of `with` one after another for ever; returns the count of completed ones.
+fn repeat<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F + 'static) -> Rc<Cell<u64>> {
     let count = Rc::new(Cell::new(0));
     let ended = Rc::clone(&count);
     seam.spawn(async move {
@@ -33,7 +33,7 @@ fn again<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F 
     count
 }
 
-/// Background work of a volume that takes the disks `time`.
+/// Background work of a volume that occupies the disks for `time`.
 fn background(
     seam: &SimSeam,
     datastore: &Rc<Datastore<SimSeam>>,
@@ -42,7 +42,7 @@ fn background(
     time: Nanos,
 ) -> Rc<Cell<u64>> {
     let (own, datastore) = (seam.clone(), Rc::clone(datastore));
-    again(seam, move || {
+    repeat(seam, move || {
         let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
         async move {
             let _turn = datastore.turn(number, cost, Priority::Background).await;
@@ -51,10 +51,10 @@ fn background(
     })
 }
 
-/// A client that asks the disks for what takes them `time`.
+/// A client whose requests occupy the disks for `time`.
 fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost: Cost, time: Nanos) -> Rc<Cell<u64>> {
     let (own, datastore) = (seam.clone(), Rc::clone(datastore));
-    again(seam, move || {
+    repeat(seam, move || {
         let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
         async move {
             let _turn = datastore.turn(number, cost, Priority::Foreground).await;
@@ -68,7 +68,7 @@ fn pass(world: &World, seam: &SimSeam, time: Nanos) {
 }
 
 #[test]
-fn others_go_on_while_one_backing_hangs() {
+fn other_volumes_proceed_while_one_backing_hangs() {
     let (world, seam, datastore) = shelf(3);
     let large = Cost(4 * Cost::ONE.0);
     let others: Vec<_> =
@@ -79,25 +79,25 @@ fn others_go_on_while_one_backing_hangs() {
     let had: u64 = others.iter().map(|count| count.get()).sum();
     pass(&world, &seam, Nanos::from_secs(10));
     let more = others.iter().map(|count| count.get()).sum::<u64>() - had;
-    assert!(more > 500, "{more} requests in ten seconds beside one that hangs");
+    assert!(more > 500, "{more} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
-    assert!(stats.under_way < 16.0, "{} under way: who hangs took all that came free", stats.under_way);
+    assert!(stats.under_way < 16.0, "{} under way: the hung volume took all free slots", stats.under_way);
 }
 
 #[test]
-fn who_waits_for_long_is_not_away() {
+fn waiting_volume_stays_active() {
     let (world, seam, datastore) = shelf(2);
     let flood: Vec<_> = (0..64).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(500))).collect();
     let _one = client(&seam, &datastore, 1, Cost(8 * Cost::ONE.0), Nanos::from_secs(5));
     pass(&world, &seam, Nanos::from_secs(30));
     let had: u64 = flood.iter().map(|count| count.get()).sum();
-    // All 64 at once would do 128 a second.
-    assert!(had < 1_000, "{had} requests: the other one was taken for gone");
+    // All 64 in parallel would complete 128 a second.
+    assert!(had < 1_000, "{had} requests: the waiting volume was taken for inactive");
 }
 
 #[test]
-fn a_volume_that_leaves_takes_its_waiters_along_and_nothing_of_the_others() {
+fn leaving_volume_releases_only_its_own_waiting_requests() {
     let (world, seam, datastore) = shelf(3);
     for number in 0..3 {
         for _ in 0..16 {
@@ -113,13 +113,13 @@ fn a_volume_that_leaves_takes_its_waiters_along_and_nothing_of_the_others() {
     datastore.leave(2);
     pass(&world, &seam, Nanos::from_millis(1));
     let after = datastore.stats().under_way;
-    assert!(after >= before + 10.0, "{before} under way, {after} with those who waited");
+    assert!(after >= before + 10.0, "{before} under way, {after} with the waiting requests");
     pass(&world, &seam, Nanos::from_secs(5));
     assert_eq!(datastore.stats().under_way, 0.0);
 }
 
 #[test]
-fn who_gives_up_waiting_gives_its_place_back() {
+fn cancelled_wait_returns_its_place() {
     let (world, seam, datastore) = shelf(2);
     let _flood: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(10))).collect();
     let large = Cost(4 * Cost::ONE.0);
@@ -128,7 +128,7 @@ fn who_gives_up_waiting_gives_its_place_back() {
             let mut turn = Box::pin(datastore.turn(1, large, Priority::Foreground));
             let is_there =
                 std::future::poll_fn(|context| std::task::Poll::Ready(turn.as_mut().poll(context).is_ready())).await;
-            // Some are given their turn and do not notice any more.
+            // Some are granted their slot and are dropped before they notice.
             seam.sleep(Nanos::from_millis(wait % 7 * 5)).await;
             drop((is_there, turn));
         }
@@ -140,7 +140,7 @@ fn who_gives_up_waiting_gives_its_place_back() {
 }
 
 #[test]
-fn who_stops_asking_leaves_no_congestion_behind() {
+fn congestion_ends_when_requests_stop() {
     let (world, seam, _) = shelf(0);
     let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(5)), ..DatastoreSpec::new("shelf") };
     let datastore = Datastore::new(seam.clone(), &spec);
@@ -187,7 +187,7 @@ fn background_work_leaves_clients_their_window_and_is_not_starved() {
 }
 
 #[test]
-fn expedited_work_takes_its_turns_among_clients() {
+fn expedited_work_competes_with_client_requests() {
     let ended_within = |expedites: bool| {
         let (world, seam, datastore) = shelf(2);
         let time = Nanos::from_millis(10);
@@ -214,7 +214,7 @@ fn expedited_work_takes_its_turns_among_clients() {
 }
 
 #[test]
-fn stalls_of_the_processor_are_no_congestion() {
+fn processor_stalls_are_not_congestion() {
     let (world, seam, _) = shelf(0);
     let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(30)), ..DatastoreSpec::new("shelf") };
     let datastore = Datastore::new(seam.clone(), &spec);

@@ -1,17 +1,18 @@
-//! Which bytes of a read have arrived. Chunks may come in any order, but each byte once: by their sum alone one that came twice
-//! would stand for one that is missing, and the buffer there holds what somebody else left in it.
+//! The byte ranges of a read that have arrived. Chunks may come in any order, but each byte only once. A sum of lengths
+//! would not suffice: a repeated chunk could hide a missing one, whose buffer still holds foreign data.
 
 use std::ops::Range;
 
-/// Most gaps that an answer in progress may have.
+/// Most gaps in an answer in progress.
 const RUNS_MAX: usize = 256;
 
-/// Runs of bytes, in order, that neither touch nor overlap.
+/// Ranges of bytes, in order, that neither touch nor overlap.
 #[derive(Debug, Default)]
 pub(super) struct Coverage(Vec<Range<usize>>);
 
 impl Coverage {
-    /// Notes that `bytes` have arrived; false when some of them had before, or the answer is scattered beyond all measure.
+    /// Records the arrival of `bytes`. Returns false if some of them had arrived before, or if the answer has too many
+    /// gaps.
     pub(super) fn add(&mut self, bytes: Range<usize>) -> bool {
         let place = self.0.partition_point(|run| run.end < bytes.start);
         let touches_left = self.0.get(place).is_some_and(|run| run.end == bytes.start);
@@ -30,12 +31,12 @@ impl Coverage {
         true
     }
 
-    /// True when all of the first `len` bytes have arrived and nothing else.
+    /// True if exactly the first `len` bytes have arrived.
     pub(super) fn is_whole(&self, len: usize) -> bool {
         len == 0 || matches!(&self.0[..], [all] if *all == (0..len))
     }
 
-    /// Nothing has arrived.
+    /// Forgets all arrivals.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -59,8 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_crumbs_ends() {
+    fn answer_with_too_many_gaps_is_rejected() {
         let mut coverage = Coverage::default();
-        assert!(!(0..1_000).all(|crumb| coverage.add(crumb * 2..crumb * 2 + 1)));
+        assert!(!(0..1_000).all(|byte| coverage.add(byte * 2..byte * 2 + 1)));
     }
 }

@@ -1,4 +1,4 @@
-//! The export as the engine's disk.
+//! An NBD export as a disk of the engine.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +20,7 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Requests that a server is expected to work on at once.
 const QUEUE_DEPTH: u32 = 64;
 
-/// What the handles and the connection's task share.
+/// State shared by the handles and the connection's task.
 pub(super) struct Shared<S: Seam> {
     pub(super) seam: S,
     pub(super) target: NbdTarget,
@@ -29,26 +29,26 @@ pub(super) struct Shared<S: Seam> {
     incarnation: Cell<u64>,
     pub(super) table: RefCell<Table<S>>,
     pending: PendingRequests,
-    /// No connection for longer than the patience lasts: what requests end with.
+    /// The error of all requests after a connection loss of longer than [`NbdOptions::patience`].
     gone: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
     pub(super) closing: Cell<bool>,
-    /// The server has refused to zero fast.
+    /// The server has refused a fast zero request.
     zeroes_slowly: Cell<bool>,
-    /// Receives so far.
+    /// Number of receives.
     heard: Cell<u64>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl<S: Seam> Shared<S> {
-    /// Has the connection's task look again.
+    /// Wakes the connection's task.
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Remembers the connection's task.
+    /// Stores the waker of the connection's task.
     pub(super) fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         match &*waker {
@@ -57,17 +57,18 @@ impl<S: Seam> Shared<S> {
         }
     }
 
-    /// Something has arrived.
+    /// Counts a receive.
     pub(super) fn heard(&self) {
         self.heard.set(self.heard.get() + 1);
     }
 
-    /// How often something has arrived.
+    /// Number of receives.
     pub(super) fn heard_count(&self) -> u64 {
         self.heard.get()
     }
 
-    /// The connection is lost: what was written and not flushed may be too. True when there are changes to be repeated.
+    /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
+    /// requests to repeat.
     pub(super) fn lost(&self) -> bool {
         self.incarnation.set(self.incarnation.get() + 1);
         let flushes = self.table.borrow_mut().restart();
@@ -77,7 +78,8 @@ impl<S: Seam> Shared<S> {
         self.table.borrow().has_changes()
     }
 
-    /// Lets requests go to the server that is back, if it has the same export and can take what is waiting; else says why not.
+    /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns
+    /// the reason.
     pub(super) fn accept(&self, now: Facts) -> DiskResult<()> {
         let before = self.facts.get();
         let longest = self.table.borrow().longest_data();
@@ -101,7 +103,7 @@ impl<S: Seam> Shared<S> {
         Err(DiskError::Open(text))
     }
 
-    /// Fails all requests, and those to come until the server is back.
+    /// Fails all open requests, and all later ones until the server is back.
     pub(super) fn give_up(&self, error: &DiskError) {
         *self.gone.borrow_mut() = Some(error.clone());
         let all = self.table.borrow_mut().take_all();
@@ -124,7 +126,7 @@ impl<S: Seam> Shared<S> {
         self.facts.get().flags & flag != 0
     }
 
-    /// True as long as the server has not said otherwise, which it can only if it knows the question.
+    /// True if the server supports fast zero requests and has not refused one.
     fn may_zero_fast(&self) -> bool {
         self.can(flags::SEND_WRITE_ZEROES) && self.can(flags::SEND_FAST_ZERO) && !self.zeroes_slowly.get()
     }
@@ -155,7 +157,8 @@ impl<S: Seam> Drop for Handle<S> {
     }
 }
 
-/// Another server's NBD export. A clone is another handle; the connection ends, after the last answer, with the last of them.
+/// Another server's NBD export. A clone is another handle. When the last handle is dropped, the connection ends after
+/// the last answer.
 pub struct NbdDisk<S: Seam>(Rc<Handle<S>>);
 
 impl<S: Seam> Clone for NbdDisk<S> {
@@ -165,7 +168,7 @@ impl<S: Seam> Clone for NbdDisk<S> {
 }
 
 impl<S: Seam> NbdDisk<S> {
-    /// Connects to an export. Fails at once if that does not work the first time; later losses are borne with.
+    /// Connects to an export. A failure of the first attempt is returned at once; later connection losses are repaired.
     pub async fn open(seam: &S, target: NbdTarget, options: NbdOptions) -> DiskResult<Self> {
         let link = connect(seam, &target, &options).await?;
         let shared = Rc::new(Shared {
@@ -250,7 +253,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     async fn flush(&self) -> DiskResult<()> {
         if !self.shared().can(flags::SEND_FLUSH) {
-            // Such a server has nothing volatile, or nothing that could be done about it.
+            // Such a server has no volatile cache, or no way to flush it.
             return Ok(());
         }
         self.shared().submit(Ask::Flush, 0, 0, Vec::new()).done().await
@@ -279,7 +282,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         slot.done().await?;
         let (mut left, mut extents) = (len, Vec::new());
         for mut extent in slot.take_extents() {
-            // The last one may reach past what was asked for.
+            // The last extent may reach past the requested range.
             extent.len_bytes = extent.len_bytes.min(left);
             left -= extent.len_bytes;
             if extent.len_bytes > 0 {
@@ -291,7 +294,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     async fn refresh_size(&self) -> DiskResult<u64> {
         let shared = self.shared();
-        // A size is told in the handshake alone, so another connection asks for it.
+        // A server reports the size only in the handshake, so this needs another connection.
         let mut link = connect(&shared.seam, &shared.target, &shared.options).await?;
         link.writer.shutdown();
         let (before, now) = (shared.facts.get(), link.facts.size_bytes);
@@ -304,7 +307,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 }
 
-/// Runs of pieces of at most `bytes_max` bytes, which is at least a block, with their offsets.
+/// Groups pieces into runs of at most `bytes_max` bytes (at least a block) and returns them with their offsets.
 fn split<B>(pieces: Vec<Piece<B>>, bytes_max: usize) -> impl Iterator<Item = (u64, Vec<Piece<B>>)> {
     assert!(bytes_max >= BLOCK_BYTES, "a piece fits into a request");
     let (mut rest, mut offset) = (pieces.into_iter().peekable(), 0);

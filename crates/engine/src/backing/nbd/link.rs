@@ -1,4 +1,4 @@
-//! One connection in transmission: requests go out and replies come in, both at once, in one task.
+//! A connection in the transmission phase: one task sends requests and receives replies concurrently.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,14 +11,15 @@ use super::disk::Shared;
 use super::negotiate::Facts;
 use super::table::Ask;
 
-/// Bytes of requests that leave in one call.
+/// Bytes of requests sent in one call.
 const SEND_BYTES: usize = 1 << 20;
 
-/// A server that has a flush or a zero-range to do may be silent for that many times longer: a flush writes all that the server
-/// has gathered, and some servers answer nothing meanwhile. Called lost too early, all of it would be written again, and again too slowly.
+/// Factor for the longest silence while a flush or a zero-range is open. A flush writes all data that the server has
+/// gathered, and some servers answer nothing meanwhile. A connection dropped too early would repeat all of it, and time
+/// out again.
 const SLOW_FACTOR: u32 = 10;
 
-/// A connection that was talked into the export.
+/// A connection after the handshake.
 pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
     pub(super) incoming: Incoming<S, R>,
     pub(super) writer: W,
@@ -26,7 +27,7 @@ pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
 }
 
 impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
-    /// Works until the connection is lost, or nobody needs it any more.
+    /// Runs until the connection is lost or no longer needed.
     pub(super) async fn run(self, shared: &Shared<S>) {
         let Link { mut incoming, writer, facts } = self;
         let mut replies = pin!(shared.take_replies(&mut incoming, &facts));
@@ -44,7 +45,7 @@ impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
 }
 
 impl<S: Seam> Shared<S> {
-    /// Sends requests until the connection is lost, or all is answered and the disk has been let go.
+    /// Sends requests until the connection is lost, or until the disk is closing and all requests are answered.
     async fn send_requests<W: StreamWriter<S>>(&self, mut writer: W) {
         let mut gather = Gather::default();
         loop {
@@ -56,7 +57,7 @@ impl<S: Seam> Shared<S> {
             if !poll_fn(ready).await {
                 let bye = Request { flags: 0, command: Command::Disconnect, cookie: 0, offset: 0, len: 0 };
                 gather.push_bytes(&bye.encode());
-                // Whether the good-bye arrives changes nothing.
+                // The result of the disconnect message does not matter.
                 let (Ok(()) | Err(_), _) = writer.send(gather).await;
                 return;
             }
@@ -76,7 +77,7 @@ impl<S: Seam> Shared<S> {
         }
     }
 
-    /// Ends when the server owes an answer and has sent nothing for too long.
+    /// Returns when the server owes an answer and has sent nothing for too long.
     async fn wait_for_silence(&self) {
         let (mut before, mut silent) = (None, 0);
         loop {

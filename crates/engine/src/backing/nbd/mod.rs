@@ -1,12 +1,13 @@
-//! Another server's NBD export as a disk: many requests in flight on one connection, which comes back when it breaks.
+//! Another server's NBD export as a disk: many requests in flight on one connection, which is re-established after a
+//! loss.
 //!
-//! When the connection is lost, [`seam::Disk::incarnation`] changes at once, before any answer of a later connection can be
-//! seen: what was written and not flushed may be gone. Requests without an answer are repeated on the next connection, all
-//! but flushes: a flush that was under way fails, since it cannot speak for what the server has forgotten.
+//! On a connection loss [`seam::Disk::incarnation`] changes at once, before any answer of a later connection is
+//! visible: unflushed writes may be lost. Unanswered requests are repeated on the next connection, except flushes. A
+//! flush in flight fails, because it cannot cover writes that the server has lost.
 //!
-//! The protocol has no way to take back what was sent on a lost connection. A server may carry out an old write after its
-//! repetition was answered and a newer write of the same block came; so writes are repeated only after the server had
-//! [`NbdOptions::settle`] to finish what it holds of the lost connection.
+//! The protocol cannot cancel requests sent on a lost connection. A server may carry out an old write after it has
+//! answered the repetition and a newer write of the same block. So writes are repeated only after the server had
+//! [`NbdOptions::settle`] to finish the requests of the lost connection.
 
 mod coverage;
 mod disk;
@@ -22,25 +23,27 @@ pub use target::{NbdTarget, NbdTargetError};
 
 use seam::Nanos;
 
-/// How a client bears with its server.
+/// How a client handles failures of its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdOptions {
-    /// Never write, whatever the server allows.
+    /// Never write, even if the server allows it.
     pub read_only: bool,
-    /// An export of this very process is refused: a volume with such a backing would wait for itself. A load generator beside the daemon takes it.
+    /// Refuse an export of this very process: a volume with such a backing would wait for itself. A load generator
+    /// inside the daemon accepts it.
     pub refuses_own: bool,
-    /// Time without a connection after which requests fail with [`seam::DiskError::Gone`]; attempts go on.
+    /// Time without a connection after which requests fail with [`seam::DiskError::Gone`]; connection attempts
+    /// continue.
     pub patience: Nanos,
-    /// Time that one attempt to connect may take.
+    /// Time limit of one connection attempt.
     pub attempt_timeout: Nanos,
     /// First pause between attempts; it doubles.
     pub pause_min: Nanos,
     /// Longest pause between attempts.
     pub pause_max: Nanos,
-    /// Time given to the server to finish with a lost connection before writes are repeated on the next one.
+    /// Time for the server to finish the requests of a lost connection before writes are repeated on the next one.
     pub settle: Nanos,
-    /// A server that owes answers and sends nothing at all for this long (and up to twice as long) counts as lost; where a flush
-    /// or a zero-range is among them, ten times as long.
+    /// Silence after which a server that owes answers counts as lost (detected after up to twice this time). While a
+    /// flush or a zero-range is open, ten times as long.
     pub silence_max: Nanos,
 }
 

@@ -1,4 +1,4 @@
-//! The client's half of the handshake: from a fresh connection to an export and what it can do.
+//! The client's side of the handshake: opens an export and learns its properties.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nbd_protocol::option::push_option;
 use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step, flags};
 use seam::{BLOCK_BYTES, Gather, Incoming, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
 
-/// Longest request to a server that states no limit, as the specification says.
+/// Longest request to a server that states no limit, from the specification.
 const DEFAULT_REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// Why an export could not be reached.
@@ -29,7 +29,7 @@ pub(super) enum NegotiateError {
     Size(u64),
 }
 
-/// What an export is and can do.
+/// Properties of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) size_bytes: u64,
@@ -41,11 +41,11 @@ pub(super) struct Facts {
     /// Longest read or write, a multiple of 4096.
     pub(super) request_bytes_max: u32,
     pub(super) structured: bool,
-    /// The number of `base:allocation` on this connection.
+    /// The context id of `base:allocation` on this connection.
     pub(super) allocation: Option<u32>,
 }
 
-/// Talks a server into `export`.
+/// Performs the handshake for `export`.
 pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,
@@ -121,7 +121,7 @@ fn facts(
     Ok(Facts { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
 }
 
-/// The way of servers that know no `GO`.
+/// The handshake with servers that do not know `GO`.
 async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,
@@ -141,7 +141,7 @@ async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     Ok(about)
 }
 
-/// Takes the replies to an option, hands each to `note`, and returns the last one with its text.
+/// Receives the replies to an option, passes each to `note`, and returns the last one with its text.
 async fn answer<S: Seam, R: StreamReader<S>>(
     incoming: &mut Incoming<S, R>,
     kind: OptionKind,
@@ -158,7 +158,7 @@ async fn answer<S: Seam, R: StreamReader<S>>(
         }
         let payload = &incoming.bytes()[..len];
         note(header.kind, payload)?;
-        // The other server's words end in our log and on terminals.
+        // The text comes from another server and ends in our log and on terminals.
         let text = String::from_utf8_lossy(payload).replace(char::is_control, " ");
         incoming.consume(len);
         if header.kind == OptionReplyKind::Ack || header.kind.is_error() {

@@ -1,4 +1,4 @@
-//! Connects, and connects again: with growing pauses, for as long as somebody needs the disk.
+//! Connects and reconnects, with growing pauses, for as long as the disk is in use.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,15 +12,15 @@ use super::link::Link;
 use super::negotiate::{NegotiateError, negotiate};
 use super::{NbdOptions, NbdTarget};
 
-/// Bytes taken from the socket at once.
+/// Bytes received from the socket in one call.
 const RECEIVE_BYTES: usize = 256 << 10;
 
 type Reader<S> = <<S as Seam>::Stream as ByteStream<S>>::Reader;
 type Writer<S> = <<S as Seam>::Stream as ByteStream<S>>::Writer;
-/// A connection over the seam's own stream.
+/// A connection over the seam's stream type.
 pub(super) type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
 
-/// Connects once.
+/// Makes one connection attempt.
 pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
     let attempt = async {
         let stream = seam.connect(&target.address).await?;
@@ -44,7 +44,7 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
     .await
 }
 
-/// Keeps a disk connected until it is let go.
+/// Keeps a disk connected until its last handle is dropped.
 pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLink<S>) {
     let mut link = first;
     loop {
@@ -61,7 +61,7 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLi
     }
 }
 
-/// Tries until it works; `None` when the disk was let go.
+/// Retries until it succeeds; `None` if the disk is closing.
 async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
     let since = shared.seam.now();
     let mut pause = shared.options.pause_min;

@@ -1,4 +1,4 @@
-//! The receiving half of a connection: takes replies apart and gives their content to who waits for it.
+//! The receiving half of a connection: parses replies and passes their content to the waiting requests.
 
 use std::io;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::disk::Shared;
 use super::negotiate::Facts;
 use super::table::{Ask, Slot};
 
-/// Why a connection is of no use any more.
+/// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Lost {
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub(super) enum Lost {
 }
 
 impl<S: Seam> Shared<S> {
-    /// Takes replies until the connection is lost.
+    /// Receives replies until the connection is lost.
     pub(super) async fn take_replies<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
@@ -106,7 +106,7 @@ impl<S: Seam> Shared<S> {
         Ok(())
     }
 
-    /// Takes `len` bytes of the export from `at` on.
+    /// Receives `len` bytes of the export from `at` on.
     async fn take_data<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
@@ -115,7 +115,7 @@ impl<S: Seam> Shared<S> {
         mut len: usize,
     ) -> Result<(), Lost> {
         while len > 0 {
-            // Buffers are filled in whole sectors, unless the server itself cuts finer.
+            // Buffers are filled in whole sectors, unless the server's own chunks are finer.
             self.fill(incoming, len.min(SECTOR_BYTES)).await?;
             let here = incoming.bytes().len();
             let count = if here >= len { len } else { here / SECTOR_BYTES * SECTOR_BYTES };
@@ -151,7 +151,8 @@ impl<S: Seam> Shared<S> {
     }
 }
 
-/// A server's error as a disk's. One that says that the server goes away is no answer: the request is repeated elsewhere.
+/// Maps a server's error to a disk error. The shutdown error is not an answer: the request is repeated on the next
+/// connection.
 fn disk_error(error: Errno, text: &str) -> Result<DiskError, Lost> {
     let text = if text.is_empty() { error.text() } else { text };
     match error {

@@ -1,4 +1,4 @@
-//! Requests without an answer: what was asked, where the answer goes, who waits for it.
+//! Unanswered requests: the request itself, the place for its answer, and the waiting task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, PendingRequest, Pi
 
 use super::coverage::Coverage;
 
-/// What is asked.
+/// Kind of request.
 pub(super) enum Ask<S: Seam> {
     Read,
     Write(Vec<Piece<S::Block>>),
@@ -20,21 +20,21 @@ pub(super) enum Ask<S: Seam> {
     Status,
 }
 
-/// One request, from the call to its answer, over as many connections as that takes.
+/// One request, from the call to its answer, over as many connections as needed.
 pub(super) struct Slot<S: Seam> {
     pub(super) ask: Ask<S>,
     pub(super) at: u64,
     pub(super) len: u32,
     /// A read's buffers.
     into: RefCell<Vec<PieceMut<S::BlockMut>>>,
-    /// What of the answer has arrived.
+    /// The parts of the answer that have arrived.
     received: RefCell<Coverage>,
-    /// An error that the answer has named before its end.
+    /// The first error named by an answer in progress.
     failed: RefCell<Option<DiskError>>,
     extents: RefCell<Vec<AllocationExtent>>,
     result: RefCell<Option<DiskResult<()>>>,
     waker: RefCell<Option<Waker>>,
-    /// Counts it as unanswered.
+    /// Counts the request as unanswered.
     pending: Cell<Option<PendingRequest>>,
 }
 
@@ -72,38 +72,38 @@ impl<S: Seam> Slot<S> {
         .await
     }
 
-    /// The buffers of a read that is done.
+    /// The buffers of a completed read.
     pub(super) fn take_pieces(&self) -> Vec<PieceMut<S::BlockMut>> {
         self.into.take()
     }
 
-    /// The extents of a status request that is done.
+    /// The extents of a completed status request.
     pub(super) fn take_extents(&self) -> Vec<AllocationExtent> {
         self.extents.take()
     }
 
-    /// Notes extents as the wire has them.
+    /// Stores the extents of an answer.
     pub(super) fn put_extents(&self, extents: Vec<AllocationExtent>) {
         *self.extents.borrow_mut() = extents;
     }
 
-    /// True when `len` bytes at `at` of the export belong to this read.
+    /// True if this is a read and covers `len` bytes at `at` of the export.
     pub(super) fn covers(&self, at: u64, len: u64) -> bool {
         let end = self.at + u64::from(self.len);
         matches!(self.ask, Ask::Read) && at >= self.at && at.checked_add(len).is_some_and(|last| last <= end)
     }
 
-    /// Copies bytes of the export from `at` on, which [`Slot::covers`], to the buffers.
+    /// Copies bytes of the export from `at` on to the buffers. The caller has checked [`Slot::covers`].
     pub(super) fn put(&self, at: u64, bytes: &[u8]) {
         self.each_piece(at, bytes.len(), |block, start, from, len| block.write_bytes(start, &bytes[from..from + len]));
     }
 
-    /// Zeroes the buffers for `len` bytes from `at` on, which [`Slot::covers`].
+    /// Zeroes the buffers for `len` bytes from `at` on. The caller has checked [`Slot::covers`].
     pub(super) fn put_zeroes(&self, at: u64, len: usize) {
         self.each_piece(at, len, |block, start, _, len| block.zero(start, len));
     }
 
-    /// Calls `each(block, byte in the block, byte in the range, length)` for every piece under a range of the export.
+    /// Calls `each(block, byte in the block, byte in the range, length)` for every piece of a range of the export.
     fn each_piece(&self, at: u64, len: usize, mut each: impl FnMut(&mut S::BlockMut, usize, usize, usize)) {
         let (first, last) = ((at - self.at) as usize, (at - self.at) as usize + len);
         let mut begin = 0;
@@ -120,12 +120,12 @@ impl<S: Seam> Slot<S> {
         }
     }
 
-    /// Remembers that the answer has named an error.
+    /// Records an error named by the answer; the first one counts.
     pub(super) fn fail(&self, error: DiskError) {
         self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// The answer is whole.
+    /// Completes the request: its answer has ended.
     pub(super) fn answered(&self) {
         let incomplete = matches!(self.ask, Ask::Read) && !self.received.borrow().is_whole(self.len as usize)
             || matches!(self.ask, Ask::Status) && self.extents.borrow().is_empty();
@@ -136,7 +136,7 @@ impl<S: Seam> Slot<S> {
         });
     }
 
-    /// Hands the result to who waits for it.
+    /// Passes the result to the waiting task.
     pub(super) fn finish(&self, result: DiskResult<()>) {
         *self.result.borrow_mut() = Some(result);
         self.pending.set(None);
@@ -151,7 +151,7 @@ impl<S: Seam> Slot<S> {
         self.extents.take();
     }
 
-    /// As it goes over the wire, without data.
+    /// The request header for the wire.
     pub(super) fn request(&self, cookie: u64) -> Request {
         let (command, flags) = match &self.ask {
             Ask::Read => (Command::Read, 0),
@@ -168,7 +168,7 @@ impl<S: Seam> Slot<S> {
     }
 }
 
-/// All requests without an answer, by cookie; a cookie is never used twice.
+/// All unanswered requests, by cookie; a cookie is never reused.
 pub(super) struct Table<S: Seam> {
     next: u64,
     open: BTreeMap<u64, Rc<Slot<S>>>,
@@ -203,28 +203,29 @@ impl<S: Seam> Table<S> {
         self.open.is_empty()
     }
 
-    /// True when there is a request whose work has no bound that its length would tell.
+    /// True if there is a request whose duration does not depend on its length alone.
     pub(super) fn has_slow(&self) -> bool {
         self.open.values().any(|slot| matches!(slot.ask, Ask::Flush | Ask::Zero { .. }))
     }
 
-    /// The request that has waited longest.
+    /// The cookie of the oldest request.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.open.keys().next().copied()
     }
 
-    /// A request that was sent and has no answer yet.
+    /// A request that was sent and is not answered.
     pub(super) fn get(&self, cookie: u64) -> Option<Rc<Slot<S>>> {
         let is_unsent = self.to_send.front().is_some_and(|first| cookie >= *first);
         if is_unsent { None } else { self.open.get(&cookie).cloned() }
     }
 
-    /// Forgets a request that was answered.
+    /// Removes an answered request.
     pub(super) fn remove(&mut self, cookie: u64) {
         self.open.remove(&cookie);
     }
 
-    /// The connection is lost: all but flushes are to be sent again, in the order in which they came; the flushes are returned.
+    /// Prepares for the next connection: queues all requests except flushes to be sent again, in order of arrival.
+    /// Returns the flushes.
     pub(super) fn restart(&mut self) -> Vec<Rc<Slot<S>>> {
         let flushes =
             self.open.extract_if(.., |_, slot| matches!(slot.ask, Ask::Flush)).map(|(_, slot)| slot).collect();
@@ -233,18 +234,18 @@ impl<S: Seam> Table<S> {
         flushes
     }
 
-    /// Bytes of the longest read or write.
+    /// Length of the longest read or write, in bytes.
     pub(super) fn longest_data(&self) -> u32 {
         let data = self.open.values().filter(|slot| matches!(slot.ask, Ask::Read | Ask::Write(_)));
         data.map(|slot| slot.len).max().unwrap_or(0)
     }
 
-    /// True when there is a request that changes content.
+    /// True if there is a request that changes content.
     pub(super) fn has_changes(&self) -> bool {
         self.open.values().any(|slot| matches!(slot.ask, Ask::Write(_) | Ask::Zero { .. }))
     }
 
-    /// Gives up: nothing is open any more.
+    /// Removes and returns all requests.
     pub(super) fn take_all(&mut self) -> Vec<Rc<Slot<S>>> {
         self.to_send.clear();
         std::mem::take(&mut self.open).into_values().collect()
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_that_came_twice_does_not_stand_for_one_that_is_missing() {
+    fn repeated_chunk_does_not_replace_missing_one() {
         let world = World::new(WorldSpec::new(1));
         let seam = world.seam();
         let result = |starts: [u64; 2]| {

@@ -1,4 +1,4 @@
-//! Where an export is, as a URI: `nbd://host:port/export` or `nbd+unix:///export?socket=/path`.
+//! Address of an export as a URI: `nbd://host:port/export` or `nbd+unix:///export?socket=/path`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use nbd_protocol::limits::NAME_BYTES_MAX;
 use seam::Address;
 
-/// The port that the protocol has at IANA.
+/// The port registered with IANA.
 const DEFAULT_PORT: u16 = 10809;
 
 /// A server and one of its exports.
@@ -19,28 +19,28 @@ pub struct NbdTarget {
     pub export: String,
 }
 
-/// Why a URI names no export.
+/// Why a URI is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NbdTargetError {
-    /// Another kind of URI.
+    /// The URI has another scheme.
     #[error("\"{0}\" is no NBD URI: write nbd://host:port/export or nbd+unix:///export?socket=/path")]
     Scheme(String),
-    /// Encryption is not spoken as a client.
+    /// TLS is not supported as a client.
     #[error("\"{0}\": TLS towards a backing is not supported; use nbd:// inside a tunnel, or nbd+unix://")]
     Tls(String),
-    /// The port is no number.
+    /// The port is not a valid number.
     #[error("\"{0}\" is no port: a number from 1 to 65535")]
     Port(String),
-    /// No host is named.
+    /// The host is missing.
     #[error("no host: write nbd://host:port/export")]
     NoHost,
-    /// No socket is named.
+    /// The socket is missing.
     #[error("no socket: write nbd+unix:///export?socket=/path")]
     NoSocket,
-    /// Something after the question mark that is unknown.
+    /// A query parameter is unknown.
     #[error("\"{0}\" is no parameter of an NBD URI; nbd+unix:// knows socket=/path")]
     Parameter(String),
-    /// A wrong escape.
+    /// A percent escape is malformed.
     #[error("\"{0}\" has a percent sign that two hexadecimal digits of UTF-8 should follow")]
     Escape(String),
     /// The name is longer than the protocol allows.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_forms_are_understood_and_come_back() {
+    fn common_uris_parse_and_round_trip() {
         let tcp = |host: &str, port, export: &str| NbdTarget {
             address: Address::Tcp(host.to_owned(), port),
             export: export.to_owned(),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn malformed_uri_is_rejected_with_its_reason() {
         assert!(matches!(parse("http://store/vm1"), Err(NbdTargetError::Scheme(_))));
         assert!(matches!(parse("/dev/sda"), Err(NbdTargetError::Scheme(_))));
         assert!(matches!(parse("nbds://store/vm1"), Err(NbdTargetError::Tls(_))));

@@ -1,5 +1,6 @@
-//! A time line on which each followed page has one mark, where it was used last: how many marks lie behind one is how many other pages
-//! have been used since. A bit a position, and how many are set in each word and in each group of words.
+//! A time line with one mark for each sampled page, at its last use. The number of marks behind a mark is the number of
+//! other pages used since. The line has one bit for each position, and counts of set bits for each word and each group
+//! of words.
 
 /// Positions in a word.
 const WORD: usize = u64::BITS as usize;
@@ -10,7 +11,8 @@ const WORDS: usize = GROUP * GROUPS;
 /// Positions before the line has to be closed up.
 pub const POSITIONS: usize = WORDS * WORD;
 
-/// The line. Invariant: `counts` says how many bits are set in each of `words`, `sums` in each group of them, none at or past `next`.
+/// The time line. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
+/// set at or past `next`.
 pub struct Line {
     words: Vec<u64>,
     counts: Vec<u8>,
@@ -25,15 +27,15 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Bytes that it takes.
+    /// Memory in bytes.
     pub const BYTES: usize = WORDS * (size_of::<u64>() + size_of::<u8>());
 
-    /// The position that is marked next.
+    /// The next position to be marked.
     pub fn now(&self) -> u32 {
         self.next as u32
     }
 
-    /// True when there is no position left.
+    /// True if no position is left.
     pub fn is_full(&self) -> bool {
         self.next == POSITIONS
     }
@@ -49,7 +51,7 @@ impl Line {
         self.next as u32 - 1
     }
 
-    /// Takes a mark away.
+    /// Removes a mark.
     pub fn clear(&mut self, position: u32) {
         let (word, bit) = (position as usize / WORD, position as usize % WORD);
         assert!(self.words[word] & 1 << bit != 0, "only a mark is taken away");
@@ -58,10 +60,10 @@ impl Line {
         self.sums[word / GROUP] -= 1;
     }
 
-    /// Marks behind a position.
+    /// Number of marks behind a position.
     pub fn behind(&self, position: u32) -> u64 {
         let (word, bit) = (position as usize / WORD, position as usize % WORD);
-        // In two steps: a shift by all 64 bits is none.
+        // Two shifts, because a shift by all 64 bits overflows.
         let same_word = (self.words[word] >> bit >> 1).count_ones();
         let group = word / GROUP;
         let words = &self.counts[word + 1..(group + 1) * GROUP];
@@ -70,7 +72,8 @@ impl Line {
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
     }
 
-    /// Moves all marks to the beginning, in their order. Returns where each of the old positions is now.
+    /// Closes up the line: moves all marks to the beginning, in their order. Returns a function from an old position to
+    /// its new one.
     pub fn close_up(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);
         for (before, count) in before.iter_mut().zip(&self.counts) {
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_counted_and_keep_their_order_when_the_line_is_closed_up() {
+    fn marks_keep_count_and_order_when_line_is_closed_up() {
         let mut line = Line::default();
         let positions: Vec<u32> = std::iter::from_fn(|| (!line.is_full()).then(|| line.mark())).collect();
         assert_eq!((positions.len(), line.behind(0)), (POSITIONS, POSITIONS as u64 - 1));

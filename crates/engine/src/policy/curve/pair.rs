@@ -1,11 +1,11 @@
-//! The two curves of a volume: of blocks, which memory holds, and of pages, which flash holds.
+//! The two miss-ratio curves of a volume: of blocks for memory, and of pages for flash.
 
 use seam::BLOCK_BYTES;
 
 use super::Curve;
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
 
-/// Points that are told of a curve, at most: from a 4,096th of the working set to all of it and a little more, each 14 % above
+/// Most points reported of a curve: from a 4,096th of the working set to slightly more than all of it, each 14 % above
 /// the last.
 pub const POINTS_MAX: usize = 64;
 const SMALLEST_PART: f64 = 4_096.0;
@@ -13,36 +13,36 @@ const SMALLEST_PART: f64 = 4_096.0;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const PAGE: u64 = BLOCK * BLOCKS_PER_PAGE as u64;
 
-/// Both curves, fed with each request of clients.
+/// Both curves, updated by each request of a client.
 #[derive(Default)]
 pub struct Curves {
     memory: Curve,
     flash: Curve,
 }
 
-/// Where a curve runs through.
+/// A point of a miss-ratio curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CurvePoint {
-    /// The size of a cache.
+    /// Cache size.
     pub size_bytes: u64,
-    /// What an LRU of that size would miss of the blocks or pages that are asked for.
+    /// Miss ratio of an LRU of that size, by blocks or pages.
     pub miss_ratio: f64,
 }
 
-/// One curve, as far as it is known.
+/// Points of one curve and the load behind it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CurveStats {
     /// Bytes of a block or page.
     pub unit_bytes: u64,
-    /// Blocks or pages that were asked for, the older ones counting less.
+    /// Uses of blocks or pages, with older ones counting less.
     pub accesses: u64,
-    /// Bytes of all that were asked for lately.
+    /// Bytes of the blocks or pages used recently.
     pub working_set_bytes: u64,
-    /// By growing size; none before anything was asked for.
+    /// Points by growing size; empty before the first use.
     pub points: Vec<CurvePoint>,
 }
 
-/// What is known of a volume's two curves.
+/// The two curves of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeCurves {
     /// In blocks of 4 KiB.
@@ -52,32 +52,33 @@ pub struct VolumeCurves {
 }
 
 impl Curves {
-    /// A client reads or writes `len` bytes at `at`.
+    /// Records a read or write of `len` bytes at `at`.
     pub fn used(&mut self, at: u64, len: u64) {
         let end = at + len;
         (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.used(key(block)));
         (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.used(key(page)));
     }
 
-    /// Both, in a bounded number of points.
+    /// Both curves, in a bounded number of points.
     pub fn stats(&self) -> VolumeCurves {
         VolumeCurves { memory: stats(&self.memory, BLOCK), flash: stats(&self.flash, PAGE) }
     }
 
-    /// That of blocks.
+    /// The curve of blocks.
     pub fn memory(&mut self) -> &mut Curve {
         &mut self.memory
     }
 }
 
-/// Not of the volume's number: one that is attached again finds the same pages.
+/// Hash of a block or page number. It leaves out the volume's number, so that a volume attached again samples the same
+/// pages.
 fn key(number: u64) -> u64 {
     hash(0, PageNo(number))
 }
 
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let set = curve.working_set();
-    // A bucket more, so that the last point lies past the longest distance.
+    // One bucket more, so that the last point lies past the longest distance.
     let most = set + set / 16 + 1;
     let size = |at: usize| {
         let part = SMALLEST_PART.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);

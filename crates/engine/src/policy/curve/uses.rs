@@ -1,18 +1,18 @@
-//! How often pages were used again, by how many others were used between.
+//! Histogram of repeated uses by reuse distance: the number of other pages used in between.
 
-/// Buckets an octave of distances, and octaves.
+/// Buckets in an octave of distances, and octaves.
 const STEPS: usize = 16;
 const OCTAVES: usize = 44;
 /// Fraction bits of a weight and of a distance.
 pub const FRACTION: u32 = 16;
 
-/// Uses.
+/// Uses of the pages of a curve.
 pub struct Uses {
-    /// Of followed pages again, by distance, each with its weight.
+    /// Weight of repeated uses of sampled pages, by distance.
     by_distance: Vec<u64>,
-    /// Weight of first uses of followed pages.
+    /// Weight of first uses of sampled pages.
     pub first: u64,
-    /// All, followed or not.
+    /// All uses, sampled or not.
     pub all: u64,
 }
 
@@ -23,15 +23,15 @@ impl Default for Uses {
 }
 
 impl Uses {
-    /// Bytes that they take.
+    /// Memory in bytes.
     pub const BYTES: usize = STEPS * OCTAVES * size_of::<u64>();
 
-    /// A page was used again at `distance`.
+    /// Records a repeated use at `distance`.
     pub fn again(&mut self, distance: u64, weight: u64) {
         self.by_distance[bucket(distance).0] += weight;
     }
 
-    /// Of each so much is left.
+    /// Scales all counts by `part`.
     pub fn fade(&mut self, part: f64) {
         let fade = |count: &mut u64| *count = (*count as f64 * part) as u64;
         self.by_distance.iter_mut().for_each(fade);
@@ -39,12 +39,12 @@ impl Uses {
         fade(&mut self.all);
     }
 
-    /// Misses a use of LRUs of so many pages, which grow; 1 before anything was used.
+    /// Misses for each use of LRUs of the given numbers of pages, in growing order; 1 before the first use.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
         let counted = self.by_distance.iter().sum::<u64>() + self.first;
         let all = (self.all << FRACTION) as f64;
-        // Pages that are used very often are rarely followed, or one that is weighs too much: what is missing of all uses, or is
-        // too much, are uses at the shortest distance.
+        // Pages with very many uses are rarely sampled, and a sampled one weighs too much. The missing or excess weight
+        // belongs to uses at the shortest distance.
         let missing = all - counted as f64;
         let (mut below, mut next) = (0, 0);
         sizes.into_iter().map(move |pages| {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other_without_a_gap() {
+    fn buckets_are_contiguous() {
         let mut before = (0, 0.0);
         for distance in (0_u64..2_000_000).map(|part| part << 10) {
             let (index, inside) = bucket(distance);
