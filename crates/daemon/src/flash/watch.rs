@@ -116,7 +116,7 @@ impl Daemon {
             let Flash::Open(opened) = self.flash.borrow().clone() else { return };
             let ask = async |local: Rc<Local>| {
                 let log = local.engine.log()?;
-                // A failed map of a store that was closed needs no action: a closed store takes no pages.
+                // Only if no copy is in service: a closed store reports its map as failed, too.
                 let map = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
                 let is_new = map.is_none() && local.engine.map_loaded().is_some();
                 Some((log.members(), log.generation(), map, is_new))
