@@ -82,7 +82,8 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         if policy == WritePolicy::WriteBack && self.wants_two_copies().await {
             let text = format!(
-                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is not set"
+                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is \
+                 not set"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }

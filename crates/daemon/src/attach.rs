@@ -417,7 +417,8 @@ impl Daemon {
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
-                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may be lost"
+                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may \
+                 be lost"
             ));
         }
         identified.unwrap_or_else(|error| {
@@ -560,14 +561,16 @@ impl Daemon {
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
         if matches!(known.standing, Standing::Refused(_)) && self.may_be_on_flash(name) {
             let text = format!(
-                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices back and start again, \
+                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices \
+                 back and start again, \
                  or give that data up: hotset volume adopt {name} names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         if matches!(known.standing, Standing::Refused(_)) && self.waits_in_log(name).await? {
             let text = format!(
-                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset volume show {name}), or give \
+                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset \
+                 volume show {name}), or give \
                  that data up: hotset volume adopt {name} names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -575,7 +578,8 @@ impl Daemon {
         let left = self.left_in_memory(name).await?;
         if !left.is_empty() {
             let text = format!(
-                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on its backing; bring that \
+                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on \
+                 its backing; bring that \
                  back, or give the data up: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
@@ -736,7 +740,8 @@ async fn open_in_time(local: &Local, plan: &OpenPlan) -> Result<(u64, OpenFacts)
 async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
     if spec.read_only && is_left(local, spec.incarnation) {
-        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without read_only, then change that";
+        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without \
+                    read_only, then change that";
         return Err(text.to_owned());
     }
     let on_flash = local.engine.unclaimed().contains(&spec.incarnation);

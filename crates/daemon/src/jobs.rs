@@ -105,7 +105,8 @@ impl Daemon {
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
             let text = format!(
-                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again when one has ended \
+                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again \
+                 when one has ended \
                  (`hotset job list`), or call one off (`hotset job cancel ID`)"
             );
             return Err(Failure::new(ErrorKind::Unavailable, text));
@@ -166,7 +167,8 @@ impl Daemon {
         let flushed = tokio::select! {
             flushed = self.on_volume(name, placed, "destaging", progress, work) => flushed,
             () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is written");
+                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is \
+                                    written");
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
         };

@@ -54,7 +54,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn(format!(
-            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
+            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
+             each \
              fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
         ));
         let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
@@ -120,7 +121,8 @@ pub async fn attach(
     files.iter().rev().for_each(|file| file.forget(owner));
     if taken > 0 {
         log::info(format!(
-            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
+            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
+             left in memory",
             volume.name()
         ));
     }
@@ -176,7 +178,8 @@ impl Daemon {
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. \
+            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be \
+             read: {why}. \
              Accepting that this data is lost: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
@@ -216,7 +219,8 @@ impl Daemon {
         for (id, why) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
             log::error(format!(
-                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, and volumes of which it \
+                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
+                 and volumes of which it \
                  may hold content are not served",
                 record.path.display()
             ));

@@ -184,7 +184,8 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
-                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is needed");
+                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is \
+                                    needed");
                 log::error(&text);
                 daemon.journal.note_daemon(&text);
                 daemon.journal.events.flush();
@@ -311,7 +312,8 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
                 continue;
             }
             log::warn(format!(
-                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing ({entry}) and is left \
+                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
+                 ({entry}) and is left \
                  out. To serve that one: hotset volume remove {}, then read the configuration again (SIGHUP)",
                 record.name, added.backing, record.name
             ));

@@ -35,7 +35,8 @@ impl OwnVolumes {
         };
         match under.iter().find(ours) {
             Some(device) => Err(format!(
-                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without it",
+                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without \
+                 it",
                 device.name
             )),
             None => Ok(()),
@@ -75,7 +76,8 @@ impl Daemon {
     ) -> Failure {
         let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
         let text = format!(
-            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it a backing of its own",
+            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it \
+             a backing of its own",
             path.display(),
             other.display(),
             self.holder_of(other, wanted)

@@ -92,7 +92,8 @@ impl Daemon {
         self.volumes.borrow_mut().remove(name);
         if self.left_in_memory(name).await.is_ok_and(|left| !left.is_empty()) {
             return format!(
-                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine ends"
+                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine \
+                 ends"
             );
         }
         if self.may_be_on_flash(name) {
@@ -304,7 +305,8 @@ mod tests {
         let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
         let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
                     shares = \"high\"\nlimit_iops = 500\nreservation_iops = 300\n\
-                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\ndeclared_lost = true\n";
+                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\n\
+                    declared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
         assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }
@@ -322,7 +324,8 @@ mod tests {
         // Adding a CA for client certificates needs a restart.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
         let fresh = config(
-            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
+            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
+             name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
         );
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
     }

@@ -40,7 +40,8 @@ impl Daemon {
                 let limit = getrlimit(Resource::Nofile).current;
                 let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
                 format!(
-                    "no file descriptor is left (of {limit}): new clients wait until others leave; raise LimitNOFILE= of the service, \
+                    "no file descriptor is left (of {limit}): new clients wait until others leave; raise LimitNOFILE= \
+                     of the service, \
                      or have fewer clients. One is kept for the control socket"
                 )
             }

@@ -61,7 +61,8 @@ impl SocketAccess {
                 let set = setxattr(path, ACL, &access_list(owner, self.mode), XattrFlags::empty());
                 set.map_err(|error| {
                     format!(
-                        "cannot give the socket to socket_owner, nor an access control list ({error}); make that user a member of \
+                        "cannot give the socket to socket_owner, nor an access control list ({error}); make that user \
+                         a member of \
                          socket_group instead"
                     )
                 })

@@ -28,9 +28,11 @@ const HUNG_PATIENCE_MS: u64 = 10_000;
 const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
 
 /// Message of a stop that gave up on a silent backing.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start recovers it as after a crash";
+const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
+                    recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on the backings, what was not is lost";
+const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on \
+                          the backings, what was not is lost";
 
 /// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -344,8 +346,8 @@ impl Daemon {
         }
     }
 
-    /// Brings a volume to its backing although the log, which cannot be written any more, holds data of it: that is old then, and never
-    /// comes back because the volume gets another incarnation.
+    /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
+    /// incarnation, so that the old data in the log never comes back.
     async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
         self.give_up_map("no flash device is left in service").await;
         loop {

@@ -227,7 +227,8 @@ impl Daemon {
         }
         let Some(payload) = self.state.borrow().state().manifest(flash::MANIFEST_BYTES_MAX) else {
             return log::warn(
-                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state directory",
+                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state \
+                 directory",
             );
         };
         let save = async move |local: Rc<Local>| match local.engine.log() {
@@ -356,7 +357,8 @@ impl Daemon {
         };
         if let Some(why) = unnoted {
             report.alerts.push(Notice::new(AlertKind::Other, format!(
-                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
+                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); \
+                 make it writable, and \
                  they are answered again"
             )));
         }
@@ -386,16 +388,21 @@ impl Daemon {
         };
         if scrub.lost > 0 {
             report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
-                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
+                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since \
+                 cannot be read",
                 scrub.lost
             )));
         }
         let lost: Vec<_> = lost.into_iter().map(|owner| self.lost_block(owner)).collect();
         for lost in lost.iter().take(LOST_SHOWN) {
-            report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
-                "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are written again",
-                lost.volume, lost.incarnation, lost.at_bytes
-            )));
+            report.alerts.push(Notice::new(
+                AlertKind::FlashDataLost,
+                format!(
+                    "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until \
+                 they are written again",
+                    lost.volume, lost.incarnation, lost.at_bytes
+                ),
+            ));
         }
         report.lost = lost;
         for member in members {
@@ -479,7 +486,8 @@ impl Daemon {
         let bytes = left.iter().map(|(_, bytes)| bytes).sum();
         let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
         format!(
-            "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset stop --destage` would \
+            "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset \
+             stop --destage` would \
              have brought them there",
             show_bytes(bytes),
             names.join(", ")

@@ -266,12 +266,15 @@ fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", absent.join("; ")) };
     match error {
         StoreError::MemberMissing { member } => format!(
-            "device number {member} of the flash store was in service when it was last used and is not there{absent}; bring it back, or, \
-             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the one that is gone \
+            "device number {member} of the flash store was in service when it was last used and is not there{absent}; \
+             bring it back, or, \
+             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the \
+             one that is gone \
              was the last in service, what only it held is lost then"
         ),
         StoreError::NotEmpty { device, what } => format!(
-            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a file)",
+            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a \
+             file)",
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),
