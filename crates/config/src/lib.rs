@@ -73,7 +73,7 @@ pub enum KeepIn {
     Directory(PathBuf),
 }
 
-/// Whether NBD clients use TLS.
+/// TLS of NBD clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
     /// Without TLS only.
@@ -254,7 +254,7 @@ impl VolumeConfig {
         }
     }
 
-    /// A text that identifies the entry: backing, size, policy and access.
+    /// A text that identifies the entry: backing, size, policy and `read_only`.
     pub fn entry(&self) -> String {
         let size = self.size_bytes.map_or(String::new(), |size| size.to_string());
         format!("{} {size} {} {}", self.backing, self.policy, self.read_only)

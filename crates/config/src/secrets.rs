@@ -54,10 +54,10 @@ mod tests {
         let file = folder.path().join("secret");
         std::fs::write(&file, "123456789012").expect("written");
         for (mode, word) in [(0o600, None), (0o640, None), (0o644, Some("read")), (0o666, Some("changed"))] {
-            std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("it is ours");
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("the test owns the file");
             let said = exposed("CHAP secret", &file);
             assert_eq!(said.is_some(), word.is_some(), "{mode:o}: {said:?}");
-            assert!(said.is_none_or(|said| said.contains(word.expect("seen")) && said.contains("chmod 0640")));
+            assert!(said.is_none_or(|said| said.contains(word.expect("a fault is expected")) && said.contains("chmod 0640")));
         }
         assert_eq!(exposed("CHAP secret", &folder.path().join("missing")), None);
     }

@@ -14,11 +14,11 @@ const DEFAULT_DIRECTORY: &str = "/run/hotset/vhost";
 pub struct VhostUserConfig {
     /// The folder of the sockets, `NAME.sock` each.
     pub directory: PathBuf,
-    /// User that owns them.
+    /// User that owns the sockets.
     pub socket_owner: Option<String>,
-    /// Group that they belong to.
+    /// Group of the sockets.
     pub socket_group: Option<String>,
-    /// Their permissions.
+    /// Permissions of the sockets.
     pub socket_mode: u32,
 }
 

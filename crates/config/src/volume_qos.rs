@@ -19,7 +19,7 @@ pub const BURST_IOPS: &str = "burst_iops";
 pub const BURST_BYTES: &str = "burst_bytes";
 /// Key of the reservation in requests a second.
 pub const RESERVATION_IOPS: &str = "reservation_iops";
-/// All of them.
+/// All keys.
 pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
 
 const NAMED: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];

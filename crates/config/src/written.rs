@@ -164,7 +164,7 @@ mod tests {
             (names("array"), names("datastore"), names("volume")),
             (vec!["shelf"], vec!["nl"], vec!["new", "web01"])
         );
-        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is there").1;
+        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is present").1;
         assert!(web["backing"].ends_with("10.0.0.5/web01") && web["labels"].ends_with("vm = b"), "{web:?}");
     }
 }

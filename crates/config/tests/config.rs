@@ -111,15 +111,15 @@ fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
                  = \"/m\" }\n";
     let config =
         Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("{whole}{VOLUME}lun = 3\nacl = [\"iqn.a:b\"]\n"));
-    let config = config.expect("it is sound");
+    let config = config.expect("the configuration is valid");
     assert_eq!((config.volumes[0].lun, config.volumes[0].acl.as_slice()), (Some(3), &["iqn.a:b".to_owned()][..]));
-    let iscsi = config.iscsi.expect("it is there");
+    let iscsi = config.iscsi.expect("it is present");
     let listen: Vec<String> = iscsi.listen.iter().map(ToString::to_string).collect();
     assert_eq!(
         (listen.join(" "), iscsi.announce.join(" ")),
         ("tcp:10.0.0.5:3260 tcp:[2001:db8::5]:861".into(), "203.0.113.5:3260".into())
     );
-    let chap = iscsi.chap.into_iter().next().expect("it is there");
+    let chap = iscsi.chap.into_iter().next().expect("it is present");
     assert_eq!(
         (chap.secret_file, chap.mutual),
         ("/etc/hotset/chap.secret".into(), Some(("us".to_owned(), "/m".into())))
@@ -139,7 +139,9 @@ fn alerts_have_bounds_a_date_and_an_address() {
     ] {
         assert!(problems.contains(word), "{word}: {problems}");
     }
-    let parsed = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound").alerts;
+    let parsed = |text: &str| {
+        Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("the configuration is valid").alerts
+    };
     let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"https://h:9/x\"\n\
                  webhook_ca = \"ca.crt\"\n";
     let alerts = parsed(&format!("{whole}{VOLUME}"));
@@ -163,7 +165,7 @@ fn the_http_interface_has_an_address_and_plain_names() {
     assert_snapshot!(problems_of(
         "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
     ));
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("the configuration is valid");
     assert_eq!(config.api, ApiConfig::default());
     assert_eq!(config.api.listen, None);
 }
@@ -181,7 +183,8 @@ fn flash_devices_are_up_to_eight_different_ones() {
 #[test]
 fn flash_quotas_are_sizes_or_percent_and_minimum_is_below_maximum() {
     let text = |min: &str, max: &str| format!("{VOLUME}flash_min = \"{min}\"\nflash_max = \"{max}\"\n");
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB")).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB"))
+        .expect("the configuration is valid");
     assert_eq!(config.volumes[0].setting("flash_min"), "12.5%");
     assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
     let above = problems_of(&text("30%", "20%"));
@@ -196,7 +199,7 @@ fn memory_quotas_fit_into_the_memory() {
         format!("[memory]\nsize = \"64 MiB\"\n{VOLUME}{one}\n{second}{other}\n")
     };
     let sound = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("the configuration is valid");
     assert_eq!(config.volumes[0].setting("memory_min"), "25%");
     assert_eq!(config.volumes[1].setting("memory_max"), "none");
     let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
@@ -208,7 +211,7 @@ fn memory_quotas_fit_into_the_memory() {
 #[test]
 fn relative_flash_device_starts_at_folder_of_the_file() {
     let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("the configuration is valid");
     let flash = config.flash.expect("the table is there");
     assert_eq!(flash.devices, [Path::new("/etc/hotset/a"), Path::new("/dev/b")]);
     assert!(!flash.allow_single_copy);

@@ -3,7 +3,7 @@
 //! Each start creates a new file, after it has recorded it in the state directory; a clean stop deletes both. A
 //! recorded file that still exists was left by a killed daemon. Each volume is recovered before a client can reach it,
 //! from the oldest file that contains it. Newer files may hold only a part, left by a start that was killed during its
-//! own recovery, so the volume's content is erased from the newest file first. A file without needed content is
+//! own recovery. The volume's content is therefore erased from the newest file first. A file without needed content is
 //! deleted.
 
 use std::collections::BTreeSet;

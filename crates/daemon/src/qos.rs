@@ -180,7 +180,7 @@ impl Daemon {
         said
     }
 
-    /// Warns of values that rules give a volume and that contradict each other.
+    /// Warns of values that rules give a volume and that cannot take effect.
     pub(super) fn warn_of_qos(config: &VolumeConfig) {
         if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
             log::warn(format!("volume {}: {what}, so it counts for nothing; {remedy}", config.name));

@@ -8,7 +8,7 @@ use terminal::log;
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
 const QUIET_LOOKS: u32 = 10;
 
-/// Whether descriptors are short.
+/// State of the detection.
 #[derive(Default)]
 pub struct Shortage {
     /// Rejected clients as of the last check.

@@ -24,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Time after which a stop gives up on a silent backing, if its volume has no dirty data or memory survives the daemon.
 const HUNG_PATIENCE_MS: u64 = 10_000;
-/// The same limit if dirty data would be lost with the daemon: a storage server may take that long to restart.
+/// The limit if dirty data would be lost with the daemon: a storage server may take that long to restart.
 const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
 
 /// Message of a stop that gave up on a silent backing.
@@ -42,9 +42,9 @@ pub enum Phase {
     Running,
     /// Under way.
     Stopping,
-    /// The backings are complete; the process ends.
+    /// All dirty data is on the backings or in the flash log; the process ends.
     Stopped,
-    /// A data core ended before its volumes' backings were complete; the process ends.
+    /// A data core ended or a backing stayed silent before all dirty data was safe; the process ends.
     Failed,
 }
 

@@ -158,7 +158,7 @@ impl Daemon {
         }
     }
 
-    /// Saves a refusal. A state directory that was found to be an older copy is treated as one until its records are
+    /// Saves a refusal. Once found to be an older copy, the state directory counts as one until its records are
     /// rebuilt, even if the store that revealed it is gone.
     fn note_refusal(&self, refusal: &Refusal) -> Result<Unused, Failure> {
         let unused = refusal.into();

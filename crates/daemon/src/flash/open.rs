@@ -14,7 +14,7 @@ use super::Unused;
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
 
-/// How long a start waits for a killed predecessor's last I/O, in milliseconds.
+/// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
