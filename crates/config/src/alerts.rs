@@ -1,4 +1,4 @@
-//! `[alerts]`: from when on something is wrong, and who is told.
+//! `[alerts]`: thresholds of alerts, and their receiver.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use toml::de::DeValue;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Wrong};
 
-/// Age of dirty data where nothing is said.
+/// Default of `dirty_age`.
 const DIRTY_AGE: Duration = Duration::from_secs(900);
 
-/// From when on something is wrong, and who is told.
+/// Thresholds of alerts, and their receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertsConfig {
-    /// Dirty data that is older is too old.
+    /// Age of dirty data above which an alert is raised.
     pub dirty_age: Duration,
-    /// Flash devices are to last until this second since 1970.
+    /// The date until which flash devices have to last, in seconds since 1970.
     pub endurance_until: Option<u64>,
-    /// Who is told.
+    /// Receiver of alerts.
     pub webhook: Option<Receiver>,
 }
 
@@ -49,7 +49,7 @@ impl Setting for Address {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
         text.parse().map_err(|error: String| {
-            let (what, remedy) = error.split_once("; ").expect("what is wrong, and what to do");
+            let (what, remedy) = error.split_once("; ").expect("the error has the form \"fault; remedy\"");
             Wrong::Value(what.to_owned(), remedy.to_owned())
         })
     }

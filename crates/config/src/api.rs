@@ -6,24 +6,24 @@ use std::path::Path;
 use super::problem::Source;
 use super::read::{At, Section};
 
-/// Volumes with metrics of their own where nothing is said.
+/// Default of `metrics_volumes`.
 const METRICS_VOLUMES: u32 = 1000;
 
-/// Where the HTTP interface is, and under which names.
+/// Address, names and TLS of the HTTP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// The address that it listens on; without one there is no such interface.
+    /// The address that it listens on; `None`: there is no HTTP interface.
     pub listen: Option<SocketAddr>,
-    /// Host names under which it may be asked for, besides loopback.
+    /// Host names under which it accepts requests, besides loopback.
     pub names: Vec<String>,
-    /// Volumes with metrics of their own, at most.
+    /// Maximum number of volumes with metrics of their own.
     pub metrics_volumes: u32,
-    /// What it shows itself with under TLS; without it is plain HTTP.
+    /// Certificate and key for TLS; `None`: plain HTTP.
     pub tls: Option<tls::Files>,
 }
 
 impl ApiConfig {
-    /// Whether what differs takes a restart. Other files for TLS do not, as long as there is TLS before and after.
+    /// True when a difference needs a restart. Other TLS files do not, as long as TLS is on before and after.
     pub fn differs_for_good(&self, fresh: &ApiConfig) -> bool {
         let kept = ApiConfig { tls: None, ..self.clone() };
         kept != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
@@ -64,7 +64,7 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
     if !keys.iter().any(|key| section.has(key)) {
         return None;
     }
-    // One without the other must not become plain HTTP.
+    // A certificate without a key, or the reverse, is an error: it must not result in plain HTTP.
     let [certificate, key] = keys.map(|key| section.require::<String>(key, source).map(|text| folder.join(text.value)));
     Some(tls::Files { certificate: certificate?, key: key?, client_ca: None })
 }

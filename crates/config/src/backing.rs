@@ -1,4 +1,4 @@
-//! Where a volume's data lies, as the configuration writes it: a path or a URI.
+//! A volume's backing, as the configuration writes it: a path or a URI.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use seam::model::ArraySpec;
 
 use super::array::{array_of_level, show_array};
 
-/// Where a volume's data lies. Whether a path is a file or a device shows when it is opened.
+/// A volume's backing. Whether a path is a file or a device is known when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackingSpec {
     /// A file or a block device.
     Path(PathBuf),
     /// An export of another NBD server.
     Nbd(NbdTarget),
-    /// A modelled array of its own.
+    /// A modelled array for this volume alone, with its size if the URI gives one.
     Sim(ArraySpec, Option<u64>),
     /// A part of the `[[array]]` of that name.
     SimArray(String),
 }
 
 impl BackingSpec {
-    /// Reads `text`; a relative path counts from `folder`. The error says what, and after `; ` what to do.
+    /// Parses `text`; a relative path is relative to `folder`. The error has the form `fault; remedy`.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
         let Some((scheme, rest)) = text.split_once("://") else { return path(text, folder) };
         match scheme {
@@ -35,7 +35,7 @@ impl BackingSpec {
         }
     }
 
-    /// True when the backing cannot say how large it is.
+    /// True when the backing has no size of its own.
     pub fn needs_size(&self) -> bool {
         match self {
             BackingSpec::Path(path) => !path.exists(),
@@ -46,7 +46,7 @@ impl BackingSpec {
     }
 }
 
-/// True for a path that only devices have: no file is ever made there.
+/// True for a path under `/dev`, where no file is ever created.
 pub fn is_device(path: &Path) -> bool {
     path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
@@ -73,7 +73,7 @@ fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
 }
 
 fn nbd(uri: &str) -> Result<BackingSpec, String> {
-    // Everywhere else what to do stands behind a semicolon.
+    // Errors of this crate separate fault and remedy by a semicolon.
     let target = uri.parse().map_err(|error: NbdTargetError| error.to_string().replacen(": write ", "; write ", 1));
     target.map(BackingSpec::Nbd)
 }
@@ -90,7 +90,8 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
         return match query {
             "" => Ok(BackingSpec::SimArray(percent_decode(name)?)),
             _ => Err(format!(
-                "\"{name}\" is no RAID level; use raid0, raid1, raid5, raid6 or raid10, or the name of an [[array]] without ?{query}"
+                "\"{name}\" is no RAID level; use raid0, raid1, raid5, raid6 or raid10, or the name of an [[array]] \
+                 without ?{query}"
             )),
         };
     };
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_is_two_digits_and_no_sign() {
+    fn percent_escape_has_two_hex_digits_and_no_sign() {
         assert_eq!(parse("file:///a%20b"), Ok(BackingSpec::Path("/a b".into())));
         for wrong in ["file:///a%+1", "file:///a%2", "file:///a%"] {
             assert!(parse(wrong).is_err_and(|error| error.contains("%25")), "{wrong}");
@@ -167,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn paths_count_from_the_folder_of_the_configuration() {
+    fn relative_path_starts_at_folder_of_the_configuration() {
         assert_eq!(parse("/dev/sdb"), Ok(BackingSpec::Path("/dev/sdb".into())));
         assert_eq!(parse("file:///srv/a%20b.img"), Ok(BackingSpec::Path("/srv/a b.img".into())));
         assert_eq!(parse("web.img"), Ok(BackingSpec::Path("/etc/hotset/web.img".into())));
     }
 
     #[test]
-    fn uris_read_back_as_they_are_shown() {
+    fn displayed_uri_parses_to_the_same_backing() {
         for text in [
             "nbd://san:10809/vol%41",
             "nbd://[::1]:7000/x",
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_uris_say_what_to_write() {
+    fn broken_uri_gives_error_with_remedy() {
         for text in [
             "",
             "http://x",

@@ -1,4 +1,4 @@
-//! `[flash]`: where what is dirty is kept, mirrored.
+//! `[flash]`: the devices of the flash cache.
 
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use super::problem::Source;
 use super::read::{At, Rate, Section, Size, Thousandths};
 use units::show_bytes;
 
-/// Devices that a store has at most; the first two carry the log.
+/// Maximum number of devices of a store; the first two carry the log.
 const DEVICES_MAX: usize = 8;
 
-/// Writes of the whole devices a day that promotion may make where nothing is said, in thousandths.
+/// Default of `endurance_dwpd` in thousandths: full writes of the devices per day that promotion may make.
 const ENDURANCE: u32 = 1000;
 
-/// How fast the log is scrubbed where nothing is said: a log of 64 GiB in two copies in nine hours.
+/// Default of `scrub`: it covers a log of 64 GiB in two copies in nine hours.
 const SCRUB_BYTES_A_SECOND: u64 = 4 << 20;
 
-/// Latency of flash that is congested, where nothing is said.
+/// Default of `congestion_threshold`.
 const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
 
-/// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
-/// all the same.
+/// Reads the table; `None` if it is absent. Whether a device exists is checked when it is opened: a start without one
+/// of two devices still serves.
 pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<FlashConfig> {
     section.is_there().then_some(())?;
     let devices = section.require::<Vec<At<String>>>("devices", source);
@@ -43,7 +43,7 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     let mut devices: Vec<PathBuf> = Vec::new();
     for At { value, span } in &list {
         let path = folder.join(value);
-        // Links are followed where the path exists.
+        // Symbolic links are resolved if the path exists.
         let whole = path.canonicalize().ok();
         let same =
             |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == whole);
@@ -61,25 +61,25 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
 }
 
 impl FlashConfig {
-    /// The size to create a device with that is not there: files alone can be created.
+    /// The size for creating a missing device; only files can be created.
     pub fn create_bytes(&self, device: &Path) -> Option<u64> {
         self.size_bytes.filter(|_| !device.starts_with("/dev"))
     }
 
-    /// Bytes of clean pages that the devices can hold, about; none where the size of one is not known.
+    /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown.
     pub fn clean_bytes_about(&self) -> Option<u64> {
         let size = |device: &PathBuf| {
             let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
             end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
         };
         let sizes: Option<Vec<u64>> = self.devices.iter().map(size).collect();
-        // Checksums, the map, and the log's reserve take the rest.
+        // Checksums, the map and the log's reserve take the rest.
         sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
     }
 
-    /// What is wrong with a device that is not there and that nobody wants created: what, and what to do.
+    /// Fault and remedy for a missing device that is not to be created.
     pub fn missing(&self, device: &Path) -> Option<(String, String)> {
-        // An empty file is what a crash between creating one and giving it its size leaves behind.
+        // A crash between the creation of a file and its allocation leaves an empty file.
         let is_there = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
         if is_there || self.create_bytes(device).is_some() {
             return None;

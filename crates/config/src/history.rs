@@ -1,18 +1,18 @@
-//! `[history]`: what is kept of the past.
+//! `[history]`: the history of counters.
 
 use super::problem::Source;
 use super::read::{At, Section, Size};
 use units::show_bytes;
 
-/// Bytes where nothing is said.
+/// Default of `size` in bytes.
 const SIZE: u64 = 1 << 30;
-/// The least that holds something.
+/// Minimum size in bytes that holds useful data.
 const SIZE_MIN: u64 = 32 << 20;
 
-/// What is kept of the past.
+/// The history of counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
-    /// Bytes that it may take in the state directory; 0: nothing is kept.
+    /// Maximum bytes in the state directory; 0: no history.
     pub size_bytes: u64,
 }
 

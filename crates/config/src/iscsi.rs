@@ -1,4 +1,4 @@
-//! `[iscsi]`: where initiators connect, and which of them may.
+//! `[iscsi]`: the target, its portals, and the initiators that may log in.
 
 use std::path::{Path, PathBuf};
 
@@ -10,47 +10,48 @@ use super::backing::split_host_port;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Wrong};
 
-/// The port that IANA gave the protocol.
+/// The port that IANA assigned to iSCSI.
 const PORT: u16 = 3260;
-/// Bytes that Windows takes as a secret.
+/// Length in bytes of a CHAP secret that Windows accepts.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=16;
 
-/// Where initiators connect.
+/// The iSCSI target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IscsiConfig {
     /// The target's portals.
     pub listen: Vec<Address>,
     /// The target's name.
     pub target: String,
-    /// Portals that discovery names; none: the one that was connected to.
+    /// Portals that discovery names; if empty, the portal that the initiator connected to.
     pub announce: Vec<String>,
-    /// What initiators prove their names with; none: a name is believed.
+    /// CHAP users; if empty, initiators are not authenticated.
     pub chap: Vec<ChapConfig>,
-    /// Who may log in.
+    /// Patterns of initiator names that may log in; if empty, all may.
     pub acl: Vec<String>,
 }
 
-/// What the two sides prove themselves with.
+/// Credentials of one CHAP user, and of the target for mutual authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChapConfig {
-    /// The name that initiators give.
+    /// User name that initiators send.
     pub user: String,
-    /// The file with their secret.
+    /// File with the user's secret.
     pub secret_file: PathBuf,
-    /// The target's own name and the file with its secret.
+    /// User name of the target, and the file with its secret.
     pub mutual: Option<(String, PathBuf)>,
-    /// The initiators that it proves; none: all to which no other is bound.
+    /// Initiators that have to use this user; if empty, all that no other user is bound to.
     pub initiators: Vec<String>,
 }
 
-/// Reads the secrets of all users; the error says what is wrong with which file, and what to do.
+/// Reads the secrets of all users; the error names the file, the fault and the remedy.
 pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
     let mut read: Vec<iscsi::ChapUser> = Vec::new();
     for user in users {
         let credentials = user.read()?;
         if let Some(other) = read.iter().find(|other| other.credentials.secret == credentials.secret) {
             return Err(format!(
-                "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; give each its own",
+                "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; give each \
+                 its own",
                 other.credentials.user, user.user
             ));
         }
@@ -58,7 +59,7 @@ pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
     }
     let own = read.iter().filter_map(|user| user.credentials.mutual.as_ref());
     for (name, secret) in own {
-        // An initiator could have the target answer the question that the target has put to it.
+        // An initiator could reflect the target's challenge back and get the valid response from the target.
         if let Some(user) = read.iter().find(|user| user.credentials.secret == *secret) {
             return Err(format!(
                 "chap: the target proves itself as \"{name}\" with the secret of \"{}\"; give each its own",
@@ -70,7 +71,7 @@ pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
 }
 
 impl ChapConfig {
-    /// Reads the secrets; the error says what is wrong with which file, and what to do.
+    /// Reads the secrets; the error names the file, the fault and the remedy.
     pub fn read(&self) -> Result<iscsi::Credentials, String> {
         let secret = read_secret(&self.secret_file)?;
         let read = |(user, file): &(String, PathBuf)| read_secret(file).map(|secret| (user.clone(), secret));
@@ -84,7 +85,7 @@ impl ChapConfig {
         Ok(iscsi::Credentials { user: self.user.clone(), secret, mutual })
     }
 
-    /// What some initiators will not take, of what can be read.
+    /// Warnings about readable secrets that some initiators reject.
     pub fn warnings(&self) -> Vec<String> {
         let Ok(credentials) = self.read() else { return Vec::new() };
         let of_mutual = self.mutual.as_ref().zip(credentials.mutual.as_ref());
@@ -114,7 +115,7 @@ fn read_secret(file: &Path) -> Result<Vec<u8>, String> {
     Ok(secret.to_vec())
 }
 
-/// Reads the table; `None` where there is none.
+/// Reads the table; `None` if it is absent.
 pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<IscsiConfig> {
     section.is_there().then_some(())?;
     let listen = section.require::<Vec<At<String>>>("listen", source);
@@ -149,7 +150,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
     })
 }
 
-/// How a portal is told to initiators.
+/// A portal's address as initiators receive it.
 pub fn show_portal(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -171,7 +172,7 @@ fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)>
     found
 }
 
-/// Reads the key `acl` of any table.
+/// Reads the key `acl` of a table.
 pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<String> {
     let list = section.get::<Vec<At<String>>>("acl", source).map_or(Vec::new(), |list| list.value);
     check_initiators(&list, source);
@@ -180,19 +181,20 @@ pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<St
 
 fn check_initiators(list: &[At<String>], source: &mut Source<'_>) {
     for At { value, span } in list {
-        // A star may stand for any part of a name, its beginning included.
+        // A star may stand for any part of a name, also for its beginning.
         let as_name = value.replace('*', "x");
         if !value.contains('*') && iscsi::check_name(value).is_err()
             || as_name.contains([' ', ',', '='])
             || value.is_empty()
         {
-            let remedy = "write a name as the initiator shows it, like \"iqn.1998-01.com.vmware:esx1\", or with * for a part of it";
+            let remedy = "write a name as the initiator shows it, like \"iqn.1998-01.com.vmware:esx1\", or with * for \
+                          a part of it";
             source.problem(span, format!("\"{value}\" is no name of an initiator"), remedy);
         }
     }
 }
 
-/// Several users are told apart by their names.
+/// Checks that user names are unique.
 fn check_chap(users: &[At<Chap>], source: &mut Source<'_>) {
     for (at, user) in users.iter().enumerate() {
         check_initiators(&user.value.initiators, source);
@@ -203,7 +205,7 @@ fn check_chap(users: &[At<Chap>], source: &mut Source<'_>) {
     }
 }
 
-/// An entry of `chap` as it stands in the file.
+/// An entry of `chap` as it is in the file.
 struct Chap {
     user: String,
     secret_file: String,
@@ -289,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_read_without_their_line_s_end_and_odd_ones_are_told() {
+    fn secret_ends_at_line_end_and_odd_secret_gives_a_warning() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);

@@ -1,4 +1,5 @@
-//! The configuration file: read once, whole, into parsed types; every error found at once, with its place and remedy.
+//! The configuration file: parsed as a whole into typed values, with every error found at once, with its place and
+//! remedy.
 
 mod alerts;
 mod api;
@@ -43,60 +44,60 @@ pub use vhost_user::VhostUserConfig;
 pub use volumes::check_name;
 use written::Written;
 
-/// Where the configuration is, when nobody says.
+/// Default path of the configuration file.
 pub const DEFAULT_CONFIG: &str = "/etc/hotset/hotset.toml";
-/// Where commands look for the daemon when told nothing else.
+/// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/hotset/control.sock";
-/// The least memory that a cache can work with, in bytes.
+/// Minimum of `[memory] size`, in bytes.
 pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
-/// Most that `[memory] size` may be on any machine: what the numbers of a pool's blocks reach.
+/// Maximum of `[memory] size` on any machine: the largest pool whose blocks can be numbered.
 pub const MEMORY_MAX_BYTES: u64 = 16 << 40;
 
-/// Which processors serve data.
+/// The processors that serve data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Wherever the system likes.
+    /// Chosen by the operating system.
     Auto,
-    /// Pinned to the first of these.
+    /// Pinned to the first processor of the list.
     List(Vec<u32>),
 }
 
-/// Where memory lies that outlives the daemon.
+/// The place of persisted memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepIn {
-    /// In `/dev/shm`, if it has room.
+    /// `/dev/shm`, if it has room.
     Auto,
-    /// It goes with the daemon.
+    /// Memory does not outlive the daemon.
     Nowhere,
-    /// A directory in a file system in memory.
+    /// A directory on tmpfs.
     Directory(PathBuf),
 }
 
-/// Whether NBD clients use TLS.
+/// TLS of NBD clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
-    /// They cannot.
+    /// Without TLS only.
     #[default]
     Off,
-    /// They may.
+    /// With or without TLS.
     Allowed,
-    /// They must.
+    /// With TLS only.
     Required,
 }
 
-/// The server's side of TLS.
+/// TLS of the NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Refuse clients without.
+    /// Refuse clients without TLS.
     pub required: bool,
-    /// What the server shows itself with.
+    /// Certificate, key and CA for client certificates.
     pub files: tls::Files,
 }
 
-/// Where NBD clients connect.
+/// The NBD listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdConfig {
-    /// Listening sockets.
+    /// Addresses to listen on.
     pub listen: Vec<Address>,
     /// User that owns the Unix sockets.
     pub socket_owner: Option<String>,
@@ -104,12 +105,12 @@ pub struct NbdConfig {
     pub socket_group: Option<String>,
     /// Permissions of the Unix sockets.
     pub socket_mode: u32,
-    /// TLS for clients.
+    /// TLS, if clients may or must use it.
     pub tls: Option<TlsConfig>,
 }
 
 impl NbdConfig {
-    /// Whether what differs takes a restart. Other files for TLS do not, as long as they are as many as before.
+    /// True when a difference needs a restart. Other TLS files do not, as long as the same kinds of files are given.
     pub fn differs_for_good(&self, fresh: &NbdConfig) -> bool {
         let kept = |of: &NbdConfig| {
             let tls = of.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
@@ -119,22 +120,22 @@ impl NbdConfig {
     }
 }
 
-/// Where what is dirty is kept, mirrored.
+/// The flash cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashConfig {
     /// One to eight devices or files.
     pub devices: Vec<PathBuf>,
-    /// Size of files that are to be created.
+    /// Size for creating missing files.
     pub size_bytes: Option<u64>,
-    /// One copy is enough to acknowledge a flush.
+    /// Acknowledge a flush from a single copy.
     pub allow_single_copy: bool,
-    /// How often a day promotion may write the devices full, in thousandths; 0: no limit.
+    /// Full writes of the devices per day that promotion may make, in thousandths; 0: no limit.
     pub endurance_milli_dwpd: u32,
-    /// Bytes a second that the scrub reads; none: there is no scrub.
+    /// Bytes a second that the scrub reads; `None`: no scrub.
     pub scrub: Option<u64>,
-    /// Latency past which shares count there.
+    /// Latency above which the devices are congested.
     pub threshold: Threshold,
-    /// Devices that take a modelled SSD's time. No key says it; the demo does.
+    /// A modelled SSD whose timing the devices take. No key sets it; the demonstration does.
     pub ssd: Option<SsdSpec>,
 }
 
@@ -143,7 +144,7 @@ pub struct FlashConfig {
 pub struct ArrayConfig {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its specification.
     pub spec: ArraySpec,
 }
 
@@ -152,37 +153,38 @@ pub struct ArrayConfig {
 pub struct VolumeConfig {
     /// Name that clients see.
     pub name: String,
-    /// Where its data lies.
+    /// Its backing.
     pub backing: BackingSpec,
-    /// Bytes, where the backing has no size of its own.
+    /// Size in bytes, if the backing has no size of its own.
     pub size_bytes: Option<u64>,
-    /// When writes are acknowledged.
+    /// Write policy.
     pub policy: WritePolicy,
-    /// `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.
+    /// For `write-back-volatile`: the deferral age, at which a write is durable at the latest, as long as the backing
+    /// keeps up with the writes.
     pub defer: Duration,
-    /// Name of its datastore; empty = none.
+    /// Name of its datastore; empty: none.
     pub datastore: String,
-    /// For people and for metrics.
+    /// Labels, for people and for metrics.
     pub labels: BTreeMap<String, String>,
     /// Refuse writes.
     pub read_only: bool,
     /// Clean pages may be kept on flash.
     pub flash: bool,
-    /// The number of its LUN; none: given once.
+    /// The number of its LUN; `None`: the daemon assigns one.
     pub lun: Option<u16>,
-    /// Initiators that its LUN is there for; empty = all.
+    /// Patterns of the initiators that see its LUN; empty: all.
     pub acl: Vec<String>,
-    /// Its backing will not come back.
+    /// Its backing will not return.
     pub declared_lost: bool,
-    /// What of the memory nobody takes away from it.
+    /// Memory quota that other volumes cannot take.
     pub memory_min: SizeOrPercent,
-    /// What of the memory it may have at most.
+    /// Maximum of its memory quota.
     pub memory_max: Ceiling,
-    /// What of the flash nobody takes away from it.
+    /// Flash quota that other volumes cannot take.
     pub flash_min: SizeOrPercent,
-    /// What of the flash it may have at most.
+    /// Maximum of its flash quota.
     pub flash_max: Ceiling,
-    /// What it is entitled to beside others and held to, `[[qos]]` included.
+    /// Quality of service, with `[[qos]]` applied.
     pub qos: VolumeQos,
 }
 
@@ -210,12 +212,12 @@ impl VolumeConfig {
         }
     }
 
-    /// With what these rules give a volume that says nothing itself.
+    /// The volume with the quality of service of these rules, as if it had no keys of its own.
     pub fn by_rules(self, rules: &[QosRule]) -> Self {
         VolumeConfig { qos: qos_by_rules(rules, &self.name, &self.labels), ..self }
     }
 
-    /// The text of a key that commands can change; empty where there is none of that name.
+    /// The value of a key that commands can change, as text; empty for an unknown key.
     pub fn setting(&self, key: &str) -> String {
         match key {
             "policy" => self.policy.to_string(),
@@ -228,7 +230,7 @@ impl VolumeConfig {
         }
     }
 
-    /// What holds after a reload that has read `fresh`: what takes a restart stays as it was.
+    /// The configuration in force after a reload of `fresh`: keys that need a restart keep their value.
     pub fn renewed(&self, fresh: &VolumeConfig) -> VolumeConfig {
         let of = |key| if keys::takes_restart("volume", key) { self } else { fresh };
         VolumeConfig {
@@ -252,7 +254,7 @@ impl VolumeConfig {
         }
     }
 
-    /// What makes the entry this one and no other, as text.
+    /// A text that identifies the entry: backing, size, policy and `read_only`.
     pub fn entry(&self) -> String {
         let size = self.size_bytes.map_or(String::new(), |size| size.to_string());
         format!("{} {size} {} {}", self.backing, self.policy, self.read_only)
@@ -262,55 +264,55 @@ impl VolumeConfig {
 /// A configuration without errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file that it came from.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Which processors serve data.
+    /// The processors that serve data.
     pub cores: Cores,
-    /// Where identities and changes made by command are kept.
+    /// The state directory.
     pub state_directory: PathBuf,
-    /// All memory that caching may take, in bytes.
+    /// Memory of the cache, its index included, in bytes.
     pub memory_bytes: u64,
-    /// Where memory lies that outlives the daemon.
+    /// The place of persisted memory.
     pub keep_in: KeepIn,
-    /// The flash log, if there is to be one.
+    /// The flash cache, if there is one.
     pub flash: Option<FlashConfig>,
-    /// What the commands talk to.
+    /// The control socket.
     pub control_socket: PathBuf,
     /// The HTTP interface.
     pub api: ApiConfig,
-    /// What is kept of the past.
+    /// The history of counters.
     pub history: HistoryConfig,
-    /// From when on something is wrong, and who is told.
+    /// Thresholds of alerts, and their receiver.
     pub alerts: AlertsConfig,
-    /// Where NBD clients connect.
+    /// The NBD listeners.
     pub nbd: NbdConfig,
-    /// Where iSCSI initiators connect, if any may.
+    /// The iSCSI target, if there is one.
     pub iscsi: Option<IscsiConfig>,
-    /// Where virtual machines find their volumes' sockets, if they may.
+    /// The vhost-user sockets, if they are on.
     pub vhost_user: Option<VhostUserConfig>,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
     /// Groups of volumes that share spindles.
     pub datastores: Vec<DatastoreSpec>,
-    /// What volumes are entitled to by their labels.
+    /// Rules for quality of service by label.
     pub qos: Vec<QosRule>,
-    /// What is served.
+    /// The volumes.
     pub volumes: Vec<VolumeConfig>,
-    /// Backings that the machine does not have: each keeps its own volume from being served, and no other.
+    /// Problems with backings that are absent on this machine: each prevents service of its own volume alone.
     pub absent: Vec<Problem>,
-    /// The file's own words, as far as they are in force.
+    /// The values as written in the file, as far as they are in force.
     pub written: Written,
 }
 
 impl Config {
-    /// What a volume of the file has from `[[qos]]`.
+    /// The values that a volume of the file gets from `[[qos]]`.
     pub fn from_qos(&self, volume: &VolumeConfig) -> Vec<FromRule> {
         let own = self.written.entries("volume").find(|(name, _)| **name == volume.name).map(|(_, entry)| entry);
         from_rules(&self.qos, &volume.name, &volume.labels, |key| own.is_some_and(|own| own.contains_key(key)))
     }
 }
 
-/// The daemon's socket: what was named, else the default configuration's, else the default.
+/// The daemon's socket: `named`, else the default configuration's, else the default.
 pub fn control_socket(named: Option<&Path>) -> PathBuf {
     let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
     named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())

@@ -1,4 +1,4 @@
-//! From the file's text to a [`Config`], or to everything that is wrong with it.
+//! Parsing of the file's text into a [`Config`] or the list of its problems.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ impl Config {
         Config::parse(file, &text)
     }
 
-    /// Checks `text` as the content of `file`, from whose folder relative paths count.
+    /// Parses `text` as the content of `file`; relative paths are relative to the file's folder.
     pub fn parse(file: &Path, text: &str) -> Result<Config, Problems> {
         let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let folder = whole.parent().unwrap_or(Path::new("/")).to_owned();
@@ -148,7 +148,7 @@ fn read_keep_in(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -
     }
 }
 
-/// All of the machine's memory, as far as the system says.
+/// Bytes of the machine's memory; `None` if the kernel does not tell.
 fn machine_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -213,17 +213,17 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
     NbdConfig { listen, socket_owner, socket_group, socket_mode, tls: read_tls(section, folder, source) }
 }
 
-/// Who is to own the Unix sockets of any table.
+/// The owner of the Unix sockets of a table.
 pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
     section.get::<String>("socket_owner", source).map(|owner| owner.value)
 }
 
-/// The group that is to have the Unix sockets of any table.
+/// The group of the Unix sockets of a table.
 pub(super) fn read_group(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
     section.get::<String>("socket_group", source).map(|group| group.value)
 }
 
-/// The permissions of the Unix sockets of any table.
+/// The permissions of the Unix sockets of a table.
 pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -> u32 {
     let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
         let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
@@ -259,7 +259,7 @@ fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> 
     };
     if let Some(path) = text.strip_prefix("unix:") {
         let path = folder.join(path);
-        // The kernel's limit for a socket's path, with its closing zero.
+        // The kernel limits a socket's path to 108 bytes, its terminating zero included.
         return match path.as_os_str().len() {
             _ if text == "unix:" => Err(wrong("")),
             108.. => Err(wrong(": the path is longer than 107 bytes")),

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: where, what, and what to do. All problems of a file are found before any is shown.
+//! Problems of a configuration, with place, fault and remedy. All problems of a file are found before any is shown.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Line in the file, from 1; 0 where the whole file is meant.
+    /// Line in the file, from 1; 0 for the file as a whole.
     pub line: usize,
     /// Column in the line in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// The text of a file, to turn byte offsets into lines and to gather problems.
+/// The text of a file with its problems; converts byte offsets to lines and columns.
 pub struct Source<'a> {
     text: &'a str,
     problems: Vec<Problem>,
@@ -32,13 +32,13 @@ impl<'a> Source<'a> {
         Source { text, problems: Vec::new(), absent: Vec::new() }
     }
 
-    /// Notes a problem with the bytes of `span`.
+    /// Adds a problem with the bytes of `span`.
     pub fn problem(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.at(span, what.into(), remedy.into());
         self.problems.push(problem);
     }
 
-    /// Notes a backing that the machine lacks now and may have later: a daemon refuses that volume alone.
+    /// Adds a backing that is absent now and may appear later: a daemon refuses that volume alone.
     pub fn absent(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.at(span, what.into(), remedy.into());
         self.absent.push(problem);
@@ -54,7 +54,7 @@ impl<'a> Source<'a> {
         Problem { line, column, what, remedy }
     }
 
-    /// The line of a byte offset, for messages that point at another place.
+    /// The line of a byte offset, for messages that refer to another place.
     pub fn line_of(&self, at: usize) -> usize {
         self.line_column(at).0
     }
@@ -76,7 +76,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A configuration that cannot be used, with everything that is wrong with it.
+/// A configuration that cannot be used, with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems {
     /// The file.

@@ -1,4 +1,4 @@
-//! `[[datastore]]` and `[[qos]]`: what volumes share, and what they are entitled to by their labels.
+//! `[[datastore]]` and `[[qos]]`: datastores, and quality of service by label.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::volume_qos::{BURST_BYTES, BURST_IOPS, Flow, KEYS, LIMIT_BYTES, SHARES
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);
 const THRESHOLD_MAX: Duration = Duration::from_secs(10);
 const WRITE_COST_MAX: u32 = 16;
-/// What stands in a match for the volume's name.
+/// Key in `match` for the volume's name.
 const NAME: &str = "name";
 
-/// A key of quality of service that a table gives.
+/// A key of quality of service that a table sets.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     key: &'static str,
@@ -30,14 +30,14 @@ pub(super) struct Given {
 /// One `[[qos]]`.
 #[derive(Clone, Debug)]
 pub struct QosRule {
-    /// Pattern by label; all of them have to fit.
+    /// Patterns by label; all of them have to match.
     wanted: BTreeMap<String, String>,
     given: Vec<Given>,
-    /// Where it stands in the file.
+    /// Its line in the file.
     line: usize,
 }
 
-/// Where a line stands is no part of what it says.
+/// The line number is not compared.
 impl PartialEq for QosRule {
     fn eq(&self, other: &Self) -> bool {
         let said =
@@ -62,16 +62,16 @@ impl QosRule {
 pub struct FromRule {
     /// The key.
     pub key: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: String,
     /// Line of the `[[qos]]`.
     pub line: usize,
 }
 
-/// True when `text` fits `pattern`, where `*` stands for any text and `?` for one character.
+/// True when `text` matches `pattern`, where `*` matches any text and `?` one character.
 fn fits(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // Where to go on when what follows the last `*` does not fit: one character later.
+    // `again` is the position to continue from after a mismatch behind the last `*`: one character later.
     let (mut at, mut place, mut again) = (0, 0, None);
     while place < text.len() {
         match pattern.get(at) {
@@ -90,16 +90,16 @@ fn fits(pattern: &str, text: &str) -> bool {
     pattern[at..].iter().all(|c| *c == '*')
 }
 
-/// What holds of a volume by rules alone.
+/// Quality of service from rules alone.
 pub(super) fn qos_by_rules(rules: &[QosRule], name: &str, labels: &BTreeMap<String, String>) -> VolumeQos {
     let mut qos = VolumeQos::default();
     for given in rules.iter().filter(|rule| rule.fits(name, labels)).flat_map(|rule| &rule.given) {
-        qos.set(given.key, &given.value).expect("it was read when the file was");
+        qos.set(given.key, &given.value).expect("the rule was checked when it was read");
     }
     qos
 }
 
-/// What a volume has from rules, where `is_own` says which keys its own entry gives.
+/// Values that a volume gets from rules, except the keys that its own entry sets (`is_own`).
 pub(super) fn from_rules(
     rules: &[QosRule],
     name: &str,
@@ -115,7 +115,7 @@ pub(super) fn from_rules(
     last.into_values().collect()
 }
 
-/// What a volume is entitled to and held to: its own keys, and where it says nothing the last rule that fits.
+/// Reads a volume's quality of service: its own keys, and for the others the last matching rule.
 pub(super) fn read_qos(
     section: &Section<'_>,
     rules: &[QosRule],
@@ -127,7 +127,7 @@ pub(super) fn read_qos(
     let own = read_given(section, source);
     let mut qos = qos_by_rules(rules, name, labels);
     for given in &own {
-        qos.set(given.key, &given.value).expect("it was read right now");
+        qos.set(given.key, &given.value).expect("the value was checked when it was read");
     }
     let is_own = |key| own.iter().find(|given| given.key == key);
     let bursts = is_own(BURST_IOPS).is_some() || is_own(BURST_BYTES).is_some();
@@ -174,9 +174,9 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         }
         let mut alone = VolumeQos::default();
         for given in &given {
-            alone.set(given.key, &given.value).expect("it was read right now");
+            alone.set(given.key, &given.value).expect("the value was checked when it was read");
         }
-        // Whether there is a datastore is the volumes' matter.
+        // Whether there is a datastore is checked for each volume.
         if let Some((key, what, remedy)) = alone.fault(true, true) {
             let at = given.iter().find(|given| given.key == key);
             source.problem(at.map_or(&section.span, |given| &given.span), what, remedy);
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_stand_for_any_text_and_for_one_character() {
+    fn star_matches_any_text_and_question_mark_one_character() {
         for (pattern, text) in
             [("", ""), ("*", ""), ("*", "x"), ("sql*", "sql"), ("s?l*", "sql01"), ("*a*b?", "xaxaby"), ("é", "é")]
         {

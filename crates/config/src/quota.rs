@@ -1,4 +1,4 @@
-//! A part of the memory or the flash as people write it: a size, or percent of what there is.
+//! Quotas of memory and flash as people write them: a size, or percent of the whole; and pinned pages.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use units::{exact_bytes, parse_size};
 /// Bytes of a page on flash.
 pub const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
 
-/// A part of the memory or the flash.
+/// A size, or a part of the memory or the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeOrPercent {
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
-    /// So many thousandths of what there is.
+    /// Thousandths of the whole.
     PerMille(u32),
 }
 
@@ -25,7 +25,7 @@ impl SizeOrPercent {
     /// Nothing.
     pub const NOTHING: SizeOrPercent = SizeOrPercent::Bytes(0);
 
-    /// Bytes, where there are `all`.
+    /// Bytes, if the whole is `all`.
     pub fn of(self, all: u64) -> u64 {
         match self {
             SizeOrPercent::Bytes(bytes) => bytes,
@@ -66,7 +66,7 @@ impl fmt::Display for SizeOrPercent {
     }
 }
 
-/// What `memory_max` and `flash_max` say: a part, or `none`.
+/// Value of `memory_max` and `flash_max`: a quota, or `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ceiling(pub Option<SizeOrPercent>);
 
@@ -87,10 +87,10 @@ impl fmt::Display for Ceiling {
     }
 }
 
-/// Ranges pinned at most.
+/// Maximum number of pinned ranges.
 const RANGES_MAX: usize = 1_000;
 
-/// Pages of a volume that are pinned: sorted, apart from each other.
+/// Pinned pages of a volume: sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinned(Vec<Range<u64>>);
 
@@ -100,7 +100,7 @@ impl Pinned {
         self.0.clone()
     }
 
-    /// These bytes too, with all of the pages that they touch.
+    /// Adds a range of bytes, rounded outwards to pages.
     pub fn with(&self, bytes: Range<u64>) -> Result<Pinned, String> {
         let mut fresh = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let mut ranges = Vec::with_capacity(self.0.len() + 1);
@@ -116,7 +116,7 @@ impl Pinned {
         Pinned::bounded(ranges)
     }
 
-    /// Without the pages that these bytes touch.
+    /// Removes all pages that a range of bytes touches.
     pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
         let gone = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let left = self.0.iter().flat_map(|range| {
@@ -162,12 +162,12 @@ impl FromStr for Pinned {
     }
 }
 
-/// What the engine is told.
+/// The flash quota for the engine.
 pub fn flash_share(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashShare {
     FlashShare { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashShare::default() }
 }
 
-/// The same of a memory of `all` bytes: blocks, of which each takes its part of the index along.
+/// The memory quota for the engine, for a memory of `all` bytes. It counts blocks, each with its part of the index.
 pub fn memory_share(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryShare {
     let blocks = |part: SizeOrPercent| pool_bytes_for(part.of(all).min(all));
     MemoryShare { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pins_join_split_and_read_back() {
+    fn pinned_ranges_merge_and_split_and_parse_back() {
         let page = PAGE_BYTES;
         let pinned = Pinned::default().with(1..page).expect("few");
         let pinned = pinned.with(3 * page..5 * page).expect("few").with(page..2 * page).expect("few");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_read_back_as_they_are_shown() {
+    fn displayed_quota_parses_to_the_same_value() {
         for text in ["0", "10%", "12.5%", "20 GiB", "4097 B", "100%"] {
             let part: SizeOrPercent = text.parse().expect(text);
             assert_eq!(part.to_string().parse(), Ok(part), "{text}");

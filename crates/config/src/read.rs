@@ -1,4 +1,4 @@
-//! Reading a table of the file: typed values with their place, and every key that is unknown or not in this version.
+//! Reading of a table: typed values with their place, and detection of unknown keys.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,23 +10,23 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
 use super::problem::Source;
 
-/// Why a value cannot be taken.
+/// The reason why a value is rejected.
 pub enum Wrong {
-    /// It is of another type; the text names what is expected.
+    /// Wrong type; the text names the expected one.
     Type(&'static str),
-    /// It makes no sense: what, and what to do.
+    /// Wrong value; fault and remedy.
     Value(String, String),
     /// As `Value`, for a part of the value.
     Part(Range<usize>, String, String),
 }
 
-/// A type that a key's value can have.
+/// A type of a key's value.
 pub trait Setting: Sized {
-    /// Reads it.
+    /// Reads the value.
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong>;
 }
 
-/// A value and where it stands.
+/// A value and its place in the file.
 #[derive(Clone, Debug)]
 pub struct At<T> {
     /// The value.
@@ -43,7 +43,7 @@ pub struct Section<'a> {
     pub span: Range<usize>,
 }
 
-/// Notes every table that is unknown.
+/// Reports every unknown table.
 pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
     for (name, value) in root {
         let (span, name) = (name.span(), name.get_ref().as_ref());
@@ -82,7 +82,7 @@ impl<'a> Section<'a> {
         Section { name: "", table: Some(root.get_ref()), span: root.span() }
     }
 
-    /// The table `name`, with its keys checked; empty when the file has none.
+    /// The table `name`, with its keys checked; empty if the file has none.
     pub fn single(root: &'a DeTable<'a>, name: &'static str, source: &mut Source<'_>) -> Self {
         let Some(value) = root.get(name) else { return Section { name, table: None, span: 0..0 } };
         let span = value.span();
@@ -129,9 +129,9 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The value of a key; `None` where it is absent or wrong (which is then noted).
+    /// The value of a key; `None` if it is absent or wrong. A wrong value is reported.
     pub fn get<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
-        let key = find_key(self.name, name).expect("only listed keys are asked for");
+        let key = find_key(self.name, name).expect("the key is in the list of keys");
         let value = self.table?.get(name)?;
         let span = value.span();
         match T::read(value.get_ref()) {
@@ -157,10 +157,10 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(name))
     }
 
-    /// As [`Section::get`], and a problem where the key is absent.
+    /// As [`Section::get`], but an absent key is reported.
     pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
         if !self.has(name) {
-            let form = find_key(self.name, name).expect("only listed keys are asked for").form;
+            let form = find_key(self.name, name).expect("the key is in the list of keys").form;
             let remedy = format!("add {name} = {form}");
             source.problem(&self.span, format!("{} without \"{name}\"", show_table(self.name)), remedy);
         }
@@ -232,7 +232,7 @@ impl Setting for Size {
     }
 }
 
-/// Bytes a second, or nothing at all.
+/// Bytes a second, or off.
 pub struct Rate(pub Option<u64>);
 
 impl Setting for Rate {
@@ -271,7 +271,7 @@ impl Setting for BTreeMap<String, String> {
     }
 }
 
-/// A list whose entries know their place.
+/// A list whose entries have their place.
 impl Setting for Vec<At<String>> {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let array = value.as_array().ok_or(Wrong::Type("a list of texts"))?;
@@ -292,12 +292,12 @@ impl Setting for Vec<At<String>> {
     }
 }
 
-/// What a terminal would obey where it is shown.
+/// Rejects text with control characters: a terminal that shows it would execute them.
 fn odd_text() -> Wrong {
     Wrong::Value("the text holds control characters".to_owned(), "write it without \\u, \\e and line ends".to_owned())
 }
 
-/// A message of the form `what; remedy` as its two halves.
+/// Splits a message of the form `fault; remedy`.
 pub fn split_advice(message: &str) -> Wrong {
     let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/admin/configuration.md"));
     Wrong::Value(what.to_owned(), remedy.to_owned())

@@ -1,26 +1,28 @@
-//! Taking secrets out. Of the configuration only what is known to be harmless stays; of everything that is told, what looks like a secret goes.
+//! Redaction of secrets. A configuration keeps only values that are known to be harmless; any other text loses whatever
+//! looks like a secret.
 
 use serde_json::Value;
 use toml::Table;
 
 use crate::keys::{find_key, find_table};
 
-/// What stands where something was taken out.
+/// Placeholder for a redacted value.
 pub const GONE: &str = "(redacted)";
-/// Words in the name of a key whose value is nobody's business, however they are joined. A file that holds a secret is named by a path, which
-/// is none.
+/// Words in the name of a key whose value is secret, in any spelling of the joints. A key that ends in "file" is
+/// exempt: its value is a path.
 const SECRET_NAMES: [&str; 10] =
     ["secret", "token", "passw", "passphrase", "credential", "psk", "cookie", "bearer", "apikey", "accesskey"];
-/// Names of such keys that are parts of harmless words, too.
+/// Words that mark a secret only as a whole part of a name, since harmless words contain them.
 const SECRET_WORDS: [&str; 3] = ["pass", "pwd", "auth"];
-/// A key whose value leads to the web, whether it says so or not.
+/// A key whose value is a web address, with or without a scheme.
 const WEBHOOK: &str = "webhook";
-/// Hexadecimal digits in a row that may be a token or the hash of one: 64 each. A store's identity has 32.
+/// Length of a run of hexadecimal digits that counts as a token or the hash of one, which has 64. The identity of a
+/// store has 32.
 const SECRET_DIGITS_MIN: usize = 48;
-/// Where a URL in a text ends.
+/// Characters that end a URL in a text.
 const ENDS: [char; 6] = [' ', '\n', '"', '\'', '<', '>'];
 
-/// True where a value of that name has to go.
+/// True when a value of that name is secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase();
     let joined = name.replace(['-', '_'], "");
@@ -34,7 +36,7 @@ fn leads_to_the_web(before: &str) -> bool {
     before.ends_with("http://") || before.ends_with("https://")
 }
 
-/// As [`text`] of something that is told by itself: where it is a URL it is one up to its end, whatever a password in it holds.
+/// As [`text`] for a value by itself: a URL extends to the end of the value, whatever characters its password has.
 pub fn whole(told: &str) -> String {
     let scheme_end = told.find("://").map(|at| at + 3);
     let is_scheme = |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
@@ -46,7 +48,7 @@ pub fn whole(told: &str) -> String {
     }
 }
 
-/// `text` without users and passwords in URLs, without what stands behind a web address's host, and without what may be a token or a key.
+/// `text` without users and passwords in URLs, without the path of a web address, and without possible tokens or keys.
 pub fn text(text: &str) -> String {
     if text.contains("PRIVATE KEY") {
         return GONE.to_owned();
@@ -63,7 +65,7 @@ pub fn text(text: &str) -> String {
     digits(&(out + rest))
 }
 
-/// What stands behind a scheme. A password may hold whatever it likes: everything up to the last `@` goes.
+/// Redacts a URL without its scheme. A password may contain any character, so everything up to the last `@` is removed.
 fn url(behind: &str, is_web: bool) -> String {
     let (user, place) = behind.rsplit_once('@').map_or(("", behind), |(_, place)| (GONE, place));
     let at = if user.is_empty() { "" } else { "@" };
@@ -77,7 +79,7 @@ fn url(behind: &str, is_web: bool) -> String {
     format!("{user}{at}{host}{path}")
 }
 
-/// A path without the secrets among its parameters.
+/// A path without the secrets in its query parameters.
 fn query(path: &str) -> String {
     let Some((path, parameters)) = path.split_once('?') else { return path.to_owned() };
     let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
@@ -89,16 +91,16 @@ fn query(path: &str) -> String {
 
 fn digits(text: &str) -> String {
     let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
-    // All runs of digits, and all that lies between them.
+    // The text is split into runs of digits and the parts between them.
     let runs = text.as_bytes().chunk_by(|one, next| is_digit(one) == is_digit(next));
     let shown = runs.map(|run| match run.len() >= SECRET_DIGITS_MIN && is_digit(&run[0]) {
         true => GONE.as_bytes(),
         false => run,
     });
-    String::from_utf8(shown.flatten().copied().collect()).expect("what was text between its digits still is")
+    String::from_utf8(shown.flatten().copied().collect()).expect("cutting out ASCII digits leaves valid UTF-8")
 }
 
-/// What was told, without secrets.
+/// A JSON value without secrets.
 pub fn json(value: Value) -> Value {
     match value {
         Value::String(told) => Value::String(whole(&told)),
@@ -114,8 +116,8 @@ pub fn json(value: Value) -> Value {
     }
 }
 
-/// A configuration without its comments, and with the values of those keys alone that this version knows. The error says where it is no
-/// TOML, and quotes nothing of it.
+/// A configuration without comments, and with the values of known keys only. An error gives the line that is not TOML,
+/// and quotes nothing of it.
 pub fn configuration(text: &str) -> Result<String, String> {
     let mut root: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
@@ -147,7 +149,7 @@ fn key(table: &str, name: &str, value: &mut toml::Value) {
     }
 }
 
-/// Takes the secrets out of the value of the key `name`.
+/// Redacts the value of the key `name`.
 pub fn values(name: &str, value: &mut toml::Value) {
     match value {
         value if is_secret(name) => *value = GONE.into(),
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_keep_where_they_lead_and_lose_who_asks_and_what_the_web_hides_behind_a_host() {
+    fn urls_keep_the_host_and_lose_credentials_and_web_paths() {
         for (told, shown) in [
             ("nbd://10.0.0.5:10809/disk", "nbd://10.0.0.5:10809/disk"),
             ("nbd://me:pa@ss/word@10.0.0.5/disk", "nbd://(redacted)@10.0.0.5/disk"),
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_configuration_only_known_keys_keep_their_values() {
+    fn only_known_configuration_keys_keep_their_values() {
         let told = r#"
             cores = "auto"     # PLANTED-comment
             colour = "PLANTED-key"
@@ -231,8 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_keeps_everything_but_secrets() {
-        let told = serde_json::json!({ "reads": 7, "backing": "nbd://u:PLANTED@h/d", "labels": { "vm": "a", "api-token": "PLANTED" },
+    fn json_keeps_everything_but_secrets() {
+        let told = serde_json::json!({ "reads": 7, "backing": "nbd://u:PLANTED@h/d",
+            "labels": { "vm": "a", "api-token": "PLANTED" },
             "alerts": ["webhook http://h/PLANTED is refused"], "dirty": null });
         let shown = json(told);
         assert!(!shown.to_string().contains("PLANTED"), "{shown}");

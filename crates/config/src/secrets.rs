@@ -1,23 +1,24 @@
-//! Files with secrets that other users of the machine can read or change.
+//! Detection of files with secrets that other users of the machine can read or change.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Config;
 
-/// Others may read it.
+/// Permission of other users to read.
 const READ: u32 = 0o004;
-/// Others may change it.
+/// Permission of other users to write.
 const WRITE: u32 = 0o002;
 
 impl Config {
-    /// What is wrong with the permissions of files that hold secrets, a sentence each. A file that cannot be looked at is told elsewhere.
+    /// Warnings about the permissions of files with secrets, a sentence each. A file that cannot be examined is
+    /// reported elsewhere.
     pub fn exposed_secrets(&self) -> Vec<String> {
         let chap = self.iscsi.iter().flat_map(|iscsi| &iscsi.chap);
         let secrets =
             chap.flat_map(|chap| std::iter::once(&chap.secret_file).chain(chap.mutual.as_ref().map(|(_, file)| file)));
         let keys = [self.nbd.tls.as_ref().map(|tls| &tls.files.key), self.api.tls.as_ref().map(|files| &files.key)];
-        // Whoever knows a webhook's address can post there.
+        // The webhook's address is a secret: knowing it suffices to post there.
         let webhook = self.alerts.webhook.as_ref().map(|_| &self.file);
         let files = secrets.map(|file| ("CHAP secret", file));
         let files = files.chain(keys.into_iter().flatten().map(|file| ("TLS key", file)));
@@ -35,7 +36,8 @@ fn exposed(what: &str, file: &Path) -> Option<String> {
     };
     let shown = file.display();
     Some(format!(
-        "the {what} in {shown} can be {how} by every user of this machine; give it to the daemon's user or group, and: chmod 0640 {shown}"
+        "the {what} in {shown} can be {how} by every user of this machine; give it to the daemon's user or group, and: \
+         chmod 0640 {shown}"
     ))
 }
 
@@ -47,15 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_others_can_read_or_change_are_named() {
+    fn file_that_other_users_can_read_or_change_gives_a_warning() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let file = folder.path().join("secret");
         std::fs::write(&file, "123456789012").expect("written");
         for (mode, word) in [(0o600, None), (0o640, None), (0o644, Some("read")), (0o666, Some("changed"))] {
-            std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("it is ours");
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("the test owns the file");
             let said = exposed("CHAP secret", &file);
             assert_eq!(said.is_some(), word.is_some(), "{mode:o}: {said:?}");
-            assert!(said.is_none_or(|said| said.contains(word.expect("seen")) && said.contains("chmod 0640")));
+            assert!(said.is_none_or(|said| said.contains(word.expect("a fault is expected")) && said.contains("chmod 0640")));
         }
         assert_eq!(exposed("CHAP secret", &folder.path().join("missing")), None);
     }

@@ -1,4 +1,4 @@
-//! `[vhost_user]`: where virtual machines find their volumes' sockets.
+//! `[vhost_user]`: the sockets through which virtual machines reach their volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +6,23 @@ use super::load::{read_group, read_owner, read_socket_mode};
 use super::problem::Source;
 use super::read::Section;
 
-/// Where sockets lie when nothing is said.
+/// Default folder of the sockets.
 const DEFAULT_DIRECTORY: &str = "/run/hotset/vhost";
 
-/// Where virtual machines find their volumes' sockets.
+/// The vhost-user sockets of the volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
     /// The folder of the sockets, `NAME.sock` each.
     pub directory: PathBuf,
-    /// User that owns them.
+    /// User that owns the sockets.
     pub socket_owner: Option<String>,
-    /// Group that they belong to.
+    /// Group of the sockets.
     pub socket_group: Option<String>,
-    /// Their permissions.
+    /// Permissions of the sockets.
     pub socket_mode: u32,
 }
 
-/// Reads the table; `None` where there is none.
+/// Reads the table; `None` if it is absent.
 pub(super) fn read_vhost_user(
     section: &Section<'_>,
     folder: &Path,

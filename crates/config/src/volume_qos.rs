@@ -1,4 +1,4 @@
-//! What a volume is entitled to beside others and held to, as people write it: shares, limits, a reservation.
+//! A volume's quality of service as people write it: shares, limits, a reservation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,24 @@ use engine::{Limits, Qos};
 
 use units::{exact_bytes, parse_size};
 
-/// Key of the weight under contention.
+/// Key of the weight under congestion.
 pub const SHARES: &str = "shares";
-/// Key of the most requests a second.
+/// Key of the limit in requests a second.
 pub const LIMIT_IOPS: &str = "limit_iops";
-/// Key of the most bytes a second.
+/// Key of the limit in bytes a second.
 pub const LIMIT_BYTES: &str = "limit_bytes";
-/// Key of the requests saved up for a burst.
+/// Key of the burst in requests.
 pub const BURST_IOPS: &str = "burst_iops";
-/// Key of the bytes saved up for a burst.
+/// Key of the burst in bytes.
 pub const BURST_BYTES: &str = "burst_bytes";
-/// Key of the requests a second that are a volume's own.
+/// Key of the reservation in requests a second.
 pub const RESERVATION_IOPS: &str = "reservation_iops";
-/// All of them.
+/// All keys.
 pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
 
 const NAMED: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];
 const SHARES_MAX: u32 = 100_000;
-/// Whoever writes less has forgotten the unit: a single long request would wait for a minute.
+/// Minimum of a limit in bytes. A smaller value probably lacks its unit: one long request would wait for a minute.
 const LIMIT_BYTES_MIN: u64 = 64 << 10;
 
 /// A weight.
@@ -58,7 +58,7 @@ impl fmt::Display for Shares {
     }
 }
 
-/// Bytes a second, or saved up; 0: none.
+/// Bytes a second, or bytes of a burst; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow(pub u64);
 
@@ -76,7 +76,7 @@ impl FromStr for Flow {
 
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Lines are measured in powers of ten, and whoever wrote so wants to read so.
+        // Network rates use powers of ten, and a value written so is displayed so.
         let bytes = self.0;
         let by_tens = |unit: u64, by_two: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(by_two);
         match bytes {
@@ -87,25 +87,25 @@ impl fmt::Display for Flow {
     }
 }
 
-/// What holds of one volume.
+/// Quality of service of one volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeQos {
-    /// Its weight beside others where storage is congested.
+    /// Its weight among the volumes of a congested datastore.
     pub shares: Shares,
     /// Requests a second at most; 0: no limit.
     pub limit_iops: u32,
     /// Bytes a second at most.
     pub limit_bytes: Flow,
-    /// Requests saved up while fewer came.
+    /// Requests of unused limit that can be saved up.
     pub burst_iops: u32,
-    /// Bytes saved up while fewer came.
+    /// Bytes of unused limit that can be saved up.
     pub burst_bytes: Flow,
-    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    /// Requests of 4 KiB a second that its datastore serves first; 0: no reservation.
     pub reservation_iops: u32,
 }
 
 impl VolumeQos {
-    /// The text of a key; `None`: it is none of these.
+    /// The value of a key as text; `None` for an unknown key.
     pub fn setting(&self, key: &str) -> Option<String> {
         Some(match key {
             SHARES => self.shares.to_string(),
@@ -118,7 +118,7 @@ impl VolumeQos {
         })
     }
 
-    /// Sets a key to what `text` says.
+    /// Sets a key to the value in `text`.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let count = || {
             text.parse::<u32>().map_err(|_| {
@@ -137,8 +137,8 @@ impl VolumeQos {
         Ok(())
     }
 
-    /// What is wrong with it, as key, fault and remedy. A burst beside a limit that is off means nothing, and does no harm: `bursts` says
-    /// whether somebody asks for one.
+    /// The first contradiction, as key, fault and remedy. A burst without a limit is harmless and only a fault if it is
+    /// requested (`bursts`).
     pub fn fault(&self, has_datastore: bool, bursts: bool) -> Option<(&'static str, String, &'static str)> {
         if bursts && self.burst_iops > 0 && self.limit_iops == 0 {
             return Some((
@@ -163,7 +163,7 @@ impl VolumeQos {
         None
     }
 
-    /// What the engine is told.
+    /// The quality of service for the engine.
     pub fn of_engine(&self) -> Qos {
         let limits = Limits {
             iops: self.limit_iops.into(),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_read_back_as_they_are_shown() {
+    fn displayed_setting_parses_to_the_same_value() {
         let cases = [
             (SHARES, "high", "high"),
             (SHARES, "1000", "normal"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told() {
+    fn contradictory_settings_are_reported() {
         let qos =
             VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
         let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);

@@ -1,4 +1,4 @@
-//! The repeated tables: arrays, volumes, and what must hold among them.
+//! The repeated tables: arrays and volumes, and the checks across them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::quota::{Ceiling, SizeOrPercent};
 use units::show_bytes;
 
 const NAME_BYTES_MAX: usize = 255;
-/// Age of deferred writes where nothing is said.
+/// Default of `defer`.
 pub(super) const DEFER_DEFAULT: Duration = Duration::from_secs(10);
 
 impl Setting for WritePolicy {
@@ -46,12 +46,13 @@ impl Setting for RaidLevel {
     }
 }
 
-/// True when `name` can be a volume's: an export's name, a file's name and a label at once.
+/// Checks a volume's name: it has to be valid as an export's name, a file's name and a label.
 pub fn check_name(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
         return Err(format!(
-            "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting with a dot"
+            "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting \
+             with a dot"
         ));
     }
     Ok(())
@@ -99,7 +100,7 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
     arrays
 }
 
-/// Where a volume's data lies: as written, with links followed, and on which line.
+/// The backing of an earlier volume: as written, with symbolic links resolved, and its line.
 struct Place {
     written: PathBuf,
     real: PathBuf,
@@ -173,7 +174,7 @@ pub(super) fn read_volumes(
     volumes
 }
 
-/// The number of a volume's LUN, which is no other's of the file; those before are in `taken` with their lines.
+/// Reads a volume's LUN number, which must be unique in the file; `taken` has the earlier ones with their lines.
 fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
     let At { value, span } = section.get::<u32>("lun", source)?;
     let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
@@ -205,7 +206,8 @@ impl Setting for Ceiling {
     }
 }
 
-/// A minimum above a maximum, or minima that come to more than there is; those of the volumes before come to `promised`.
+/// Reports a minimum above its maximum, or minima whose sum exceeds the memory; `promised` is the sum of the earlier
+/// volumes.
 fn check_memory(
     min: Option<&At<SizeOrPercent>>,
     max: Option<&At<Ceiling>>,
@@ -232,7 +234,7 @@ fn check_memory(
     }
 }
 
-/// A minimum above a maximum, where they can be compared without the devices.
+/// Reports a minimum above its maximum, if they can be compared without the size of the devices.
 fn check_share(min: Option<&At<SizeOrPercent>>, max: Option<&At<Ceiling>>, source: &mut Source<'_>) {
     let (Some(min), Some(Ceiling(Some(max)))) = (min, max.map(|max| max.value)) else { return };
     let above = match (min.value, max) {
@@ -314,8 +316,9 @@ fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &
     }
 }
 
-/// Two volumes on one backing would overwrite each other. One that only links lead to depends on the machine as it is now: a daemon
-/// refuses the second volume by what the backing itself says.
+/// Reports a backing that an earlier volume has: two volumes would overwrite each other's data. If only symbolic links
+/// lead to the same backing, the problem depends on the machine's present state. A daemon then refuses the second
+/// volume alone, by the backing's identity.
 fn check_place(backing: &At<BackingSpec>, places: &mut Vec<Place>, source: &mut Source<'_>) {
     let (written, real) = match &backing.value {
         BackingSpec::Path(path) => (path.clone(), path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path))),

@@ -1,5 +1,5 @@
-//! What the file says as it is written there, key by key and without secrets: for whoever asks what the daemon runs with. The parser has found it
-//! right before.
+//! The file's values as they are written, key by key and without secrets, for reports of the configuration. The parser
+//! has checked the file before.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::keys::{KEYS, Key, TABLES, TakesEffect, takes_restart};
 use crate::redact;
 
-/// Keys of a table, or of one entry of a repeated one, and their values.
+/// Keys of a table, or of an entry of a repeated table, and their values.
 pub type Entry = BTreeMap<String, String>;
 
 /// The file's values.
@@ -21,7 +21,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Of a file; nothing of one that is no TOML.
+    /// The values of a file; empty if it is not TOML.
     pub fn of(text: &str) -> Written {
         let root: Table = text.parse().unwrap_or_default();
         let mut written = Written::default();
@@ -29,7 +29,7 @@ impl Written {
             match root.get(table.name) {
                 Some(Value::Array(entries)) => {
                     let named = entries.iter().filter_map(Value::as_table).map(|entries| entry(table.name, entries));
-                    // Who has no name goes by whom it is for.
+                    // An entry without a name is identified by its `match`.
                     let name = |entry: &Entry| entry.get("name").or_else(|| entry.get("match")).cloned();
                     let named = named.filter_map(|entry| Some((name(&entry)?, entry)));
                     written.repeated.insert(table.name.to_owned(), named.collect());
@@ -44,7 +44,7 @@ impl Written {
         written
     }
 
-    /// What the file says of a key that stands there once.
+    /// The file's value of a key of a single table.
     pub fn value(&self, key: &Key) -> Option<&str> {
         self.tables.get(key.table)?.get(key.name).map(String::as_str)
     }
@@ -54,7 +54,7 @@ impl Written {
         self.repeated.get(table).into_iter().flatten()
     }
 
-    /// What holds after a reload that has read `fresh`: what takes a restart stays as it was.
+    /// The values in force after a reload of `fresh`: keys that need a restart keep their value.
     pub fn renewed(&self, fresh: Written) -> Written {
         let Written { tables: fresh, mut repeated } = fresh;
         let arrays = self.repeated.get("array").cloned();
@@ -74,14 +74,14 @@ impl Written {
     }
 }
 
-/// Puts those keys into `now` that `is_kept` names as they were `before`.
+/// Replaces the keys in `now` that `is_kept` selects by their values in `before`.
 fn take_over(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
     now.retain(|key, _| !is_kept(key));
     let kept = before.iter().filter(|(key, _)| is_kept(key));
     now.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
 }
 
-/// The values of those keys that there are.
+/// The values of known keys.
 fn entry(table: &str, entries: &Table) -> Entry {
     let used = KEYS.iter().filter(|key| key.table == table);
     used.filter_map(|key| {
@@ -92,7 +92,7 @@ fn entry(table: &str, entries: &Table) -> Entry {
     .collect()
 }
 
-/// What holds without a key, as values are shown: a default that is one in the file, too, is read as such.
+/// A key's default, displayed like a value: a default in TOML notation is parsed first.
 pub fn default_of(key: &Key) -> String {
     let value = format!("it = {}", key.default).parse::<Table>().ok().and_then(|mut table| table.remove("it"));
     value.map_or_else(|| key.default.to_owned(), |value| show(&value))
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_as_in_the_file_without_quotes_and_secrets() {
+    fn values_are_as_written_without_quotes_and_secrets() {
         let written = Written::of(FILE);
         assert!(!format!("{written:?}").contains("PLANTED"), "{written:?}");
         let value = |table, name| written.value(key(table, name));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_leaves_what_takes_a_restart_as_it_was() {
+    fn reload_keeps_values_that_need_a_restart() {
         let before = Written::of(FILE);
         let changed = FILE.replace("4 GiB", "8 GiB").replace("\"shelf\"", "\"rack\"").replace("\"sas\"", "\"nl\"");
         let changed = changed.replace("10.0.0.5", "10.0.0.6").replace("vm = \"a\"", "vm = \"b\"");
@@ -164,7 +164,7 @@ mod tests {
             (names("array"), names("datastore"), names("volume")),
             (vec!["shelf"], vec!["nl"], vec!["new", "web01"])
         );
-        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is there").1;
+        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is present").1;
         assert!(web["backing"].ends_with("10.0.0.5/web01") && web["labels"].ends_with("vm = b"), "{web:?}");
     }
 }

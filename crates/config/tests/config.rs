@@ -1,4 +1,4 @@
-//! Broken configurations and the messages that they get; a whole good one and what is read from it.
+//! Messages for broken configurations; values read from a sound one.
 
 use std::path::Path;
 
@@ -32,11 +32,13 @@ fn quality_of_service_that_contradicts_itself_is_refused() {
     assert_snapshot!(problems_of(&format!(
         "[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]\ncongestion_threshold = \"1us\"\n\
          [[datastore]]\nname = \"x\"\ncongestion_threshold = 30\nwrite_cost = 17\n\
-         {VOLUME}shares = \"most\"\nlimit_iops = 5\nlimit_bytes = \"20\"\nburst_bytes = \"1 MiB\"\nreservation_iops = 6\n"
+         {VOLUME}shares = \"most\"\nlimit_iops = 5\nlimit_bytes = \"20\"\nburst_bytes = \"1 MiB\"\nreservation_iops = \
+         6\n"
     )));
     assert_snapshot!(problems_of(&format!(
         "[[qos]]\n[[qos]]\nmatch = {{}}\nshares = 0\n[[qos]]\nmatch = {{ vm = 5 }}\nlimit_iops = \"5\"\n\
-         [[qos]]\nmatch = {{ name = \"a\" }}\nburst_iops = 5\n[[qos]]\nmatch = {{ name = \"?\" }}\nreservation_iops = 7\n\
+         [[qos]]\nmatch = {{ name = \"a\" }}\nburst_iops = 5\n[[qos]]\nmatch = {{ name = \"?\" }}\nreservation_iops = \
+         7\n\
          weight = 3\n{VOLUME}shares = 1.5\n"
     )));
 }
@@ -85,7 +87,7 @@ limit_iops = 0
         keys.collect::<Vec<_>>().join(" ")
     };
     assert_eq!(said(0), "3000 400 0 500 0 300");
-    // A limit that is off lets the burst mean nothing.
+    // A burst without a limit is accepted and has no effect.
     assert_eq!(said(1), "high 0 20 MB 500 0 0");
     let given = |at: usize| {
         let told = config.from_qos(&config.volumes[at]).into_iter();
@@ -99,23 +101,25 @@ limit_iops = 0
 fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
     assert_snapshot!(problems_of(&format!(
         "[iscsi]\nlisten = [\"10.0.0.5:x\", \"10.0.0.5\", \"10.0.0.5:3260\"]\ntarget = \"lab\"\nacl = [\"esx 1\"]\n\
-         chap = {{ user = \"esx\" }}\n{VOLUME}lun = 3\n[[volume]]\nname = \"b\"\nbacking = \"sim://raid5?size=1GiB\"\nlun = 3\n"
+         chap = {{ user = \"esx\" }}\n{VOLUME}lun = 3\n[[volume]]\nname = \"b\"\nbacking = \"sim://raid5?size=1GiB\"\n\
+         lun = 3\n"
     )));
     assert_snapshot!(problems_of(&format!("[iscsi]\nlisten = []\n{VOLUME}lun = 20000\ndeclared_lost = 1\n")));
     let whole = "[iscsi]\nlisten = [\"10.0.0.5\", \"[2001:db8::5]:861\"]\ntarget = \"iqn.2026-11.io.hotset:lab\"\n\
                  announce = [\"203.0.113.5\"]\nacl = [\"iqn.1998-01.com.vmware:*\", \"*\"]\n\
-                 chap = { user = \"esx\", secret_file = \"chap.secret\", mutual_user = \"us\", mutual_secret_file = \"/m\" }\n";
+                 chap = { user = \"esx\", secret_file = \"chap.secret\", mutual_user = \"us\", mutual_secret_file \
+                 = \"/m\" }\n";
     let config =
         Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("{whole}{VOLUME}lun = 3\nacl = [\"iqn.a:b\"]\n"));
-    let config = config.expect("it is sound");
+    let config = config.expect("the configuration is valid");
     assert_eq!((config.volumes[0].lun, config.volumes[0].acl.as_slice()), (Some(3), &["iqn.a:b".to_owned()][..]));
-    let iscsi = config.iscsi.expect("it is there");
+    let iscsi = config.iscsi.expect("it is present");
     let listen: Vec<String> = iscsi.listen.iter().map(ToString::to_string).collect();
     assert_eq!(
         (listen.join(" "), iscsi.announce.join(" ")),
         ("tcp:10.0.0.5:3260 tcp:[2001:db8::5]:861".into(), "203.0.113.5:3260".into())
     );
-    let chap = iscsi.chap.into_iter().next().expect("it is there");
+    let chap = iscsi.chap.into_iter().next().expect("it is present");
     assert_eq!(
         (chap.secret_file, chap.mutual),
         ("/etc/hotset/chap.secret".into(), Some(("us".to_owned(), "/m".into())))
@@ -135,8 +139,11 @@ fn alerts_have_bounds_a_date_and_an_address() {
     ] {
         assert!(problems.contains(word), "{word}: {problems}");
     }
-    let parsed = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound").alerts;
-    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"https://h:9/x\"\nwebhook_ca = \"ca.crt\"\n";
+    let parsed = |text: &str| {
+        Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("the configuration is valid").alerts
+    };
+    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"https://h:9/x\"\n\
+                 webhook_ca = \"ca.crt\"\n";
     let alerts = parsed(&format!("{whole}{VOLUME}"));
     assert_eq!((alerts.dirty_age.as_secs(), alerts.endurance_until), (3_600, Some(1_924_905_600)));
     let webhook = alerts.webhook.map(|webhook| (webhook.address.to_string(), webhook.authorities));
@@ -158,7 +165,7 @@ fn the_http_interface_has_an_address_and_plain_names() {
     assert_snapshot!(problems_of(
         "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
     ));
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("the configuration is valid");
     assert_eq!(config.api, ApiConfig::default());
     assert_eq!(config.api.listen, None);
 }
@@ -174,9 +181,10 @@ fn flash_devices_are_up_to_eight_different_ones() {
 }
 
 #[test]
-fn shares_of_the_flash_are_sizes_or_percent_and_the_least_is_not_above_the_most() {
+fn flash_quotas_are_sizes_or_percent_and_minimum_is_below_maximum() {
     let text = |min: &str, max: &str| format!("{VOLUME}flash_min = \"{min}\"\nflash_max = \"{max}\"\n");
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB")).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB"))
+        .expect("the configuration is valid");
     assert_eq!(config.volumes[0].setting("flash_min"), "12.5%");
     assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
     let above = problems_of(&text("30%", "20%"));
@@ -185,13 +193,13 @@ fn shares_of_the_flash_are_sizes_or_percent_and_the_least_is_not_above_the_most(
 }
 
 #[test]
-fn shares_of_the_memory_fit_into_it() {
+fn memory_quotas_fit_into_the_memory() {
     let text = |one: &str, other: &str| {
         let second = VOLUME.replace("\"a\"", "\"b\"").replace("a.img", "b.img");
         format!("[memory]\nsize = \"64 MiB\"\n{VOLUME}{one}\n{second}{other}\n")
     };
     let sound = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("the configuration is valid");
     assert_eq!(config.volumes[0].setting("memory_min"), "25%");
     assert_eq!(config.volumes[1].setting("memory_max"), "none");
     let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
@@ -201,9 +209,9 @@ fn shares_of_the_memory_fit_into_it() {
 }
 
 #[test]
-fn flash_devices_count_from_the_folder_of_the_file() {
+fn relative_flash_device_starts_at_folder_of_the_file() {
     let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("the configuration is valid");
     let flash = config.flash.expect("the table is there");
     assert_eq!(flash.devices, [Path::new("/etc/hotset/a"), Path::new("/dev/b")]);
     assert!(!flash.allow_single_copy);
@@ -282,7 +290,8 @@ fn two_volumes_on_one_backing_are_refused() {
 #[test]
 fn an_array_must_exist_and_be_buildable() {
     assert_snapshot!(problems_of(
-        "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 2\n[[array]]\nname = \"odd\"\ndisk = \"floppy\"\nstripe = \"5 KiB\"\n\
+        "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 2\n[[array]]\nname = \"odd\"\ndisk = \"floppy\"\nstripe = \"5 \
+         KiB\"\n\
          [[volume]]\nname = \"a\"\nbacking = \"sim://shelv\"\nsize = \"1 GiB\"\n\
          [[volume]]\nname = \"b\"\nbacking = \"sim://raid6?disks=3&size=1GiB\"\n"
     ));
@@ -296,7 +305,8 @@ fn a_datastore_must_exist() {
 #[test]
 fn a_bad_listen_address_is_shown_how_to_write_one() {
     assert_snapshot!(problems_of(
-        "[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"tcp:host:99999\", \"unix:\", \"tcp:[::1]:1\", \"tcp:[::1]:1\", 5]\n"
+        "[nbd]\nlisten = \
+         [\"/run/nbd.sock\", \"tcp:1234\", \"tcp:host:99999\", \"unix:\", \"tcp:[::1]:1\", \"tcp:[::1]:1\", 5]\n"
     ));
     assert_snapshot!(problems_of("[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"unix:\"]\n"));
 }
@@ -324,7 +334,7 @@ fn a_missing_file_is_one_readable_line() {
 }
 
 #[test]
-fn a_whole_file_is_read_as_it_is_meant() {
+fn complete_file_is_read_with_all_its_values() {
     let text = r#"
 cores = [1]
 [state]

@@ -1,4 +1,4 @@
-//! The documentation of the configuration is made from the list of keys that the parser uses, that of alerts from the list that they are found by.
+//! The documentation's tables of keys and alerts are generated from the lists that the parser and the alerts use.
 
 use std::path::Path;
 
@@ -47,12 +47,12 @@ fn check(page: &str, begin: &str, end: &str, made: &str) {
 }
 
 #[test]
-fn every_key_is_documented_as_the_parser_knows_it() {
+fn documented_keys_are_those_of_the_parser() {
     check("admin/configuration.md", BEGIN, END, &keys_as_text());
 }
 
 #[test]
-fn every_alert_is_documented_as_it_is_found() {
+fn documented_alerts_are_those_of_the_daemon() {
     let begin = "<!-- alerts: made from the daemon's own list -->\n";
     check("admin/alerts.md", begin, "<!-- end of alerts -->", &alerts_as_text());
 }

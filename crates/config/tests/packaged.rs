@@ -1,5 +1,5 @@
-//! What packages have of the configuration, a file with every key explained and a JSON schema, is made from the parser's own list, and
-//! the schema refuses what the parser refuses.
+//! The packaged files, an example configuration with every key explained and a JSON schema, are generated from the
+//! parser's list of keys; and the schema agrees with the parser.
 
 use std::path::Path;
 
@@ -7,25 +7,30 @@ use config::Config;
 use config::keys::{KEYS, Key, Shape, TABLES, Table, TakesEffect, find_key};
 use serde_json::{Map, Value, json};
 
-/// Characters of a comment's line, its mark included.
+/// Width of a comment line in characters, its mark included.
 const WIDTH: usize = 110;
 
-/// What the file says without being a comment, so that there is a page to look at.
+/// Keys that the file sets instead of commenting them out, so that a new installation has a page to open.
 const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)];
 
-/// Tables that change nothing by being there, so that a key needs no second line to be taken in.
+/// Tables whose mere presence changes nothing: they are not commented out, so that a key can be enabled by editing one
+/// line.
 const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alerts", "nbd"];
 
-const HEAD: &str = r#"#:schema /usr/share/hotset/hotset.schema.json
-# Hotset's configuration. Nothing is served before a [[volume]] is named; `hotset init` looks at this machine and proposes some.
-# `hotset check-config /etc/hotset/hotset.toml` names every error, `systemctl reload hotset` takes over what changed, except for keys
-# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: /usr/share/doc/hotset/admin.
-"#;
+const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
+# Hotset's configuration. Nothing is served before a [[volume]] is named; `hotset init` looks at this machine and \
+proposes some.
+# `hotset check-config /etc/hotset/hotset.toml` names every error, `systemctl reload hotset` takes over what changed, \
+except for keys
+# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: \
+/usr/share/doc/hotset/admin.
+";
 
 const NOTES: [(&str, &str); 5] = [
     (
         "flash",
-        "Two SSDs that carry what is dirty, so that flushes need not wait for the backing, and what clients come back to.",
+        "Two SSDs that carry what is dirty, so that flushes need not wait for the backing, and what clients come back \
+         to.",
     ),
     ("iscsi", "With this table every volume is a LUN of one target."),
     ("vhost_user", "With this table every volume is a disk that virtual machines of this host may have."),
@@ -45,7 +50,7 @@ fn wrapped(text: &str) -> String {
     lines + &line + "\n"
 }
 
-/// Markdown's links as the file or page that they name.
+/// Replaces Markdown links by their text.
 fn without_links(text: &str) -> String {
     let Some((before, rest)) = text.split_once('[') else { return text.to_owned() };
     match rest.split_once("](").and_then(|(shown, rest)| Some((shown, rest.split_once(')')?.1))) {
@@ -54,7 +59,7 @@ fn without_links(text: &str) -> String {
     }
 }
 
-/// The ways in which a value may be written: `"auto" or [0, 1]` are two.
+/// Splits the example of a value into its alternatives: `"auto" or [0, 1]` has two.
 fn alternatives(form: &str) -> Vec<&str> {
     let (mut found, mut rest) = (Vec::new(), form);
     while !rest.is_empty() {
@@ -80,7 +85,7 @@ fn value_of(text: &str) -> Option<Value> {
     serde_json::to_value(&table["x"]).ok()
 }
 
-/// What holds without the key, where it is a value and no description.
+/// The key's default, if it is a value and not a description.
 fn default_of(key: &Key) -> Option<&'static str> {
     value_of(key.default).is_some().then_some(key.default)
 }
@@ -182,7 +187,7 @@ fn schema() -> Value {
     whole
 }
 
-/// What of `value` the schema refuses, as far as [`schema`] uses the language of schemas.
+/// True when the schema rejects `value`, for the part of JSON schema that [`schema`] uses.
 fn refused(schema: &Value, value: &Value) -> bool {
     let Some(all) = schema.as_object() else { return schema == &json!(false) };
     let of_type = |name: &str| match name {
@@ -227,7 +232,7 @@ fn problems(text: &str) -> Vec<String> {
     checked.err().into_iter().flat_map(|problems| problems.problems).map(|problem| problem.what).collect()
 }
 
-/// A file with one table, of what it requires and `key`, if one is given, with `value`.
+/// A file with one table, its required keys, and `key` with its value, if given.
 fn file_with(table: &Table, key: Option<(&str, &str)>) -> String {
     let mut text = match (table.name, table.repeated) {
         ("", _) => String::new(),
@@ -253,11 +258,11 @@ fn check(name: &str, made: &str) {
 }
 
 #[test]
-fn the_packaged_file_explains_every_key_and_is_good_as_it_is() {
+fn packaged_file_explains_every_key_and_is_valid() {
     let text = explained();
     check("hotset.toml", &text);
     assert_eq!(problems(&text), Vec::<String>::new());
-    // With every comment that is a key or a table taken at its word it names all keys there are, and no other.
+    // With all commented keys and tables enabled, the file has all keys and no other.
     let is_said = |line: &&str| !line.starts_with("# ") && !line.starts_with("#:") && *line != "#";
     let whole: Vec<&str> = text.lines().filter(is_said).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
     let whole = parsed(&whole.join("\n"));
@@ -270,12 +275,12 @@ fn the_packaged_file_explains_every_key_and_is_good_as_it_is() {
 }
 
 #[test]
-fn the_schema_is_that_of_the_parser_s_keys() {
+fn packaged_schema_matches_the_parsers_keys() {
     check("hotset.schema.json", &format!("{:#}\n", schema()));
 }
 
 #[test]
-fn what_is_documented_is_good_by_the_schema() {
+fn documented_examples_are_valid_by_the_schema() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = 0;
     for page in ["admin/configuration.md", "admin/iscsi.md", "admin/qos.md", "user/getting-started.md"] {
@@ -289,7 +294,7 @@ fn what_is_documented_is_good_by_the_schema() {
 }
 
 #[test]
-fn the_schema_refuses_what_the_parser_refuses_for_its_type_and_nothing_that_it_takes() {
+fn schema_rejects_wrong_types_and_nothing_that_the_parser_accepts() {
     const PROBES: [&str; 10] =
         [r#""x""#, "7", "1.5", "-1", "true", r#"["x"]"#, "[7]", "[]", r#"{ a = "x" }"#, "{ a = 7 }"];
     let (schema, mut both) = (schema(), 0);
@@ -318,7 +323,7 @@ fn the_schema_refuses_what_the_parser_refuses_for_its_type_and_nothing_that_it_t
 }
 
 #[test]
-fn forms_are_taken_apart_and_links_are_text() {
+fn forms_split_into_alternatives_and_links_become_text() {
     assert_eq!(alternatives(r#""auto" or [0, 1]"#), [r#""auto""#, "[0, 1]"]);
     assert_eq!(alternatives("0, 1, 5, 6 or 10"), ["0", "1", "5", "6", "10"]);
     assert_eq!(alternatives(r#"{ user = "a, b", x = "c or d" }"#), [r#"{ user = "a, b", x = "c or d" }"#]);

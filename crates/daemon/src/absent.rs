@@ -1,7 +1,7 @@
-//! Volumes whose backings could not be opened: each is tried again, with growing pauses, until it is served.
+//! Retry of volumes whose backing could not be opened, with growing pauses, until each is served.
 //!
-//! A path is looked at on a helper thread before it is opened, and a look that hangs ends the attempts for that path until it returns: a
-//! dead network mount must not take a thread with every attempt.
+//! A helper thread checks that a path exists before it is opened. While such a check hangs, no further attempt is made
+//! for that path: a dead network mount must not block a thread with every attempt.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,22 +15,22 @@ use super::daemon::{Daemon, Standing};
 use config::{BackingSpec, is_device};
 use terminal::log;
 
-/// Pause before the first attempt after a failed one.
+/// Pause between the first failure and the next attempt.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Time between two looks at what is due.
+/// Interval at which due attempts are collected.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
-/// The next attempt at a volume.
+/// The next attempt to open a volume's backing.
 struct Attempt {
     due: Instant,
     pause: Duration,
-    /// Whether its path is there; only for paths.
+    /// The check that the path exists; only for backings that are paths.
     look: Option<JoinHandle<bool>>,
 }
 
-/// The attempts that are to come, by volume.
+/// Planned attempts, by volume name.
 #[derive(Default)]
 pub(super) struct Attempts(BTreeMap<String, Attempt>);
 
@@ -41,7 +41,7 @@ impl Attempts {
         self.0.insert(name.to_owned(), Attempt { due: now + pause, pause, look: None });
     }
 
-    /// The volume is served, refused for another reason, or gone.
+    /// Cancels the attempts at a volume that is served, refused for another reason, or gone.
     pub(super) fn forget(&mut self, name: &str) {
         self.0.remove(name);
     }
@@ -50,7 +50,8 @@ impl Attempts {
         self.0.keys().cloned().collect()
     }
 
-    /// True when the volume is to be tried now: the pause is over and its path, if it has one, is there.
+    /// True when the volume's attempt is due and its path, if it has one, exists. Starts the check of the path if none
+    /// is running.
     fn take_due(&mut self, name: &str, path: Option<PathBuf>, now: Instant) -> bool {
         let Some(attempt) = self.0.get_mut(name) else { return false };
         if attempt.due > now {
@@ -76,7 +77,7 @@ impl Attempts {
     }
 }
 
-/// What to do about a backing that cannot be opened, in words that fit where it lies.
+/// The remedy for a backing that cannot be opened, worded for its kind.
 pub(super) fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
     let what = match backing {
         BackingSpec::Path(path) if is_device(path) => {
@@ -98,7 +99,7 @@ pub(super) fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> S
 }
 
 impl Daemon {
-    /// Tries refused volumes again until a stop is asked for.
+    /// Retries refused volumes until a stop is requested.
     pub(super) async fn retry_absent(self: Rc<Self>) {
         while !self.stop.is_stopping() {
             tokio::time::sleep(LOOK_PAUSE).await;
@@ -116,7 +117,7 @@ impl Daemon {
                 continue;
             };
             let path = match &known.config.backing {
-                // A file that is to be made is not there yet.
+                // A file that the open will create does not exist yet, so its folder is checked instead.
                 BackingSpec::Path(path) if known.config.size_bytes.is_some() && !is_device(path) => {
                     path.parent().map(ToOwned::to_owned)
                 }
@@ -132,7 +133,7 @@ impl Daemon {
         }
         let (mut busy, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
         for (name, known) in due {
-            // A change that is under way decides by itself.
+            // A change of this volume that is under way supersedes the retry.
             let Ok(begun) = self.begin(&name) else { continue };
             busy.push(begun);
             wanted.push((known.config, known.from_file));
@@ -144,7 +145,8 @@ impl Daemon {
                 Ok(()) => {
                     log::info(format!("volume {name}: its backing is there now; it is served"));
                 }
-                // Said once: the same refusal every half minute hides what is new.
+                // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
+                // messages.
                 Err(failure) if !matches!(&standing, Standing::Refused(said) if failure.message.ends_with(said)) => {
                     log::error(&failure.message);
                 }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remedy_fits_where_the_backing_lies() {
+    fn remedy_matches_kind_of_backing() {
         let cases = [
             ("/dev/disk/by-id/wwn-1", false, false, "multipath"),
             ("/dev/shm/a.img", false, false, "size ="),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_between_attempts_grow_up_to_a_bound() {
+    fn retry_pauses_double_up_to_a_limit() {
         let (mut attempts, mut now) = (Attempts::default(), Instant::now());
         let mut pauses = Vec::new();
         for _ in 0..7 {

@@ -1,4 +1,4 @@
-//! Actions on a volume that is served: flush, set, pause, freeze, resume, invalidate, resize.
+//! Actions on a served volume: set, pause, freeze, resume, invalidate, slow, resize.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use terminal::log;
 use units::show_bytes;
 
 impl Daemon {
-    /// Does `work` with the volume on its core, saying meanwhile how much is dirty.
+    /// Runs `work` with the volume on its core, and meanwhile reports its dirty bytes as progress.
     pub(super) async fn on_volume<T, F>(
         &self,
         name: &str,
@@ -82,7 +82,8 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         if policy == WritePolicy::WriteBack && self.wants_two_copies().await {
             let text = format!(
-                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is not set"
+                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is \
+                 not set"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
@@ -105,7 +106,8 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// Changes the policy; what the state directory says of the flash log is true before, while and after it changes.
+    /// Changes the policy. The mark "dirty on flash" in the state directory is true before, during and after the
+    /// change.
     pub(super) async fn change_policy(
         &self,
         name: &str,
@@ -199,7 +201,7 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// Serves a volume that is refused because its backing shrank: dirty data past the end may be lost.
+    /// Serves a volume that is refused because its backing shrank. Dirty data past the backing's new end may be lost.
     async fn accept_shrunk(&self, name: &str) -> Result<(), Failure> {
         let known = self.volumes.borrow().get(name).cloned();
         let Some(known) = known.filter(|known| known.refusal.as_deref() == Some(BACKING_SHRANK)) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What further memory and flash would bring, volume by volume: for the command and for the HTTP interface.
+//! Estimates of the benefit of more memory or flash per volume, for the command and the HTTP interface.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use control::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 use super::daemon::Daemon;
 use lab::report::advice;
 
-/// Volumes of a page at most: each has its curves drawn anew.
+/// Maximum volumes per page: the curves of each are computed for the page.
 const VOLUMES_MAX: usize = 100;
 
 impl Daemon {
-    /// `advise` of volumes, by name: `volume` alone, or `limit` of those after `after`.
+    /// `advise`: sorted by name, either `volume` alone or the first `limit` volumes after `after`.
     pub(super) async fn advise(
         &self,
         limit: usize,
@@ -34,14 +34,14 @@ impl Daemon {
         }
         let (reports, next) = part(reports, limit, after, volume);
         let mut volumes = Vec::with_capacity(reports.len());
-        // Once a core does not answer, its others are not asked: each would be waited for.
+        // Once a core does not answer, its other volumes are skipped: each would take a full time-out.
         let mut silent = BTreeSet::new();
         for report in &reports {
             if report.state == VolumeState::Refused {
                 volumes.push(advice::of_nothing(report));
                 continue;
             }
-            // A volume may go while others are asked.
+            // The volume may have been removed meanwhile.
             let Ok(placed) = self.placed(&report.name) else { continue };
             let curve = if silent.contains(&placed.core) { None } else { self.curve(&report.name).await };
             match curve {
@@ -58,7 +58,7 @@ impl Daemon {
     }
 }
 
-/// The volumes of a page, and what the next one begins after.
+/// The volumes of a page, and the name after which the next page begins.
 fn part(
     mut all: Vec<VolumeReport>,
     limit: usize,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_hold_every_volume_once_and_one_can_be_asked_for_alone() {
+    fn pages_hold_each_volume_once_and_one_volume_can_be_selected() {
         let all =
             || ["b", "d", "a", "c"].map(|name| VolumeReport::idle(name, VolumeState::Active, "none", "/x")).to_vec();
         for limit in 1..6 {

@@ -1,4 +1,4 @@
-//! The HTTP interface, as the daemon starts it.
+//! Start of the HTTP interface.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,15 +13,15 @@ use super::certificates::Shown;
 use super::daemon::Daemon;
 use terminal::log;
 
-/// Pause before an address or a certificate that cannot be had is tried again.
+/// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// A socket that listens, and what its connections are encrypted with, if they are.
+/// A listening socket, and the TLS configuration of its connections, if any.
 type Listening = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
 
 impl Daemon {
-    /// Listens where the configuration says, if it does, until `stop` says true. Where that cannot be, volumes are served all the same, and
-    /// it is tried again.
+    /// Starts the HTTP interface, if one is configured; it ends when `stop` turns true. While the address or the
+    /// certificate is unavailable, volumes are served without the interface, and the start is retried.
     pub fn start_api(self: &Rc<Self>, stop: watch::Receiver<bool>) {
         self.know_tokens();
         let Some(address) = self.config.borrow().api.listen else { return };
@@ -45,9 +45,9 @@ impl Daemon {
         });
     }
 
-    /// Listens, or says why it cannot.
+    /// Binds the socket and reads the certificate; the error names the reason.
     fn listen_api(&self, address: SocketAddr) -> Result<Listening, String> {
-        // Never in the clear because a file is not right.
+        // An unreadable certificate or key is an error: the interface must not fall back to plain HTTP.
         let files = self.config.borrow().api.tls.clone();
         let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
         let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
@@ -66,7 +66,8 @@ impl Daemon {
                 log::info(format!("HTTP on {address}"));
                 if !address.ip().is_loopback() {
                     log::warn(format!(
-                        "[api] listen {address} is no loopback address, and tokens go over it unencrypted; give it tls_certificate and tls_key, or put a TLS proxy in front of it"
+                        "[api] listen {address} is no loopback address, and tokens go over it unencrypted; give it \
+                         tls_certificate and tls_key, or put a TLS proxy in front of it"
                     ));
                 }
                 None
@@ -82,7 +83,7 @@ impl Daemon {
             tokio::time::sleep(RETRY_PAUSE).await;
             match self.listen_api(address) {
                 Ok(listening) => return listening,
-                // Said once, as long as it is the same.
+                // A repeated reason is logged once.
                 Err(again) if again == why => {}
                 Err(other) => {
                     log::error(format!("{other}; trying again, volumes are served without it"));

@@ -1,4 +1,4 @@
-//! Bringing volumes into service and out of it: open, identify, note, attach; and back.
+//! Attaching and detaching volumes: open the backing, identify the volume, save its record, attach it; and the reverse.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -30,55 +30,55 @@ use state::{
 };
 use terminal::log;
 
-/// Backings that a core opens at once.
+/// Backings that a core opens concurrently.
 const OPENS_AT_ONCE: usize = 32;
-/// Time that a backing has to open. One that is locked, or an export that is not reached, is given up before; disks may have to spin up.
+/// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
+/// have to spin up.
 const OPEN_PATIENCE: Nanos = Nanos::from_secs(60);
 
-/// A volume whose backing is open, and belongs to nobody yet.
+/// An open backing that is not attached to a volume yet.
 struct Opened {
-    /// The core that opened it, and where it will be served.
+    /// The core that opened it and will serve it.
     core: usize,
-    /// What names it there.
+    /// Its key in the core's map of open backings.
     number: u64,
     facts: OpenFacts,
 }
 
-/// A volume that is to be attached to what was opened for it.
+/// A volume that is to be attached to its open backing.
 struct Attaching {
     number: u64,
     spec: VolumeSpec,
     file_policy: WritePolicy,
     unit: Option<UnitPlan>,
-    /// It was not cleanly stopped when it was served last.
-    /// What daemons before this generation acknowledged may be lost.
+    /// Writes acknowledged by daemons before this generation may be lost.
     lost_before: u64,
 }
 
-/// What a start found of the volumes that it is to serve.
+/// Findings about the volumes that are to be served.
 struct Found {
-    /// What waits to be destaged, by incarnation.
+    /// Blocks that wait to be destaged, by incarnation.
     waiting: BTreeMap<u64, Waiting>,
-    /// What each backing holds.
+    /// Content of each backing; `None` for one that is not open.
     evidence: Vec<Option<Result<Evidence, Failure>>>,
 }
 
-/// A volume that is wanted, and whether it is in the file.
+/// A volume's configuration, and whether it comes from the file.
 type WantedVolume = (VolumeConfig, bool);
 
 impl Daemon {
-    /// Brings a volume into service, or notes why it cannot be.
+    /// Attaches a volume, or records why it cannot be served.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
         self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
     }
 
-    /// As [`Daemon::attach`], for many volumes: a core is asked for all of them, and the state directory written once. With a thousand, one
-    /// after the other took a minute where threads have to wait for a processor.
+    /// As [`Daemon::attach`] for many volumes, with one call per core and one write of the state directory for all of
+    /// them. Attaching a thousand volumes one by one takes a minute on a busy processor.
     pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
         let opened = self.open_all(&wanted, accept.adopt).await;
         let found = self.find_all(&opened).await;
         let identified = self.identify_all(&wanted, &opened, found, &accept);
-        // Before anything relies on it that is new in the records.
+        // Before any volume relies on its new record.
         self.save_manifest().await;
         let placed = self.serve_all(&wanted, opened, identified).await;
         if let Err(failure) = self.drop_left_behind().await {
@@ -108,7 +108,7 @@ impl Daemon {
         results.collect()
     }
 
-    /// Opens all backings, each on the core that it is to be served on.
+    /// Opens all backings, each on its volume's home core.
     async fn open_all(&self, wanted: &[WantedVolume], adopt: bool) -> Vec<Result<Opened, Failure>> {
         let homes = self.homes_of(wanted);
         let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config, adopt).map(Some)).collect();
@@ -144,7 +144,7 @@ impl Daemon {
         each
     }
 
-    /// Attaches what is known to be each volume's own, and closes the rest.
+    /// Attaches identified volumes to their open backings, and closes the other backings.
     async fn serve_all(
         &self,
         wanted: &[WantedVolume],
@@ -217,8 +217,8 @@ impl Daemon {
         policy == WritePolicy::WriteBack && !config.read_only
     }
 
-    /// Notes that nothing of these volumes can be in the flash log. They are served whatever becomes of that: the note that something may be
-    /// there costs a question more at the next start.
+    /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
+    /// service: a stale mark only costs one more check at the next start.
     fn note_not_on_flash(&self, incarnations: &[u64]) {
         if self.flash_store().is_none() {
             return;
@@ -249,26 +249,27 @@ impl Daemon {
         }
     }
 
-    /// Closes what turned out to be somebody else's, and hands on why.
+    /// Closes the backing of a volume that is not attached; returns the failure.
     async fn close(&self, opened: &Opened, why: Failure) -> Failure {
         let number = opened.number;
         let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
         self.cores[opened.core].call(close).await.map_or_else(core_gone, |()| why)
     }
 
-    /// Why a backing could not be opened, and what to do about it.
+    /// The reason why a backing could not be opened, and the remedy.
     pub(super) fn unopened(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
         let is_known = self.state.borrow().state().by_name(&config.name).is_some();
         let text = match error {
-            // The holder has to go first, and the error says so.
+            // The error itself names the remedy: the holder of the lock has to close the disk.
             DiskError::Busy(_) => error.to_string(),
             _ => format!("{error}; {}", remedy(&config.backing, config.size_bytes.is_some(), is_known)),
         };
         Failure::new(ErrorKind::Unavailable, text)
     }
 
-    /// What is to be opened. A missing file is made where a size is given and no file was ever served by that name: in place of one that is
-    /// away (its file system is not mounted) an empty one would be served as the volume's data.
+    /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
+    /// name was ever served. Otherwise the file may be on a file system that is not mounted, and an empty file would be
+    /// served in its place.
     fn open_plan(&self, config: &VolumeConfig, adopt: bool) -> Result<OpenPlan, Failure> {
         let content = || {
             let folder = self.state.borrow().path().join("sim");
@@ -305,7 +306,8 @@ impl Daemon {
         Ok(OpenPlan { backing, size_bytes, read_only: config.read_only })
     }
 
-    /// The core of each: the one with the fewest volumes; volumes of one array share a core, for they share its spindles.
+    /// Chooses each volume's home core: the one with the fewest volumes. Volumes of one array share a core because they
+    /// share its spindles.
     fn homes_of(&self, wanted: &[WantedVolume]) -> Vec<usize> {
         let volumes = self.volumes.borrow();
         let served = volumes.values().filter_map(|known| match &known.standing {
@@ -329,7 +331,7 @@ impl Daemon {
         homes
     }
 
-    /// What waits for each open backing and what that holds; `None` for one that is not open.
+    /// The blocks that wait for each open backing, and the backing's content; `None` for one that is not open.
     async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Found, Failure> {
         let waiting = self.waiting().await?;
         let subjects: Vec<_> = {
@@ -355,7 +357,7 @@ impl Daemon {
         Ok(Found { waiting, evidence })
     }
 
-    /// The incarnation of each volume on its open backing, noted durably before the first write.
+    /// Determines the incarnation of each volume on its open backing, saved durably before the volume's first write.
     fn identify_all(
         &self,
         wanted: &[WantedVolume],
@@ -376,11 +378,11 @@ impl Daemon {
                 state.rename_backing(&facts.former_identities, &facts.identity);
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 let whole = self.whole.borrow();
-                // Of this daemon nothing is lost that it has acknowledged, however often it began to serve the volume.
+                // This daemon has lost nothing that it acknowledged, however often it attached the volume.
                 let generation = state.generation;
                 let is_known_whole = |of: u64| of == generation || whole.contains(&of);
                 let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
-                // Clients know the volume by its name, on whatever backing it is now.
+                // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
                 let former = [known, state.by_name(&config.name)];
                 let is_lost = |record: &VolumeRecord| !record.clean && !is_known_whole(record.generation);
                 let loss = former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, is_lost(one)));
@@ -393,7 +395,7 @@ impl Daemon {
                 let drops_memory = accept.give_up.is_some()
                     && former.into_iter().flatten().filter_map(in_memory).any(|blocks| blocks > 0);
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
-                // A killed daemon had acknowledged that to clients which may go on.
+                // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
                 let given_up = LossRecord { generation, remote_clients: false };
                 let loss = if drops_memory { Some(given_up) } else { loss };
                 served.push(config.name.clone());
@@ -415,7 +417,8 @@ impl Daemon {
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
-                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may be lost"
+                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may \
+                 be lost"
             ));
         }
         identified.unwrap_or_else(|error| {
@@ -467,8 +470,8 @@ impl Daemon {
         Ok(admission)
     }
 
-    /// Takes a volume out of service: clients are sent away, everything is destaged and flushed. On an error it goes on being
-    /// served.
+    /// Detaches a volume: its clients are disconnected, then it is destaged and flushed. On an error it stays in
+    /// service.
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
         let core = &self.cores[core];
         let volume = name.to_owned();
@@ -492,7 +495,7 @@ impl Daemon {
                 }
                 return Err(error);
             }
-            // Whoever came meanwhile holds the backing, too.
+            // A client that connected meanwhile also holds the backing.
             local.server.disconnect(&volume, seam::Nanos(0)).await;
             if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
                 iscsi.target().forget_absent(lun);
@@ -530,14 +533,14 @@ impl Daemon {
         let attached = self.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);
-            // What cannot be opened is what was named.
+            // A backing that cannot be opened is an error in the request.
             let is_of_backing = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_of_backing { ErrorKind::Conflict } else { failure.kind };
             return Err(Failure { kind, ..failure });
         }
         let placed = self.placed(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
-        // An entry of the file that was removed by command stays removed: the added volume has its name over a restart, too.
+        // The "removed" mark of an entry in the file stays: the added volume keeps the name over a restart.
         let in_file = self.config.borrow().volumes.iter().any(|volume| volume.name == name);
         let noted = self.state.borrow_mut().change(|state| {
             if !in_file {
@@ -552,20 +555,22 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// `volume remove`: afterwards the backing alone is the complete data.
+    /// `volume remove`: afterwards the backing alone holds the complete data.
     pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
         let _busy = self.begin(name)?;
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
         if matches!(known.standing, Standing::Refused(_)) && self.may_be_on_flash(name) {
             let text = format!(
-                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices back and start again, \
+                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices \
+                 back and start again, \
                  or give that data up: hotset volume adopt {name} names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         if matches!(known.standing, Standing::Refused(_)) && self.waits_in_log(name).await? {
             let text = format!(
-                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset volume show {name}), or give \
+                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset \
+                 volume show {name}), or give \
                  that data up: hotset volume adopt {name} names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -573,7 +578,8 @@ impl Daemon {
         let left = self.left_in_memory(name).await?;
         if !left.is_empty() {
             let text = format!(
-                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on its backing; bring that \
+                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on \
+                 its backing; bring that \
                  back, or give the data up: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
@@ -621,12 +627,13 @@ impl Daemon {
         Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))
     }
 
-    /// True when its backing alone may not be complete.
+    /// True when the volume's backing may be incomplete because of dirty data on flash.
     pub(super) fn may_be_on_flash(&self, name: &str) -> bool {
         self.state.borrow().state().by_name(name).is_some_and(|record| record.dirty_on_flash.is_some())
     }
 
-    /// `volume adopt`: what the backing is now is the volume's data, said in explicit words; data that may be lost for that has to be named.
+    /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
+    /// named in `give_up`.
     pub async fn adopt(&self, name: &str, give_up: Option<String>) -> Result<Answer, Failure> {
         let _busy = self.begin(name)?;
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
@@ -641,7 +648,7 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// Changes how a volume stands.
+    /// Sets a volume's status.
     pub fn stand(&self, name: &str, standing: Standing) {
         if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
             known.standing = standing;
@@ -649,32 +656,32 @@ impl Daemon {
     }
 }
 
-/// Virtual machines find the volume at a socket of its own, where they may.
+/// Creates the volume's vhost-user socket, where vhost-user is configured.
 async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_before: u64) {
     if let Some(vhost_user) = &local.vhost_user {
         vhost_user.add(&local.seam, volume, lost_before).await;
     }
 }
 
-/// Takes a volume's unit from the target, if there is one.
+/// Removes a volume's unit from the iSCSI target, if there is one.
 fn leave_target(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
     let target = local.iscsi.as_ref()?.target();
     let lun = target.find(volume)?;
     let removed = target.remove(lun)?;
-    // Until it is gone it may come back.
+    // The detach may still fail: until then initiators are told to wait.
     target.set_absent(removed.absent());
     Some((lun, removed))
 }
 
-/// Waits for the commands to a unit that was taken away.
+/// Waits for the outstanding commands of a removed unit.
 async fn release(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
     if let (Some(iscsi), Some((lun, _))) = (&local.iscsi, unit) {
         iscsi.release(*lun, CLIENTS_PATIENCE).await;
     }
 }
 
-/// Opens backings, so many at once that one which does not answer holds up no other; what names each here, and what it says of itself. Of two
-/// volumes on one the first has it.
+/// Opens backings concurrently, so that an unresponsive one delays no other; returns each one's key and facts. Of two
+/// volumes on the same storage the first gets it.
 async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<Result<(u64, OpenFacts), DiskError>> {
     let mut of_one_place: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
     for (at, plan) in plans.iter().cloned().enumerate() {
@@ -695,7 +702,8 @@ async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<Result<(u64, Open
     opened
 }
 
-/// Of two paths to one disk the later volume's may have been opened sooner: it is closed again, so that every start decides alike.
+/// Gives storage that two volumes share to the first of them. The later volume's path may have been opened sooner; it
+/// is closed again, so that every start decides the same way.
 async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [Result<(u64, OpenFacts), DiskError>]) {
     for at in 0..plans.len() {
         let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
@@ -727,12 +735,13 @@ async fn open_in_time(local: &Local, plan: &OpenPlan) -> Result<(u64, OpenFacts)
     Ok((number, facts))
 }
 
-/// What fails here leaves nothing attached: a volume that is served is one that the daemon knows is served.
-/// True when something of it may be in the flash log.
+/// Attaches a volume; on an error nothing stays attached. Returns true when data of the volume may be in the flash log
+/// because the policy set by command could not be restored.
 async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
     if spec.read_only && is_left(local, spec.incarnation) {
-        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without read_only, then change that";
+        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without \
+                    read_only, then change that";
         return Err(text.to_owned());
     }
     let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
@@ -742,7 +751,7 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
                 .to_owned(),
         );
     }
-    // A change by command that a crash overtook is made again once the volume has what is on flash.
+    // A change by command that a crash interrupted is repeated once the volume has recovered its data from flash.
     let (policy, mode) = (spec.policy, spec.mode);
     let again = on_flash && file_policy == WritePolicy::WriteBack;
     let spec = match again {
@@ -753,7 +762,7 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
     if !again {
         return Ok(false);
     }
-    // It is served whatever becomes of this: as it was before the command.
+    // A failure here does not prevent service: the volume runs with the settings from before the command.
     let mut changed = volume.set_policy(policy).await;
     if changed.is_ok() {
         changed = volume.set_mode(mode).await;

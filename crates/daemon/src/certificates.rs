@@ -1,4 +1,4 @@
-//! Certificates that the daemon shows itself with, over HTTP and NBD: which they are, when they end, and others in their place at a reload.
+//! The daemon's TLS certificates for HTTP and NBD: report of file and expiry, and renewal at a reload.
 
 use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tls::{Files, Identity, ServerConfig};
 
 use super::daemon::Daemon;
 
-/// What is shown by one of them: on connections to come, what was read last.
+/// The certificate of one listener. New connections use the one that was read last.
 pub struct Shown {
     file: RefCell<PathBuf>,
     chain: RefCell<Vec<tls::Certificate>>,
@@ -16,12 +16,12 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// `chain` is shown, from `files`; `renew` has something else shown.
+    /// A listener that presents `chain`, read from `files`; `renew` makes it present another certificate.
     pub fn new(files: &Files, chain: Vec<tls::Certificate>, renew: impl Fn(ServerConfig) + 'static) -> Shown {
         Shown { file: files.certificate.clone().into(), chain: chain.into(), renew: Box::new(renew) }
     }
 
-    /// True when that was another certificate than before.
+    /// Replaces the certificate; true if the chain differs from the one before.
     fn take_over(&self, files: &Files, identity: Identity) -> bool {
         self.file.replace(files.certificate.clone());
         let before = self.chain.replace(identity.chain);
@@ -35,12 +35,12 @@ impl Shown {
     }
 }
 
-/// All of them; each is there once it is in use.
+/// The certificates of all listeners; each cell is set once its listener uses TLS.
 #[derive(Default)]
 pub struct Certificates {
-    /// The HTTP interface's.
+    /// Certificate of the HTTP interface.
     pub api: OnceCell<Shown>,
-    /// That of the NBD listeners.
+    /// Certificate of the NBD listeners.
     pub nbd: OnceCell<Shown>,
 }
 
@@ -49,7 +49,7 @@ impl Certificates {
         [("api", &self.api), ("nbd", &self.nbd)]
     }
 
-    /// How they stand.
+    /// Reports of the certificates in use.
     pub fn reports(&self) -> Vec<CertificateReport> {
         let shown = self.all().into_iter().filter_map(|(table, shown)| Some(shown.get()?.report(table)));
         shown.collect()
@@ -57,7 +57,8 @@ impl Certificates {
 }
 
 impl Daemon {
-    /// Takes over for `table` what `files` hold now: what was done, or why it was not.
+    /// Makes the listener of `table` present the certificate in `files`; returns a message about the change or the
+    /// failure, if any.
     pub(super) fn reload_certificate(&self, table: &str, files: &Files) -> Option<String> {
         let (_, shown) = self.certificates.all().into_iter().find(|(name, _)| *name == table)?;
         let identity = files.read();
@@ -66,7 +67,7 @@ impl Daemon {
                 .take_over(files, identity)
                 .then(|| format!("[{table}] the certificate in {} was taken over", files.certificate.display())),
             (Some(_), Err(error)) => Some(format!("[{table}] the certificate stays the one before: {error}")),
-            // It does not listen yet, and tries again by itself.
+            // The listener is not up yet; its own retry reads the files again.
             (None, Ok(_)) => None,
             (None, Err(error)) => Some(format!("[{table}] TLS: {error}")),
         }

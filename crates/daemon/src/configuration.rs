@@ -1,4 +1,4 @@
-//! `configuration`: every key with what holds, what would hold without it, and where it comes from.
+//! `configuration`: every key with its value in force, its default and its source.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use config::keys::{KEYS, Key, TABLES, set_by_command};
 use config::redact;
 use config::written::default_of;
 
-/// What the documentation says in place of a default where a table wants the key.
+/// Text in the key list in place of a default for a key that its table requires.
 const REQUIRED: &str = "required";
 
-/// What a volume has, by key.
+/// Values of a volume, by key.
 type Values = BTreeMap<String, (String, KeySource)>;
 
 impl Daemon {
@@ -38,7 +38,7 @@ impl Daemon {
                     named.filter_map(|(name, values)| Some(entry(name, values.get(key.name)?, KeySource::File)));
                 report.entries = values.collect();
             } else {
-                // A table that stands in the file once need not be there: without it there is nothing, and none of what it wants.
+                // A key required by a single table, such as [iscsi], has no value while the table is absent.
                 if report.default == REQUIRED {
                     "none".clone_into(&mut report.default);
                 }
@@ -50,7 +50,7 @@ impl Daemon {
         ConfigurationReport { file: config.file.display().to_string(), keys: keys.collect() }
     }
 
-    /// What holds of a key that stands in the file once, of which the file says `written`.
+    /// The value in force of a key of a single table, where `written` is its value in the file.
     fn held(&self, key: &Key, written: Option<&str>, default: &str) -> (String, KeySource) {
         let state = self.state.borrow();
         if (key.table, key.name) == ("flash", "devices") && state.state().flash_devices.is_some() {
@@ -64,7 +64,7 @@ impl Daemon {
         written.map_or_else(|| (default.to_owned(), KeySource::Default), |text| (text.to_owned(), KeySource::File))
     }
 
-    /// What the volumes have that is not the default, by name.
+    /// Values of the volumes that are not defaults, by volume name.
     fn volumes_written(&self) -> BTreeMap<String, Values> {
         let mut volumes = BTreeMap::<String, Values>::new();
         let config = self.config.borrow();

@@ -1,4 +1,4 @@
-//! The control thread's picture of the daemon: what is served where, and one action a message.
+//! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,105 +25,106 @@ use config::{Config, VolumeConfig};
 use state::{StateDir, StateError};
 use systemd::Notifier;
 
-/// How often a long action says how far it is.
+/// Interval of progress reports of a long action.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
-/// How a volume stands.
+/// Status of a volume.
 #[derive(Clone, Debug)]
 pub enum Standing {
-    /// Clients can use it.
+    /// Served to clients.
     Serving(Placed),
-    /// It is being destaged and will be gone.
+    /// Being destaged before its removal.
     Removing(Placed),
-    /// It is not served; why, for people.
+    /// Not served; the reason as text.
     Refused(String),
 }
 
-/// Where and as what a volume is served.
+/// The identity and the home core of a served volume.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// Its identity for life.
+    /// The persistent identity of the volume.
     pub incarnation: u64,
-    /// What its backing says it is.
+    /// Identity of its backing, as the backing reports it.
     pub identity: String,
     /// The data core that serves it.
     pub core: usize,
-    /// The backing's facts when it was opened.
+    /// Geometry of the backing when it was opened.
     pub geometry: Geometry,
 }
 
 /// A volume that the daemon knows.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// What it was told to be.
+    /// Its configuration.
     pub config: VolumeConfig,
-    /// It is in the file; else it was added by command.
+    /// True if it is in the file; false if it was added by command.
     pub from_file: bool,
-    /// How it stands.
+    /// Its status.
     pub standing: Standing,
-    /// Names its refusal, where it is refused for what `docs/admin/refusals.md` lists.
+    /// Code of its refusal, if `docs/admin/refusals.md` lists one.
     pub refusal: Option<String>,
 }
 
-/// The daemon, as the control thread sees it. Nothing here is borrowed over an await.
+/// The daemon's state on the control thread. No `RefCell` here stays borrowed over an await.
 pub struct Daemon {
     /// The configuration in force.
     pub config: RefCell<Config>,
-    /// What outlives the process.
+    /// The state directory.
     pub state: RefCell<StateDir>,
-    /// Where memory lies that outlives the daemon.
+    /// The file of this daemon's persisted memory.
     pub(super) kept: Option<KeptFile>,
-    /// Why it does not although it was to.
+    /// The reason why memory is not persisted although it should be.
     pub(super) not_kept: OnceCell<Option<String>>,
-    /// Generations of earlier daemons of which all is there that they had acknowledged.
+    /// Generations of earlier daemons of which no acknowledged write is lost.
     pub(super) whole: RefCell<Vec<u64>>,
-    /// Memory of earlier daemons that cannot be read.
+    /// Persisted memory of earlier daemons that cannot be read.
     pub(super) unreadable: RefCell<Vec<Unreadable>>,
     /// The data cores.
     pub cores: Vec<DataCore>,
     /// The flash log.
     pub flash: RefCell<Flash>,
-    /// Volumes whose clean pages in a flash store are being dropped, which is not noted yet.
+    /// Incarnations whose old clean pages are being dropped from the flash store named; the completion is not saved
+    /// yet.
     pub(super) drops: RefCell<BTreeMap<u64, String>>,
-    /// What had been written to flash devices before this start.
+    /// Bytes written to flash devices before this start.
     pub wear: RefCell<Before>,
     /// The health of the drives under flash devices.
     pub(super) drives: Drives,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
-    /// Volumes whose backings could not be opened, and when each is tried again.
+    /// Planned attempts at volumes whose backings could not be opened.
     pub(super) absent: RefCell<Attempts>,
     /// Volumes with a change under way.
     busy: RefCell<BTreeSet<String>>,
-    /// Where clients connect.
+    /// Addresses of the listeners.
     pub listen: RefCell<Vec<String>>,
-    /// Numbers of LUNs that the file, as it was read last, fixes.
+    /// LUN numbers that the file assigns, as it was read last.
     pub(super) fixed_luns: RefCell<BTreeSet<u16>>,
-    /// Who may use the HTTP interface.
+    /// Tokens and sessions of the HTTP interface.
     pub access: Arc<api::Access>,
-    /// Where the HTTP interface listens, once it does.
+    /// Address of the HTTP interface, once it listens.
     pub api: Cell<Option<SocketAddr>>,
-    /// What clients are shown under TLS.
+    /// TLS certificates of the listeners.
     pub(super) certificates: Certificates,
-    /// What is kept of the past.
+    /// History of counters, if one is kept.
     pub history: RefCell<Option<history::History>>,
-    /// Long work.
+    /// Jobs: flushes of volumes and changes of the flash devices.
     pub(super) jobs: Rc<Jobs>,
-    /// What has happened, and what is wrong.
+    /// Events and alerts.
     pub journal: Journal,
-    /// What was seen last.
+    /// The last sample.
     pub samples: watch::Sender<Arc<Sampled>>,
     /// When the daemon started.
     pub started: Instant,
-    /// When the cores' clock began, in milliseconds since 1970.
+    /// Start of the cores' clock, in milliseconds since 1970.
     pub(super) epoch_ms: Cell<u64>,
-    /// How far a stop is.
+    /// State of a stop.
     pub stop: Stop,
-    /// The service manager.
+    /// Connection to the service manager.
     pub notifier: Notifier,
 }
 
-/// A change of one volume is under way as long as this lives.
+/// Guard of a change of one volume: no other change of it can begin while this lives.
 pub struct Busy<'a> {
     daemon: &'a Daemon,
     name: String,
@@ -140,7 +141,7 @@ pub fn core_gone(gone: CoreGone) -> Failure {
     Failure::new(ErrorKind::Failed, gone.to_string())
 }
 
-/// The failure of an action that could not be noted.
+/// The failure of an action whose record could not be saved.
 pub fn state_failed(error: StateError) -> Failure {
     Failure::new(ErrorKind::Failed, error.to_string())
 }
@@ -186,7 +187,7 @@ impl Daemon {
         }
     }
 
-    /// Begins a change of a volume; refused while another is under way.
+    /// Begins a change of a volume; fails while another is under way.
     pub fn begin(&self, name: &str) -> Result<Busy<'_>, Failure> {
         if !self.busy.borrow_mut().insert(name.to_owned()) {
             let text = format!("volume {name} is being changed by somebody else; try again when that is done");
@@ -195,7 +196,7 @@ impl Daemon {
         Ok(Busy { daemon: self, name: name.to_owned() })
     }
 
-    /// Where a volume is served, or why it is not.
+    /// The identity and core of a served volume, or the reason why it is not served.
     pub fn placed(&self, name: &str) -> Result<Placed, Failure> {
         match self.volumes.borrow().get(name).map(|known| known.standing.clone()) {
             Some(Standing::Serving(placed) | Standing::Removing(placed)) => Ok(placed),
@@ -213,7 +214,7 @@ impl Daemon {
         served.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Does `action`, which concerns the volume `name` on `core`, and meanwhile says how much of it is dirty.
+    /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
     pub async fn watched<T>(
         &self,
         core: &DataCore,
@@ -241,7 +242,7 @@ impl Daemon {
         }
     }
 
-    /// Does what `request` of `actor` says.
+    /// Dispatches a request of `actor`.
     pub(super) async fn act(
         self: &Rc<Self>,
         actor: &Actor,

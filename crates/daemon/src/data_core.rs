@@ -1,4 +1,5 @@
-//! Data cores: a thread each, which runs a part of the engine and the NBD server, and does what messages ask.
+//! Data cores. Each is a thread that runs a part of the engine and the front ends, and executes the messages sent to
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,12 +16,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::iscsi::{IscsiSpec, server as server_of};
 use super::vhost_user::{VhostUser, VhostUserSpec};
 
-/// Messages that wait for a core at most; more senders wait.
+/// Capacity of a core's mailbox; further senders wait.
 const MAILBOX_ROOM: usize = 256;
 
-/// What lives on a data core.
+/// The objects that live on a data core.
 pub struct Local {
-    /// Its world.
+    /// Its seam: disks, time, tasks.
     pub seam: RealSeam,
     /// Its part of the engine.
     pub engine: Core<RealSeam>,
@@ -30,17 +31,17 @@ pub struct Local {
     pub iscsi: Option<iscsi::Server<RealSeam>>,
     /// Its vhost-user server, if there is one.
     pub vhost_user: Option<VhostUser>,
-    /// Backings that are open and not yet a volume's, by the number that names them in messages.
+    /// Backings that are open and not attached to a volume yet, by the key that messages use.
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
-    /// The next such number.
+    /// The next key for `opened`.
     pub next_opened: Cell<u64>,
-    /// What earlier daemons left in memory.
+    /// Persisted memory of earlier daemons.
     pub left: RefCell<Vec<Rc<LeftBehind>>>,
-    /// Flash devices that are open and not yet a store's.
+    /// Flash devices that are open and not part of an open store yet.
     pub flash_devices: RefCell<Vec<RealDisk>>,
-    /// Modelled arrays that several volumes may lie on, by name.
+    /// Modelled arrays that volumes share, by name.
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
-    /// No further message is waited for.
+    /// Set to end the core's message loop.
     ending: Cell<bool>,
 }
 
@@ -51,32 +52,33 @@ type Job = Box<dyn FnOnce(&Rc<Local>) + Send>;
 #[error("data core {0} has ended; the daemon is going down")]
 pub struct CoreGone(pub usize);
 
-/// A data core, from outside.
+/// Handle of a data core.
 pub struct DataCore {
     index: usize,
     jobs: Sender<Job>,
-    /// Answers when all that the core held is gone. Its thread may stay: the kernel keeps one until its last request is answered.
+    /// Completes when the core's objects are dropped. The thread may stay longer: the kernel keeps it until its last
+    /// I/O completes.
     over: RefCell<Option<oneshot::Receiver<()>>>,
 }
 
-/// What a data core is told to be.
+/// Specification of a data core.
 pub struct DataCoreSpec {
     /// Its number.
     pub index: usize,
-    /// Memory, processor.
+    /// Its memory and processor.
     pub real: RealCoreSpec,
-    /// The engine's part.
+    /// Specification of the engine's core.
     pub engine: CoreSpec,
-    /// The NBD server's part.
+    /// Options of the NBD server.
     pub nbd: nbd::Options,
-    /// The iSCSI server's part, if there is one.
+    /// Specification of the iSCSI server, if there is one.
     pub iscsi: Option<IscsiSpec>,
-    /// The vhost-user server's part, if there is one.
+    /// Specification of the vhost-user server, if there is one.
     pub vhost_user: Option<VhostUserSpec>,
 }
 
 impl DataCore {
-    /// Starts a core; returns when it runs. Its number is sent to `ended` when its thread ends, for whatever reason.
+    /// Starts a core; returns when it runs. The core's number is sent to `ended` when its thread ends, also by a panic.
     pub async fn start(spec: DataCoreSpec, ended: mpsc::UnboundedSender<usize>) -> Result<DataCore, RealError> {
         let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_ROOM);
         let (started, is_started) = oneshot::channel();
@@ -107,7 +109,7 @@ impl DataCore {
                     ending,
                 });
                 if let Some(started) = on_core.take() {
-                    // Nobody waits any more: the daemon is going down.
+                    // The send fails if the caller has given up: the daemon is ending.
                     let _ = started.send(Ok(()));
                 }
                 while let Some(job) = inbox.receive().await {
@@ -137,7 +139,7 @@ impl DataCore {
         let job: Job = Box::new(move |local| {
             let work = work(local.clone());
             local.seam.spawn(async move {
-                // Whoever asked may have stopped waiting; the work is done all the same.
+                // The caller may have stopped waiting; the work is done all the same.
                 let _ = done.send(work.await);
             });
         });
@@ -150,14 +152,14 @@ impl DataCore {
         self.index
     }
 
-    /// Ends the core's loop and waits until it has ended.
+    /// Ends the core's message loop and waits for its end.
     pub async fn join(&self) {
         let end: Job = Box::new(|local| local.ending.set(true));
-        // A core that is gone has ended already.
+        // The send fails if the core has already ended.
         let _ = self.jobs.send(end).await;
         let over = self.over.take();
         if let Some(over) = over {
-            // Nothing is sent: its sender goes. A panic was printed when it happened.
+            // Completes when the thread drops the sender. A panic of the thread has been printed already.
             let _ = over.await;
         }
     }
@@ -167,12 +169,12 @@ fn gone() -> std::io::Error {
     std::io::Error::other("its thread ended at once")
 }
 
-/// Tells that a thread ended, also by a panic.
+/// Sends the core's number when its thread ends, also by a panic.
 struct Ended(usize, mpsc::UnboundedSender<usize>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Nobody listens once the daemon has stopped.
+        // The receiver is gone once the daemon has stopped.
         let _ = self.1.send(self.0);
     }
 }

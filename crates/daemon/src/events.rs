@@ -1,4 +1,4 @@
-//! Events and alerts in the daemon: who asks for what, what each sample shows, what a start and a stop leave behind.
+//! Events and alerts in the daemon: audit events of requests, changes seen by samples, and the start and the stop.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -14,23 +14,23 @@ use terminal::log;
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";
-/// What this machine calls itself.
+/// The machine's host name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// How the event of a clean stop begins.
+/// Begin of the text of a clean stop's event.
 const STOPPED: &str = "stopped";
 
-/// What the daemon has of events and alerts.
+/// The daemon's events and alerts.
 pub struct Journal {
-    /// What has happened.
+    /// The event log.
     pub events: Events,
     tracker: RefCell<Tracker>,
     alerts: RefCell<Alerts>,
     webhook: Option<Webhook>,
-    /// Volumes come up while the daemon starts, and that is no event.
+    /// False while the daemon starts: a volume that comes into service then is no event.
     is_serving: Cell<bool>,
 }
 
-/// A change that somebody asked for is under way as long as this lives.
+/// Guard of a requested change: while it lives, samples do not report the change as an event of its own.
 struct UnderWay<'a> {
     journal: &'a Journal,
     touched: Touched,
@@ -43,7 +43,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Journal {
-    /// Opens the log in the state directory, and notes the start.
+    /// Opens the event log in the state directory, and records the start.
     pub fn open(state: &Path, webhook: Option<Receiver>) -> Journal {
         let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
         let start = |receiver| match Webhook::start(receiver, host) {
@@ -70,17 +70,18 @@ impl Journal {
         journal
     }
 
-    /// Notes what became of the daemon.
+    /// Records an event of the daemon itself.
     pub fn note_daemon(&self, text: &str) {
         self.events.note(Note::new(EventKind::Daemon, None, text));
     }
 
-    /// Notes a change that somebody asked for.
+    /// Records a requested change.
     pub fn note_change(&self, actor: Option<String>, subject: Option<String>, text: String) {
         self.events.note(Note { kind: EventKind::Change, subject, actor, text });
     }
 
-    /// All volumes had their turn, and everything is as `status` says: from now on it is an event when that changes.
+    /// Ends the start: all volumes have been tried, and `status` is the base with which later samples are compared for
+    /// events.
     pub fn begin_serving(&self, text: &str, status: &StatusReport) {
         self.note_daemon(text);
         let first = self.tracker.borrow_mut().look(status);
@@ -88,12 +89,12 @@ impl Journal {
         self.is_serving.set(true);
     }
 
-    /// A sample is going to be taken.
+    /// Marks the begin of a sample.
     pub fn begin_look(&self) {
         self.tracker.borrow_mut().begin_look();
     }
 
-    /// Notes what a sample shows.
+    /// Records the changes that a sample shows, updates the alerts, and sends them to the webhook.
     pub fn look(&self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) {
         if self.is_serving.get() {
             let notes = self.tracker.borrow_mut().look(status);
@@ -104,18 +105,18 @@ impl Journal {
         self.webhook.iter().for_each(|webhook| webhook.send(at_unix_ms, &changes));
     }
 
-    /// What is wrong, as of the last look.
+    /// Active alerts as of the last sample.
     pub fn active(&self) -> Vec<AlertReport> {
         self.alerts.borrow().active()
     }
 
-    /// Tells how events and their delivery stand.
+    /// Adds the health of the event log and of the webhook to the status.
     pub fn tell_health(&self, status: &mut StatusReport) {
         status.events = self.events.health();
         status.webhook = self.webhook.as_ref().map(Webhook::health);
     }
 
-    /// Tells what is wrong, in words too where the status has none of its own.
+    /// Adds the active alerts to the status, also as text where the status has no text of its own for them.
     pub fn tell_alerts(&self, status: &mut StatusReport) {
         status.active_alerts = self.active();
         status.alerts.extend(untold(&status.active_alerts));
@@ -128,7 +129,7 @@ impl Journal {
 }
 
 impl Daemon {
-    /// Does what `request` says; what it changes is noted with who asked for it.
+    /// Executes a request. A change that it makes is recorded with its actor.
     pub async fn act_for(
         self: &Rc<Self>,
         actor: &Actor,
@@ -141,7 +142,7 @@ impl Daemon {
             Request::Reload {} if !self.stop.is_stopping() => {
                 return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(Answer::Said);
             }
-            // Its answer is the last thing that the daemon does.
+            // The event comes first because the daemon ends with the answer.
             Request::Stop { .. } => {
                 journal.note_change(actor.show(), None, asked.what);
                 return self.act(actor, request, progress).await;
@@ -164,7 +165,7 @@ impl Daemon {
         match &result {
             Ok(_) if became.is_empty() => journal.note_change(actor.show(), subject, asked.what),
             Ok(_) => journal.note_change(actor.show(), subject, format!("{}: {}", asked.what, became.join("; "))),
-            // What was refused changed nothing; what failed may have changed something.
+            // A refused request changes nothing; a failed one may have changed something.
             Err(failure) if failure.kind == ErrorKind::Failed => {
                 journal.note_change(actor.show(), subject, format!("{} failed: {failure}", asked.what));
             }
@@ -173,7 +174,7 @@ impl Daemon {
         result
     }
 
-    /// Reads the configuration again for `whom`; each sentence of what became of it is an event.
+    /// Reads the configuration again for `whom`. Each sentence of the result becomes an event.
     pub async fn reload_for(&self, whom: &str) -> Result<Vec<String>, Failure> {
         let actor = format!("configuration reload ({whom})");
         let under_way = self.journal.begin(Touched::All);
@@ -201,7 +202,7 @@ impl Daemon {
         Answer::Events(self.journal.events.page(wanted))
     }
 
-    /// From when on something is wrong, as configured.
+    /// Thresholds of the alerts, as configured.
     pub fn alert_limits(&self) -> Limits {
         let config = self.config.borrow();
         Limits {
@@ -212,18 +213,18 @@ impl Daemon {
         }
     }
 
-    /// Notes how the daemon ended, and has it written.
+    /// Records how the daemon ended, and flushes the event log.
     pub fn end_events(&self) {
         self.journal.note_daemon(&self.stop.said());
         self.journal.events.flush();
     }
 }
 
-/// The volume that a sentence begins with, and the rest of it.
+/// Splits a sentence that begins with a volume's name into the name and the rest.
 fn split<'a>(sentence: &'a str, names: &[&'a str]) -> (Option<&'a str>, &'a str) {
     let rest = sentence.strip_prefix("volume ");
     let found = rest.and_then(|rest| {
-        // The longest, for a name may have another one and a colon in front.
+        // The longest name that matches: a name may itself contain another name and a colon.
         let fits = names.iter().filter_map(|name| Some((*name, rest.strip_prefix(name)?.strip_prefix(": ")?)));
         fits.max_by_key(|(name, _)| name.len())
     });
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_about_a_volume_is_told_with_the_volume() {
+    fn sentence_about_volume_is_split_into_name_and_text() {
         let names = ["v", "v:", "web"];
         assert_eq!(split("volume v: added", &names), (Some("v"), "added"));
         assert_eq!(split("volume web2: added", &names), (None, "volume web2: added"));

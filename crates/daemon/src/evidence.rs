@@ -1,5 +1,5 @@
-//! What a start finds of each volume before it is judged: what waits for its backing in the flash log and in memory, and what the backing
-//! holds. Read on the data cores, many volumes at once; nothing is written.
+//! Evidence about each volume before its admission: blocks that wait for its backing in the flash log and in memory,
+//! and the content of the backing. The data cores read it for many volumes concurrently; nothing is written.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -17,9 +17,9 @@ use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_sam
 use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
 
-/// Volumes that a core looks at together.
+/// Volumes that a core examines concurrently.
 const AT_ONCE: usize = 32;
-/// Time that a backing has to be read, and the map of clean pages.
+/// Time-out for reading a backing and the map of clean pages.
 const PATIENCE: Nanos = Nanos::from_secs(60);
 
 /// A volume whose backing is open.
@@ -27,18 +27,18 @@ const PATIENCE: Nanos = Nanos::from_secs(60);
 pub struct Subject {
     /// The core that opened it.
     pub core: usize,
-    /// What names it there.
+    /// Its key in the core's map of open backings.
     pub number: u64,
-    /// The incarnation that the backing has had so far; `None` where it is new.
+    /// The incarnation that the backing has had so far; `None` for a new backing.
     pub incarnation: Option<u64>,
     /// The backing's size when it was served last, where that is known.
     pub size_before: Option<u64>,
-    /// What the store in use says of its destaged blocks holds: it was open whenever the volume was served.
+    /// The store's record of destaged blocks is valid: the store was open whenever the volume was served.
     pub trusts_store: bool,
 }
 
 impl Daemon {
-    /// What waits to be destaged, of every volume that is not served yet.
+    /// Blocks that wait to be destaged, of every volume that is not served yet.
     pub(super) async fn waiting(&self) -> Result<BTreeMap<u64, Waiting>, Failure> {
         let mut all: BTreeMap<u64, Waiting> = BTreeMap::new();
         for core in &self.cores {
@@ -59,7 +59,7 @@ impl Daemon {
         Ok(all)
     }
 
-    /// What each of these backings holds, in their order.
+    /// Examines the content of these backings, in their order.
     pub(super) async fn evidence(&self, subjects: &[Option<Subject>]) -> Vec<Option<Result<Evidence, Failure>>> {
         let mut results: Vec<Option<Result<Evidence, Failure>>> = subjects.iter().map(|_| None).collect();
         for core in &self.cores {
@@ -85,7 +85,7 @@ impl Daemon {
     }
 }
 
-/// A killed daemon's blocks of a volume: what the oldest file that has any says.
+/// A volume's blocks in persisted memory, from the oldest file that has any.
 fn in_memory(local: &Local, incarnation: u64, end: u64) -> WaitingBlocks {
     let files = local.left.borrow();
     let left = files.iter().find_map(|file| file.of(incarnation));
@@ -145,7 +145,7 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
     }
 }
 
-/// Samples at the places of a size, as they are kept.
+/// Samples at the places for a backing of `size_bytes`, as the state directory stores them.
 async fn samples(local: &Local, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
     show_samples(&samples_at(&local.seam, backing, &sample_places(size_bytes)).await)
 }

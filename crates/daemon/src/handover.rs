@@ -1,9 +1,10 @@
-//! NBD clients over a restart: those who stand between two requests when the daemon has stopped are kept by the service manager, and the next
-//! daemon goes on with them.
+//! NBD clients over a restart. The service manager keeps the connections of clients that are between two requests when
+//! the daemon stops, and the next daemon continues to serve them.
 //!
-//! They are given away when all that was acknowledged is on the backings or in the flash log, and not before: a client whose daemon ended
-//! sooner has to see that. And they are taken back from the service manager before the first of their requests is read, or one that
-//! belongs to a daemon that died would be handed to the next as it stood long ago.
+//! Connections are handed over only when all acknowledged writes are on the backings or in the flash log: a client of a
+//! daemon that ended earlier must see its connection break. The new daemon removes the connections from the service
+//! manager before it reads the first request. Otherwise, if the new daemon died, its successor would receive them in an
+//! outdated state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,26 +19,26 @@ use super::daemon::Daemon;
 use super::data_core::Local;
 use terminal::log;
 
-/// Time that the service manager has to hear what it is told: it may be about to read all its units again.
+/// Time-out for the service manager to process messages: it may be about to reload all its units.
 const HEARING_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client's connection, and its [`Terms`] as text.
 pub type Kept = (String, OwnedFd);
 
-/// What the service manager gave this process, if it is of ours.
+/// The client connections that the service manager passed to this process.
 pub fn inherited() -> Vec<Kept> {
     let mut kept = seam::real::inherited();
     kept.retain(|(name, _)| name.parse::<Terms>().is_ok());
     kept
 }
 
-/// Clients on their way to the service manager.
+/// Connections and terms of the clients for the service manager.
 pub fn to_keep(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<Kept> {
     handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
 impl Daemon {
-    /// Gives the clients of a daemon that has stopped, with nothing left in it, to the service manager.
+    /// Hands the clients of a completely stopped daemon to the service manager.
     pub(super) async fn keep_clients(&self, kept: Vec<Kept>) {
         if kept.is_empty() {
             return;
@@ -51,7 +52,7 @@ impl Daemon {
         }
     }
 
-    /// Goes on with the clients of the last daemon.
+    /// Takes over the clients of the last daemon.
     pub(super) async fn take_over_clients(&self, kept: Vec<Kept>) {
         let names: BTreeSet<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
         if names.is_empty() {
@@ -59,9 +60,9 @@ impl Daemon {
         }
         names.iter().for_each(|name| self.notifier.forget(name));
         if !self.notifier.heard(HEARING_PATIENCE).await {
-            // It may still have them: their connections end for all who do.
+            // The service manager may still hold the connections: shutting them down ends them for every holder.
             for (_, fd) in &kept {
-                // One that has ended already is no concern.
+                // The shutdown fails if the connection has already ended.
                 let _ = shutdown(fd, Shutdown::Both);
             }
             let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
@@ -77,7 +78,7 @@ impl Daemon {
             };
             clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
         };
-        // A core that is gone takes everything with it.
+        // A core that has ended drops the connections.
         let Ok(refused) = self.cores[0].call(take).await else { return };
         log::info(format!("NBD clients of the last daemon that go on: {}", count - refused.len()));
         let mut reasons: BTreeMap<(u64, String), usize> = BTreeMap::new();

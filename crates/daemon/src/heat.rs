@@ -1,4 +1,4 @@
-//! How often each part of a volume was asked for, as it is told.
+//! The heat map of a volume, as a report.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
 
 impl Daemon {
-    /// How often each part of a volume was asked for in the last hour.
+    /// The requests per part of a volume in the last hour.
     pub(super) async fn heat(&self, name: &str) -> Result<Answer, Failure> {
         let placed = self.placed(name)?;
         let volume = name.to_owned();
@@ -19,7 +19,7 @@ impl Daemon {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))
         });
         let (heat, size_bytes, now) = called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))?;
-        // A clock that stands before the machine's own start has no better answer.
+        // A clock that shows a time before the machine's boot yields 0.
         let began_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
         let seconds = |time: Nanos| time.as_millis() / 1_000;
         let row = |row: engine::volume::heat::HeatRow| HeatRow {

@@ -1,4 +1,4 @@
-//! The iSCSI front end: which LUN a volume is, who may see it, what is kept of its reservations, and what is told of sessions.
+//! The iSCSI front end in the daemon: LUN numbers, access lists, persistent reservations and session reports.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,29 +19,29 @@ use config::{IscsiConfig, VolumeConfig, read_chap};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
 use terminal::log;
 
-/// The target has one port, whatever the number of portals.
+/// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
-/// Blocks of 4 KiB that a disk writes whole: initiators are told to keep to them.
+/// Physical block size in bytes that initiators are told to align to.
 const PHYSICAL_4K: u32 = 4096;
 
-/// What the target of a core is told to be.
+/// Specification of a core's target.
 pub struct IscsiSpec {
     target: String,
     options: Options,
     keeper: mpsc::UnboundedSender<Kept>,
 }
 
-/// A record of reservations that is to be kept, and who waits for that.
+/// A record of reservations to be saved, and the channel for the result.
 pub struct Kept {
     incarnation: u64,
     record: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// Records on their way to the state directory: of each unit one at a time, for the next waits for it.
+/// Queue of records for the state directory. A unit has at most one record in it: its next one waits for the result.
 pub type Keeping = mpsc::UnboundedReceiver<Kept>;
 
-/// Has the control thread keep reservations, for the state directory is its.
+/// Saves reservations through the control thread, which owns the state directory.
 struct ByControl(mpsc::UnboundedSender<Kept>);
 
 impl Keeper for ByControl {
@@ -79,7 +79,7 @@ impl UnitPlan {
     }
 }
 
-/// What the cores are to serve, and where they leave what is to be kept. Nothing without `[iscsi]`.
+/// The specification of the iSCSI target, `None` without `[iscsi]`, and the queue of reservation records.
 pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), terminal::Failure> {
     let (keeper, keeping) = mpsc::unbounded_channel();
     let Some(config) = config else { return Ok((None, keeping)) };
@@ -96,20 +96,20 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping)
     Ok((Some(IscsiSpec { target: config.target.clone(), options, keeper }), keeping))
 }
 
-/// The server of a core.
+/// The iSCSI server of a core.
 pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
     let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ByControl(spec.keeper)));
     Server::new(seam.clone(), target, spec.options)
 }
 
-/// What is kept of a unit's reservations, if that can be read.
+/// The saved reservations of a unit, checked for readability.
 fn read_kept(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
     let kept = unit.kept().ok_or(scsi::RecordError::Damaged)?;
     scsi::check_kept(&kept).map(|()| kept)
 }
 
 impl Daemon {
-    /// Keeps reservations as long as there is a daemon, what comes together at once.
+    /// Saves reservations until the daemon ends; records that arrive together share one write.
     pub async fn keep_reservations(self: Rc<Self>, mut keeping: Keeping) {
         while let Some(first) = keeping.recv().await {
             let mut kept = vec![first];
@@ -129,18 +129,19 @@ impl Daemon {
                     Ok(_) => Err("the volume is not known any more".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
-                // An initiator that has gone does not wait for it.
+                // The receiver is gone if the initiator has disconnected.
                 let _ = kept.done.send(result);
             }
         }
     }
 
-    /// The file, as it was read now, fixes these volumes' LUNs.
+    /// Records the LUN numbers that the file assigns, as it was read now.
     pub(super) fn fix_luns(&self, volumes: &[VolumeConfig]) {
         *self.fixed_luns.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
 
-    /// Gives each volume that was identified its LUN, where there is a target. Who adopts a backing in explicit words gives damaged reservations up.
+    /// Assigns a LUN to each identified volume, where there is a target. Adopting a backing discards damaged
+    /// reservations.
     pub(super) fn give_luns(
         &self,
         state: &mut State,
@@ -169,7 +170,7 @@ impl Daemon {
             }
         }
         if state.host == 0 {
-            // Without one no volume has an identity either, which was said above.
+            // Without a random number no volume has an identity either, and the error was reported above.
             state.host = drawn().unwrap_or_default();
         }
         let (places, asking): (Vec<usize>, Vec<_>) = asking.into_iter().unzip();
@@ -180,7 +181,8 @@ impl Daemon {
         }
     }
 
-    /// Has initiators wait for volumes that are known and not served: that there is no such LUN would have them give up its paths.
+    /// Makes initiators wait for known volumes that are not served. The answer "no such LUN" would make them remove its
+    /// paths.
     pub(super) async fn tell_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
         let absent: Vec<Absent> = {
             let state = self.state.borrow();
@@ -204,7 +206,7 @@ impl Daemon {
         }
     }
 
-    /// A volume that may not have been served is removed.
+    /// Removes the absent LUN of a volume that is removed.
     pub(super) async fn forget_absent(&self, name: &str) -> Result<(), Failure> {
         let lun = self.state.borrow().state().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
         let Some(lun) = lun else { return Ok(()) };
@@ -216,7 +218,7 @@ impl Daemon {
         self.cores[0].call(forget).await.map_err(core_gone)
     }
 
-    /// The unit that a volume is to be; none without a target.
+    /// The unit for a volume; `None` without a target.
     pub(super) fn unit_plan(&self, config: &VolumeConfig, incarnation: u64) -> Result<Option<UnitPlan>, Failure> {
         if self.config.borrow().iscsi.is_none() {
             return Ok(None);
@@ -239,7 +241,7 @@ impl Daemon {
         }))
     }
 
-    /// Listens at all portals; returns where that is.
+    /// Listens at all portals; returns their addresses.
     pub async fn listen_iscsi(&self) -> Result<Vec<String>, String> {
         let Some(config) = self.config.borrow().iscsi.clone() else { return Ok(Vec::new()) };
         let mut listening = Vec::new();
@@ -275,7 +277,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes over what the file says now of who may see a LUN, and whether it is lost.
+    /// Applies the LUN's access list and `declared_lost` from the file.
     pub(super) async fn reload_unit(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
         let noted = self.state.borrow_mut().change(|state| {
             state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
@@ -291,12 +293,12 @@ impl Daemon {
         self.at_target(name, placed, move |target, lun| target.set_lost(lun, lost)).await
     }
 
-    /// Initiators hear of a volume's new size.
+    /// Reports a volume's new size to initiators.
     pub(super) async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
         self.at_target(name, placed, |target, lun| target.resized(lun)).await
     }
 
-    /// Does `work` at the target with a volume's LUN, if it has one.
+    /// Runs `work` at the target with a volume's LUN, if it has one.
     async fn at_target(
         &self,
         name: &str,
@@ -313,7 +315,7 @@ impl Daemon {
         self.cores[placed.core].call(call).await.map_err(core_gone)
     }
 
-    /// What is told of the target; nothing where there is none, or its core does not answer.
+    /// Report of the target; `None` if there is none or its core does not answer.
     pub(super) async fn iscsi_report(&self) -> Option<IscsiReport> {
         let target = self.config.borrow().iscsi.as_ref()?.target.clone();
         let portals =
@@ -336,7 +338,7 @@ impl Daemon {
         })
     }
 
-    /// The LUN of a volume that is served.
+    /// Report of a served volume's LUN.
     pub(super) fn unit_report(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
         self.config.borrow().iscsi.as_ref()?;
         let is_served = !matches!(known.standing, Standing::Refused(_));

@@ -1,5 +1,5 @@
-//! Long work that is under way: a change of the flash devices, and flushes of volumes that somebody asked for. Each has a name by which it is
-//! called off. When it ends it goes from the list, and how it ended is told for a while.
+//! Jobs: a change of the flash devices, and flushes of volumes on request. A job has an id, by which it can be
+//! cancelled. A job that has ended leaves the list; its outcome is reported for a while.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,38 +17,38 @@ use super::data_core::Local;
 use super::status::CORE_PATIENCE;
 use terminal::log;
 
-/// There is one change of the flash devices at a time.
+/// Id of a change of the flash devices; there is at most one.
 const FLASH: &str = "flash";
-/// What flushes are called, each with a number of its own behind it.
+/// Kind of a flush, and prefix of its id.
 const FLUSH: &str = "flush";
-/// Flushes under way at once: each is told of every second.
+/// Maximum of concurrent flushes: each is part of the report of every second.
 const FLUSHES_MAX: usize = 64;
-/// For how long it is told how work has ended.
+/// Time for which the outcome of a job is reported.
 const ENDED_KEPT: Duration = Duration::from_secs(30);
-/// Of how many at most, the last ones.
+/// Maximum of outcomes that are kept; the oldest are dropped.
 const ENDED_MAX: usize = 64;
 
 /// A flush that is under way.
 struct Flushing {
     volume: String,
     began: Instant,
-    /// What was dirty when it began.
+    /// Dirty bytes of the volume at its begin.
     total_bytes: u64,
     called_off: watch::Sender<bool>,
 }
 
-/// What is known of long work, besides what the flash store tells of its own.
+/// Known jobs, except the change of the flash devices, which the flash store tracks.
 #[derive(Default)]
 pub struct Jobs {
     last: Cell<u64>,
-    /// The flushes that are under way, by number.
+    /// Running flushes, by number.
     flushes: RefCell<BTreeMap<u64, Flushing>>,
-    /// What has ended, the oldest first.
+    /// Outcomes of ended jobs, oldest first.
     ended: RefCell<VecDeque<(Instant, EndedJobReport)>>,
 }
 
 impl Jobs {
-    /// What has ended of late.
+    /// Outcomes of jobs that ended recently.
     pub fn ended(&self) -> Vec<EndedJobReport> {
         let ended = self.ended.borrow();
         let kept = ended.iter().filter(|(at, _)| at.elapsed() < ENDED_KEPT);
@@ -65,13 +65,13 @@ impl Jobs {
         ended.push_back((Instant::now(), EndedJobReport { id, kind, subject, ended_unix_ms, outcome, reason }));
     }
 
-    /// A change of the flash devices that had begun has ended.
+    /// Records the outcome of a change of the flash devices that had begun.
     pub fn end_flash(&self, kind: &str, device: &str, outcome: JobOutcome, reason: &str) {
         self.end(FLASH.to_owned(), kind, device, outcome, reason);
     }
 }
 
-/// A flush is in the list as long as this lives.
+/// Guard of a flush in the list.
 struct Listed {
     jobs: Rc<Jobs>,
     number: u64,
@@ -85,27 +85,28 @@ impl Drop for Listed {
 }
 
 impl Listed {
-    /// Returns when it is called off.
+    /// Returns when the flush is cancelled.
     async fn called_off(&mut self) {
-        // The sender is in the list as long as this lives.
+        // The sender is in the list as long as this guard lives.
         let _ = self.called_off.wait_for(|called_off| *called_off).await;
     }
 
-    /// What it is called.
+    /// Id of the job.
     fn id(&self) -> String {
         format!("{FLUSH}-{}", self.number)
     }
 }
 
 impl Daemon {
-    /// Puts a flush of `volume` on `core` into the list; refused where it is full.
+    /// Adds a flush of `volume` on `core` to the list; fails if the list is full.
     async fn list_flush(&self, volume: &str, core: usize) -> Result<Listed, Failure> {
         let total_bytes = self.dirty_bytes_of(volume, core).await;
         let jobs = self.jobs.clone();
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
             let text = format!(
-                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again when one has ended \
+                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again \
+                 when one has ended \
                  (`hotset job list`), or call one off (`hotset job cancel ID`)"
             );
             return Err(Failure::new(ErrorKind::Unavailable, text));
@@ -119,7 +120,7 @@ impl Daemon {
         Ok(Listed { jobs, number, called_off })
     }
 
-    /// What is dirty of a volume now; nothing where its core does not answer.
+    /// Dirty bytes of a volume now; 0 if its core does not answer.
     async fn dirty_bytes_of(&self, volume: &str, core: usize) -> u64 {
         let volume = volume.to_owned();
         let dirty =
@@ -128,7 +129,7 @@ impl Daemon {
         told.ok().and_then(Result::ok).unwrap_or(0)
     }
 
-    /// `volume flush`: afterwards the backing alone is the complete data, as of now.
+    /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
     pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
         let placed = self.placed(name)?;
         let listed = self.list_flush(name, placed.core).await?;
@@ -136,7 +137,8 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// As [`Daemon::flush`] for `actor`, and answers with the job that it is, once it has begun. That it failed is an event.
+    /// As [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
+    /// an event.
     pub async fn flush_aside(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
         let placed = self.placed(name)?;
         let listed = self.list_flush(name, placed.core).await?;
@@ -165,7 +167,8 @@ impl Daemon {
         let flushed = tokio::select! {
             flushed = self.on_volume(name, placed, "destaging", progress, work) => flushed,
             () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is written");
+                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is \
+                                    written");
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
         };
@@ -184,7 +187,7 @@ impl Daemon {
         self.jobs_under_way(flash.as_ref(), &volumes)
     }
 
-    /// What is under way, by how the flash devices and the volumes are.
+    /// Running jobs, with their progress from the reports of flash and volumes.
     pub(super) fn jobs_under_way(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
         let of_flash = flash.and_then(|flash| flash.job.clone()).map(of_flash);
         let flushes = self.jobs.flushes.borrow();
@@ -217,7 +220,7 @@ impl Daemon {
     }
 }
 
-/// How far a flush is; `volume` as it is now, if it is known.
+/// Report of a flush; `volume` is the volume's report, if known.
 fn flush_report(number: u64, flushing: &Flushing, volume: Option<&VolumeReport>) -> JobReport {
     let Flushing { volume: name, began, total_bytes, .. } = flushing;
     let done_bytes = total_bytes.saturating_sub(volume.map_or(*total_bytes, |volume| volume.dirty_bytes));

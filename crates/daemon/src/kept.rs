@@ -1,9 +1,10 @@
-//! Memory that outlives the daemon: where it lies, and what earlier daemons left there.
+//! Persisted memory: the file of this daemon, and the files of earlier daemons.
 //!
-//! Every start makes a file of its own and notes it in the state directory first; a clean stop forgets it. What is noted and still
-//! there was left by a daemon that was killed. Each volume is taken back before anybody can ask for it, from the oldest file that has
-//! it: younger ones have of it what a start took back that came no further, and forget it first. A file goes when nothing in it counts
-//! any more.
+//! Each start creates a new file, after it has recorded it in the state directory; a clean stop deletes both. A
+//! recorded file that still exists was left by a killed daemon. Each volume is recovered before a client can reach it,
+//! from the oldest file that contains it. Newer files may hold only a part, left by a start that was killed during its
+//! own recovery. The volume's content is therefore erased from the newest file first. A file without needed content is
+//! deleted.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -22,24 +23,24 @@ use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_incarn
 use terminal::log;
 use units::show_bytes;
 
-/// Where memory lies unless something else is said.
+/// Default directory of the file.
 const DIRECTORY: &str = "/dev/shm";
-/// Room that a new file needs to begin with, in bytes.
+/// Minimum of free space for a new file, in bytes.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// Where this daemon keeps its memory.
+/// The place of this daemon's memory.
 #[derive(Default)]
 pub struct Plan {
-    /// Where it lies; `None`: it goes with the daemon.
+    /// The file; `None` if memory does not survive the daemon.
     pub kept: Option<KeptFile>,
-    /// Why it does although it was to outlive it: something to alert of.
+    /// The reason why memory is not persisted although it should be; raises an alert.
     pub not_kept: Option<String>,
 }
 
-/// Where this daemon's memory is to lie, noted in the state directory. A file system without room for it keeps no daemon from starting that
-/// has to take back what an earlier one left there.
+/// Chooses this daemon's file, recorded in the state directory. A file system without room is no error if an earlier
+/// daemon's file has to be recovered from it: the daemon then starts without a file of its own.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
-    // What was left takes room until it is taken back, which is before there is much in the new one.
+    // Earlier files occupy space only until they are recovered, which happens before the new file fills.
     let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
     let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
     let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(LEAST_BYTES);
@@ -53,7 +54,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn(format!(
-            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
+            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
+             each \
              fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
         ));
         let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
@@ -66,7 +68,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
     Ok(Plan { kept: Some(KeptFile { path, id }), not_kept: None })
 }
 
-/// Where a file can be made, one for memory can be made too.
+/// Checks that the directory is writable, with a temporary file.
 fn try_file(directory: &Path) -> Result<(), String> {
     let made = tempfile::NamedTempFile::new_in(directory);
     made.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
@@ -85,7 +87,7 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
     }
 }
 
-/// A file that an earlier daemon left and that cannot be read: what it holds, and of which volumes, is not known.
+/// A file of an earlier daemon that cannot be read. Its content and its volumes are unknown.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     record: KeptRecord,
@@ -101,7 +103,8 @@ impl WriteSource<RealSeam> for Content<'_> {
     }
 }
 
-/// Serves a volume with what earlier daemons left of it, on flash or in memory. On an error they keep that.
+/// Attaches a volume, with what earlier daemons left of it on flash or in memory. On an error the files keep their
+/// content.
 pub async fn attach(
     local: &Local,
     spec: VolumeSpec,
@@ -114,18 +117,19 @@ pub async fn attach(
     };
     let content = |place| Content(file.content(place));
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
-    // The one that has all of it last: a kill in between must not leave a part alone.
+    // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
     files.iter().rev().for_each(|file| file.forget(owner));
     if taken > 0 {
         log::info(format!(
-            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
+            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
+             left in memory",
             volume.name()
         ));
     }
     Ok(volume)
 }
 
-/// True when earlier daemons left content of the volume.
+/// True when files of earlier daemons hold content of the volume.
 pub fn is_left(local: &Local, owner: u64) -> bool {
     local.left.borrow().iter().any(|file| has_content(file, owner))
 }
@@ -135,7 +139,7 @@ fn has_content(file: &LeftBehind, owner: u64) -> bool {
 }
 
 impl Daemon {
-    /// The files in which earlier daemons left something of a volume that was not taken back.
+    /// The files with content of a volume that was not recovered.
     pub(super) async fn left_in_memory(&self, name: &str) -> Result<Vec<String>, Failure> {
         let Some(owner) = self.state.borrow().state().by_name(name).map(|record| record.incarnation) else {
             return Ok(Vec::new());
@@ -153,18 +157,19 @@ impl Daemon {
         Ok(files)
     }
 
-    /// True when everything is there that the daemon of that generation acknowledged.
+    /// True when no write that the daemon of that generation acknowledged is lost.
     pub(super) fn is_whole(&self, generation: u64) -> bool {
-        // Of this daemon nothing is lost, however often it began to serve a volume.
+        // This daemon has lost nothing, however often it attached a volume.
         generation == self.state.borrow().state().generation || self.whole.borrow().contains(&generation)
     }
 
-    /// An unreadable file that may hold content of a volume: one of the daemon that last served it, or of an earlier one.
+    /// An unreadable file that may hold content of a volume: the file of the daemon that served it last, or of an
+    /// earlier one.
     fn unreadable_of(&self, record: &VolumeRecord) -> Option<Unreadable> {
         self.unreadable.borrow().iter().find(|file| file.record.generation <= record.generation).cloned()
     }
 
-    /// Why a volume that was not cleanly stopped is not served, where what is left of it cannot be read.
+    /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
     pub(super) fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
         let Unreadable { record: file, why } = self.unreadable_of(record)?;
         if let LeftBehindError::Newer(newer) = *why {
@@ -173,14 +178,15 @@ impl Daemon {
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. \
+            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be \
+             read: {why}. \
              Accepting that this data is lost: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
     }
 
-    /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost. A file that cannot be read stays where it
-    /// is, and keeps those volumes from being served of which it may hold content.
+    /// Opens the files of earlier daemons; returns the generations of which nothing is lost. An unreadable file stays
+    /// in place, and volumes of which it may hold content are not served.
     pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
         let records = self.state.borrow().state().kept.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
@@ -213,7 +219,8 @@ impl Daemon {
         for (id, why) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
             log::error(format!(
-                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, and volumes of which it \
+                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
+                 and volumes of which it \
                  may hold content are not served",
                 record.path.display()
             ));
@@ -223,7 +230,7 @@ impl Daemon {
         Ok(records.iter().filter(of).map(|record| record.generation).collect())
     }
 
-    /// Removes the files in which nothing counts any more, and forgets those that are gone.
+    /// Deletes files without needed content, and removes the records of files that are gone.
     pub(super) async fn drop_left_behind(&self) -> Result<(), Failure> {
         let sort = async |local: Rc<Local>| {
             local.left.borrow_mut().retain(|file| !file.owners().is_empty());
@@ -236,7 +243,7 @@ impl Daemon {
         self.forget_kept(|record| is_over(record.id)).map_err(state_failed)
     }
 
-    /// Everything is on the backings: this daemon's own file is not needed.
+    /// Deletes this daemon's own file: the backings or the flash log hold everything.
     pub(super) fn end_kept(&self) {
         let own = self.kept.as_ref().map(|kept| kept.id);
         if let Err(error) = self.forget_kept(|record| Some(record.id) == own) {
@@ -246,7 +253,8 @@ impl Daemon {
 
     fn forget_kept(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), StateError> {
         let gone: Vec<_> = self.state.borrow().state().kept.iter().filter(|one| which(one)).cloned().collect();
-        // First, for without its note nobody would look at it again; it may be gone with an earlier boot.
+        // Delete the file before its record: a file without a record would never be found again. The file may be gone
+        // since a reboot.
         for record in &gone {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
@@ -257,7 +265,8 @@ impl Daemon {
         let whole = self.whole.borrow();
         self.state.borrow_mut().change(|state| {
             state.kept.retain(|record| !gone.contains(record));
-            // A whole memory without content of a volume proves that nothing of it was lost, and is the only proof.
+            // An intact file without content of a volume proves that no write of the volume is lost. Deleting it
+            // deletes the only proof, so the volume is marked clean.
             let whole = gone.iter().filter(|record| whole.contains(&record.generation)).map(|record| record.generation);
             let proven: BTreeSet<u64> = whole.collect();
             let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));

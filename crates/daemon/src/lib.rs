@@ -1,7 +1,7 @@
-//! `hotset serve`: data cores, volumes, listeners and the control thread put together.
+//! `hotset serve`: the start and the end of the daemon, with its data cores, volumes, listeners and control thread.
 //!
-//! The thread that runs this is the control thread: files, signals and the control socket live here. Data cores are threads of
-//! their own and never wait for it; every action reaches them as a message.
+//! The calling thread becomes the control thread: it owns files, signals and the control socket. Data cores are threads
+//! of their own that never wait for it; every action reaches them as a message.
 
 mod absent;
 mod actions;
@@ -63,14 +63,14 @@ use systemd::Notifier;
 use terminal::log;
 use terminal::{EXIT_FAILED, Failure};
 
-/// Time that a predecessor has to end before a start gives up.
+/// Time-out for a predecessor to end and release the state directory.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
-/// New files are the daemon's and its group's alone.
+/// Umask: new files are accessible to the daemon's user and group alone.
 const UMASK: u32 = 0o027;
 /// Time for the last answers to leave the control socket.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// Serves what `file` says until told to stop.
+/// Serves the configuration in `file` until stopped.
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::take()?;
@@ -83,10 +83,10 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     LocalSet::new().block_on(&runtime, serve(config, inherited, || ()))
 }
 
-/// As many open files as the system lets us have: every client takes one.
+/// Raises the limit of open files to the hard limit: every client takes one.
 fn raise_open_files() {
     let limits = rustix::process::getrlimit(Resource::Nofile);
-    // Where it may not be raised, the limit there is has to do.
+    // If the limit cannot be raised, the present one stays.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
 }
 
@@ -102,7 +102,7 @@ impl Background {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime =
                 runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
-            // Whoever started it may have gone.
+            // The receiver is gone if the starting thread has given up.
             let ready = move || ready.send(()).unwrap_or_default();
             LocalSet::new().block_on(&runtime, serve(config, Vec::new(), ready))
         };
@@ -114,7 +114,7 @@ impl Background {
         }
     }
 
-    /// True when it is at work no longer.
+    /// True when its thread has ended.
     pub fn has_ended(&self) -> bool {
         self.0.is_finished()
     }
@@ -147,15 +147,15 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
-    daemon.not_kept.set(not_kept).expect("nobody else has set it");
-    // From before anybody is heard: who adds a volume meanwhile would have it without what was left of it.
+    daemon.not_kept.set(not_kept).expect("it is set once");
+    // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
     *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(shown) = shown {
-        assert!(daemon.certificates.nbd.set(shown).is_ok(), "nobody else has set it");
+        assert!(daemon.certificates.nbd.set(shown).is_ok(), "it is set once");
     }
     tokio::task::spawn_local(daemon.clone().keep_reservations(keeping));
     let wanted = wanted_volumes(&daemon);
-    // From before anybody is heard: a reload meanwhile would open them a second time.
+    // Before the control socket listens: a reload would open the volumes a second time.
     let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.begin(&config.name).ok()).collect();
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
@@ -163,7 +163,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (listens, is_listening) = oneshot::channel();
     let control = tokio::task::spawn_local({
         let daemon = daemon.clone();
-        // The receiver waits for exactly this.
+        // The start awaits the receiver below.
         let listens = move || listens.send(()).expect("the start waits for the control socket");
         async move { control::serve(&socket, daemon, control::Limits::default(), listens, quitting).await }
     });
@@ -184,7 +184,8 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
-                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is needed");
+                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is \
+                                    needed");
                 log::error(&text);
                 daemon.journal.note_daemon(&text);
                 daemon.journal.events.flush();
@@ -197,7 +198,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     daemon.end_history().await;
     daemon.end_events();
     tokio::time::sleep(LAST_WORDS).await;
-    // The server may have failed already.
+    // The receiver is gone if the server has failed.
     let _ = quit.send(true);
     let _ = control.await;
     started?;
@@ -239,7 +240,7 @@ async fn start_cores(
     Ok(cores)
 }
 
-/// What NBD clients are encrypted with, and what they are shown.
+/// The TLS configuration of the NBD server, and its certificate for reports and renewal.
 fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
     let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
     let tls = nbd::Tls::new(identity.config, config.required);
@@ -247,7 +248,8 @@ fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
     Ok((tls, Shown::new(&config.files, identity.chain, move |config| shared.renew(config))))
 }
 
-/// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.
+/// Attaches the volumes and starts the listeners. A volume that cannot be served does not prevent the others from being
+/// served.
 async fn start_serving(
     daemon: &Rc<Daemon>,
     wanted: Vec<(VolumeConfig, bool)>,
@@ -266,7 +268,7 @@ async fn start_serving(
     let mut unnoted = 0;
     for failure in attached.into_iter().filter_map(Result::err) {
         log::error(&failure.message);
-        // An absent backing is waited for, and a conflict waits for an administrator's word: both need a running daemon.
+        // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
         unnoted += usize::from(failure.kind == ErrorKind::Failed);
     }
     if unnoted > 0 && daemon.volumes.borrow().len() == unnoted {
@@ -275,7 +277,7 @@ async fn start_serving(
     daemon.keep_two_copies().await;
     let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
-    // When nothing can fail the start any more.
+    // Only after the last step of the start that can fail.
     daemon.take_over_clients(clients).await;
     let guests = daemon.config.borrow().vhost_user.as_ref().map(|config| config.directory.display().to_string());
     listening.extend(guests.map(|directory| format!("vhost-user:{directory}")));
@@ -289,8 +291,8 @@ async fn start_serving(
     Ok(())
 }
 
-/// The file's volumes without those removed by command, and those added by command. Of an added volume and an entry of the same name with
-/// another backing the added one is served: clients have written to that.
+/// The volumes to serve: the file's without the ones removed by command, and the ones added by command. An added volume
+/// supersedes an entry of the same name with another backing, because clients have written to the added one.
 fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let (config, state) = (daemon.config.borrow(), daemon.state.borrow());
     let removed = |volume: &VolumeConfig| state.state().removed.get(&volume.name) == Some(&volume.entry());
@@ -310,7 +312,8 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
                 continue;
             }
             log::warn(format!(
-                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing ({entry}) and is left \
+                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
+                 ({entry}) and is left \
                  out. To serve that one: hotset volume remove {}, then read the configuration again (SIGHUP)",
                 record.name, added.backing, record.name
             ));
@@ -329,7 +332,7 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     wanted
 }
 
-/// SIGTERM and SIGINT stop, a second one at once; SIGHUP reads the configuration again.
+/// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 async fn obey_signals(daemon: Rc<Daemon>) {
     let mut signals = signals::obey(match daemon.kept {
         Some(_) => "what was acknowledged waits in memory for the next start",
@@ -354,7 +357,8 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     let name = signal.name();
     log::info(format!("{name}: stopping; {how}, a second signal ends at once"));
     daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
-    // Whoever stops the daemon may be about to start it again. If not, the service manager hangs up on who waits for that.
+    // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
+    // manager closes their connections.
     let hands_over = signal == Signal::Terminate && daemon.notifier.is_there();
     daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
 }

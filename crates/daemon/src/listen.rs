@@ -1,4 +1,4 @@
-//! Listeners: sockets, and where they are.
+//! The NBD listeners, and helpers for all listeners.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::daemon::Daemon;
 use super::data_core::Local;
 use super::socket_access::SocketAccess;
 
-/// How long an address that somebody else has is tried again.
+/// Time for which an address in use is retried.
 const PREDECESSOR_PATIENCE: Nanos = Nanos::from_secs(5);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 impl Daemon {
-    /// Listens everywhere that the configuration says; returns where that is.
+    /// Listens at all configured addresses; returns them.
     pub async fn listen_nbd(&self) -> Result<Vec<String>, String> {
         let config = self.config.borrow().nbd.clone();
         let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
@@ -54,7 +54,8 @@ impl Daemon {
     }
 }
 
-/// Listens where perhaps a killed predecessor still does: the kernel closes its sockets when the last of its ring is done.
+/// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
+/// request of its io_uring is done.
 pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
     let end = seam.now() + PREDECESSOR_PATIENCE;
     loop {
@@ -65,7 +66,7 @@ pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Re
     }
 }
 
-/// Where somebody who connects finds it, whatever the system chose.
+/// The address under which clients reach the listener, with the port that the system chose.
 pub(super) fn shown(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
     match (address, listener.port()) {
         (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port),

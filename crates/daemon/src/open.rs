@@ -1,4 +1,4 @@
-//! From a backing as the configuration names it to an open one on this core.
+//! Opening a configured backing on a data core.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,30 +11,30 @@ use seam::{Disk, DiskError, DiskOpen, Geometry, Seam};
 
 use super::data_core::Local;
 
-/// How long a start waits for a killed predecessor's last I/O, in milliseconds.
+/// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
 
-/// What is to be opened.
+/// Plan for opening a backing.
 #[derive(Clone, Debug)]
 pub struct OpenPlan {
-    /// Where the data lies.
+    /// The storage to open.
     pub backing: OpenBacking,
-    /// The size to create it with, where it is missing.
+    /// Size in bytes for creating it if it is missing.
     pub size_bytes: Option<u64>,
-    /// Open without the right to write.
+    /// Open read-only.
     pub read_only: bool,
 }
 
-/// Where the data lies.
+/// The storage to open.
 #[derive(Clone, Debug)]
 pub enum OpenBacking {
     /// A file or a block device.
     Path(PathBuf),
     /// Another server's export.
     Nbd(NbdTarget),
-    /// A modelled array of the volume's own, as full as the volume is large.
+    /// A modelled array for this volume alone, as large as the volume.
     OwnArray {
-        /// What it is made of.
+        /// Its specification.
         array: ArraySpec,
         /// The sparse file that holds the bytes.
         content: PathBuf,
@@ -43,14 +43,14 @@ pub enum OpenBacking {
     SharedArray {
         /// Its name.
         name: String,
-        /// What it is made of.
+        /// Its specification.
         array: ArraySpec,
         /// The sparse file that holds the bytes.
         content: PathBuf,
     },
 }
 
-/// Where: what has the same place here is opened one after the other.
+/// The place of the storage: plans with the same place are opened one after the other.
 impl fmt::Display for OpenBacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,20 +61,20 @@ impl fmt::Display for OpenBacking {
     }
 }
 
-/// What an open backing says of itself.
+/// Facts about an open backing.
 #[derive(Clone, Debug)]
 pub struct OpenFacts {
-    /// Names the storage itself.
+    /// Identity of the storage.
     pub identity: String,
-    /// What earlier versions called it.
+    /// Its identities in earlier versions.
     pub former_identities: Vec<String>,
-    /// Its fixed facts.
+    /// Its geometry.
     pub geometry: Geometry,
-    /// The kernel's NBD devices that it lies on.
+    /// The kernel's NBD devices underneath it.
     pub nbd_under: Vec<NbdUnder>,
 }
 
-/// Opens what `plan` describes on this core.
+/// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
     let mut nbd_under = Vec::new();
     let backing = match &plan.backing {

@@ -1,7 +1,9 @@
-//! Storage that is in use already, or that is this daemon's own: two volumes on one disk, a volume on an export of the same daemon.
+//! Refusal of storage that is in use already or belongs to this daemon: two volumes on one disk, or a volume on an
+//! export of the same daemon.
 //!
-//! The seam refuses a second path to an open disk; here it gets the names of those that have it. An export that leads back is known by
-//! the configured addresses before anything is connected, by the connection itself, and by the kernel's NBD devices under a disk.
+//! The seam refuses a second path to an open disk; this module adds the name of the present holder. An export of this
+//! daemon is recognised in three ways: by the configured addresses before connecting, by the connection itself, and by
+//! the kernel's NBD devices underneath a disk.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -14,10 +16,10 @@ use seam::{Address, DiskError};
 use super::daemon::Daemon;
 use config::{BackingSpec, VolumeConfig};
 
-/// What begins the text that `hotset attach` writes on a device, before the volume's identity.
+/// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
 const ATTACHED: &str = "hotset:";
 
-/// Links to links that are followed.
+/// Maximum of symbolic links that are followed.
 const LINKS_MAX: usize = 16;
 
 /// Identities of this daemon's volumes.
@@ -25,7 +27,7 @@ const LINKS_MAX: usize = 16;
 pub struct OwnVolumes(Vec<u64>);
 
 impl OwnVolumes {
-    /// Refuses a disk at `path` that lies on a kernel's NBD device of this daemon.
+    /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
     pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
         let ours = |device: &&NbdUnder| {
             let volume = device.backend.as_deref().and_then(volume_of);
@@ -33,7 +35,8 @@ impl OwnVolumes {
         };
         match under.iter().find(ours) {
             Some(device) => Err(format!(
-                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without it",
+                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without \
+                 it",
                 device.name
             )),
             None => Ok(()),
@@ -41,19 +44,19 @@ impl OwnVolumes {
     }
 }
 
-/// The volume that `hotset attach` wrote on a device.
+/// The incarnation of the volume that `hotset attach` wrote on a device.
 fn volume_of(backend: &str) -> Option<u64> {
     let (incarnation, _) = backend.strip_prefix(ATTACHED)?.split_once('/')?;
     u64::from_str_radix(incarnation, 16).ok()
 }
 
 impl Daemon {
-    /// What tells the volumes of this daemon from those of another.
+    /// The incarnations of this daemon's volumes.
     pub fn own_volumes(&self) -> OwnVolumes {
         OwnVolumes(self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect())
     }
 
-    /// Refuses an export at an address where this daemon listens, or will.
+    /// Refuses an export at an address where this daemon listens or will listen.
     pub(super) fn check_target(&self, target: &NbdTarget) -> Result<(), Failure> {
         match self.config.borrow().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
             true => Err(Failure::new(
@@ -64,7 +67,7 @@ impl Daemon {
         }
     }
 
-    /// Why a backing cannot be opened, with the name of what has its storage already.
+    /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
     pub(super) fn open_failure(
         &self,
         config: &VolumeConfig,
@@ -73,7 +76,8 @@ impl Daemon {
     ) -> Failure {
         let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
         let text = format!(
-            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it a backing of its own",
+            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it \
+             a backing of its own",
             path.display(),
             other.display(),
             self.holder_of(other, wanted)
@@ -81,7 +85,7 @@ impl Daemon {
         Failure::new(ErrorKind::Conflict, text)
     }
 
-    /// The volume or flash device of that path.
+    /// Name of the volume or flash device at that path.
     fn holder_of(&self, path: &Path, wanted: &[(VolumeConfig, bool)]) -> String {
         if self.flash_devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
@@ -100,7 +104,8 @@ fn is_at(backing: &BackingSpec, other: &Path) -> bool {
     matches!(backing, BackingSpec::Path(path) if path == other)
 }
 
-/// True when a client of `asked` comes to what listens at `own`. Names are not resolved; the connection itself tells of those.
+/// True when a connection to `asked` reaches the listener at `own`. Host names are not resolved; the connection itself
+/// reveals such cases.
 fn is_same(own: &Address, asked: &Address) -> bool {
     match (own, asked) {
         (Address::Unix(own), Address::Unix(asked)) => place_of(own) == place_of(asked),
@@ -114,7 +119,7 @@ fn is_same(own: &Address, asked: &Address) -> bool {
     }
 }
 
-/// A socket's path without links: the socket itself may not be there yet.
+/// A socket's path with symbolic links resolved; the socket itself may not exist yet.
 fn place_of(path: &Path) -> PathBuf {
     if let Ok(path) = path.canonicalize() {
         return path;

@@ -1,5 +1,4 @@
-//! What volumes are entitled to beside others and held to, and the datastores where that counts: as the file says, or as commands have
-//! changed it.
+//! Quality of service of volumes, and their datastores, as the file gives it or as commands have changed it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,10 +15,10 @@ use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};
 use terminal::log;
 
-/// A clock that goes wrong by more than this was set.
+/// A difference between the clocks above this means that the machine's clock was set.
 const CLOCK_SET_MS: u64 = 500;
 
-/// What holds where the file says `file`.
+/// The quality of service in force, where `file` is the file's.
 pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
     VolumeQos {
         shares: effective(record, SHARES, file.shares),
@@ -32,7 +31,7 @@ pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
 }
 
 impl Daemon {
-    /// Tells the cores of datastores. Volumes that come later share them by name.
+    /// Sends the datastores to the cores. Volumes attached later join them by name.
     pub(super) async fn tell_datastores(&self, datastores: &[DatastoreSpec]) -> Result<(), Failure> {
         for core in &self.cores {
             let datastores = datastores.to_vec();
@@ -43,10 +42,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a core said of its datastores when its clock said `now`.
+    /// Reports of a core's datastores, as of the time `now` of the core's clock.
     pub(super) fn datastore_reports(&self, seen: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
         let epoch_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
-        // Dates stay what they were unless somebody has set the machine's clock.
+        // Dates in reports stay constant unless the machine's clock was set.
         if epoch_ms.abs_diff(self.epoch_ms.get()) > CLOCK_SET_MS {
             self.epoch_ms.set(epoch_ms);
         }
@@ -58,7 +57,7 @@ impl Daemon {
         seen.into_iter().map(report).collect()
     }
 
-    /// Changes what a volume is entitled to and held to, and notes it; refused where it cannot be promised.
+    /// Changes a volume's quality of service and saves it; fails if it cannot be guaranteed.
     pub(super) async fn set_qos(
         &self,
         name: &str,
@@ -80,7 +79,7 @@ impl Daemon {
             state.set_override(placed.incarnation, key, &value, &file);
         }
         let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
-        // What a rule or the file gave is not the fault of who changes something else.
+        // A contradiction that a rule or the file causes does not block a change of other keys.
         let by_this = |key: &str| before.is_none() || wanted.iter().any(|(other, _)| *other == key);
         if let Some((_, what, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
@@ -90,7 +89,7 @@ impl Daemon {
         noted.inspect(|()| log::info(format!("volume {name}: its quality of service was changed by command")))
     }
 
-    /// Takes over what the file says now of a volume's quality of service.
+    /// Applies the quality of service that the file now gives a volume.
     pub(super) async fn reload_qos(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.state.borrow().state().clone();
         for key in KEYS {
@@ -100,7 +99,7 @@ impl Daemon {
         self.note_overrides(placed, &state, &KEYS)
     }
 
-    /// Tells the cores of datastores that are new or changed; says which.
+    /// Sends new and changed datastores to the cores; returns a message for each.
     pub(super) async fn reload_datastores(&self, old: &[DatastoreSpec], fresh: &[DatastoreSpec]) -> Vec<String> {
         let before = |spec: &DatastoreSpec| old.iter().find(|old| old.name == spec.name);
         let changed: Vec<_> = fresh.iter().filter(|spec| before(spec) != Some(*spec)).cloned().collect();
@@ -116,7 +115,7 @@ impl Daemon {
         changed.iter().map(said).chain(gone).collect()
     }
 
-    /// Has the cores forget the datastores that are no more, once no volume names them.
+    /// Removes deleted datastores from the cores, once no volume names them.
     pub(super) async fn forget_datastores(&self, old: &[DatastoreSpec], fresh: &[DatastoreSpec]) {
         let gone = old.iter().filter(|spec| fresh.iter().all(|fresh| fresh.name != spec.name));
         let gone: Vec<String> = gone.map(|spec| spec.name.clone()).collect();
@@ -125,12 +124,12 @@ impl Daemon {
             let forget = async move |local: Rc<Local>| {
                 gone.iter().for_each(|name| local.engine.remove_datastore(name));
             };
-            // A core that has ended has forgotten everything.
+            // The call fails only if the core has ended.
             let _ = core.call(forget).await;
         }
     }
 
-    /// Has a volume share its storage with those of the datastore that the file names now; says so.
+    /// Moves a volume to the datastore that the file now names; returns a message.
     pub(super) async fn reload_datastore(&self, now: &VolumeConfig) -> String {
         let (name, datastore) = (now.name.clone(), now.datastore.clone());
         let placed = match self.placed(&name) {
@@ -151,7 +150,7 @@ impl Daemon {
         }
     }
 
-    /// Takes over what `[[qos]]` gives volumes that were added by command.
+    /// Applies `[[qos]]` to volumes that were added by command.
     pub(super) async fn reload_added(&self, rules: &[QosRule]) -> Vec<String> {
         let changed = |known: &Known| {
             let now = known.config.clone().by_rules(rules);
@@ -165,7 +164,7 @@ impl Daemon {
             let applied = match (self.begin(name), self.placed(name)) {
                 (Err(failure), _) => Err(failure),
                 (Ok(_busy), Ok(placed)) => self.reload_qos(&placed, &now).await,
-                // It has it when it is served.
+                // A volume that is not served gets it when it is attached.
                 (Ok(_), Err(_)) => Ok(()),
             };
             said.push(match applied {
@@ -181,7 +180,7 @@ impl Daemon {
         said
     }
 
-    /// Tells of what rules give a volume and cannot be had.
+    /// Warns of values that rules give a volume and that cannot take effect.
     pub(super) fn warn_of_qos(config: &VolumeConfig) {
         if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
             log::warn(format!("volume {}: {what}, so it counts for nothing; {remedy}", config.name));

@@ -1,4 +1,5 @@
-//! Reading the configuration again: what can be applied live is, what cannot is named, and errors keep the old one.
+//! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
+//! configuration.
 
 use control::{ErrorKind, Failure, ProgressSender};
 
@@ -7,7 +8,7 @@ use config::{Config, VolumeConfig};
 use terminal::log;
 
 impl Daemon {
-    /// SIGHUP and `reload`: returns what was done and what was not, a sentence each.
+    /// SIGHUP and `reload`: returns a sentence for each change that was or was not applied.
     pub async fn reload(&self) -> Result<Vec<String>, Failure> {
         let file = self.config.borrow().file.clone();
         let fresh = Config::load(&file).map_err(|problems| {
@@ -16,7 +17,8 @@ impl Daemon {
         })?;
         let old = self.config.borrow().clone();
         let mut said = not_live(&old, &fresh);
-        // Compared with what is served, not with the file as it was: what could not be done then is tried again now.
+        // The comparison is with the served volumes, not with the old file: a removal that failed earlier is tried
+        // again.
         let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
         let known: Vec<String> = {
             let volumes = self.volumes.borrow();
@@ -46,7 +48,7 @@ impl Daemon {
             said.extend(self.reload_certificate("nbd", &now.files));
             tls.files = now.files;
         }
-        // What cannot be changed live stays as it was started, so that the next reload names it again.
+        // Values that need a restart stay as they were at the start, so that the next reload reports them again.
         let written = old.written.renewed(fresh.written);
         *self.config.borrow_mut() = Config {
             volumes: fresh.volumes,
@@ -79,7 +81,7 @@ impl Daemon {
                 self.stand(name, Standing::Serving(placed.clone()));
                 return failure.message;
             }
-            // Its identity stays known: it may come back.
+            // The volume's record stays: the entry may return.
             if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
                 log::error(error.to_string());
             }
@@ -90,7 +92,8 @@ impl Daemon {
         self.volumes.borrow_mut().remove(name);
         if self.left_in_memory(name).await.is_ok_and(|left| !left.is_empty()) {
             return format!(
-                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine ends"
+                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine \
+                 ends"
             );
         }
         if self.may_be_on_flash(name) {
@@ -120,7 +123,7 @@ impl Daemon {
     }
 
     async fn reload_fresh(&self, now: &VolumeConfig) -> String {
-        // An entry that changed since its volume was removed by command is a new wish.
+        // An entry that changed after its volume was removed by command is added again.
         let forgotten = self.state.borrow_mut().change(|state| state.removed.remove(&now.name));
         if let Err(error) = forgotten {
             return format!("volume {}: not added: {error}", now.name);
@@ -198,7 +201,7 @@ impl Daemon {
         said
     }
 
-    /// What was done, or why it was not.
+    /// Changes a volume's policy; returns a message either way.
     async fn reload_policy(&self, old: &VolumeConfig, now: &VolumeConfig) -> Result<String, String> {
         let (name, policy) = (&now.name, now.policy);
         let Ok(placed) = self.placed(name) else { return Err(format!("volume {name}: not served")) };
@@ -214,9 +217,9 @@ impl Daemon {
     }
 }
 
-/// What differs and needs a restart.
+/// Messages for differences that need a restart.
 fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
-    // Taken apart, so that no part of the file that is added is forgotten here.
+    // The struct is destructured so that the compiler reports a new field that is missing here.
     let Config {
         file: _,
         cores,
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_file_that_is_not_applied_live_is_named_when_it_changes() {
+    fn changed_part_that_needs_a_restart_is_named() {
         let cases = [
             ("cores = [0]", "cores"),
             ("[state]\ndirectory = \"/elsewhere\"", "[state] directory"),
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_takes_over_what_needs_no_restart() {
+    fn volume_applies_only_keys_that_need_no_restart() {
         let volume = |text: &str| {
             let datastores = "[[datastore]]\nname = \"a\"\n[[datastore]]\nname = \"b\"\n";
             config(&format!("{datastores}[[volume]]\nname = \"v\"\n{text}")).volumes.remove(0)
@@ -302,13 +305,14 @@ mod tests {
         let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
         let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
                     shares = \"high\"\nlimit_iops = 500\nreservation_iops = 300\n\
-                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\ndeclared_lost = true\n";
+                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\n\
+                    declared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
         assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }
 
     #[test]
-    fn what_is_applied_live_is_not_said_to_need_a_restart() {
+    fn live_change_is_not_reported_as_needing_a_restart() {
         let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
         assert_eq!(not_live(&tls("a"), &tls("b")), Vec::<String>::new());
         let nbd = |name, rest| {
@@ -317,10 +321,11 @@ mod tests {
             ))
         };
         assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
-        // Whom clients have to show themselves to is none of it.
+        // Adding a CA for client certificates needs a restart.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
         let fresh = config(
-            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
+            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
+             name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
         );
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
     }

@@ -1,5 +1,5 @@
-//! A deliberate fault by environment, so that tests outside this process can show that they notice. Builds with assertions alone
-//! obey it.
+//! A deliberate fault set by the environment, so that tests outside this process can prove that they detect it. Only
+//! builds with debug assertions obey it.
 
 use engine::spec::Sabotage;
 
@@ -21,7 +21,7 @@ const ALL: [(&str, Sabotage); 9] = [
 const OF_FLASH: [(&str, flash::Sabotage); 2] =
     [("flash-skip-flush", flash::Sabotage::SkipFlush), ("flash-ack-before-mirror", flash::Sabotage::AckBeforeMirror)];
 
-/// The fault of the engine that the environment asks for.
+/// The engine's fault that the environment requests.
 pub fn from_environment() -> Sabotage {
     let Some(wanted) = wanted() else { return Sabotage::None };
     terminal::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
@@ -30,7 +30,7 @@ pub fn from_environment() -> Sabotage {
     found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
 }
 
-/// The fault of the flash store that the environment asks for.
+/// The flash store's fault that the environment requests.
 pub fn of_flash() -> flash::Sabotage {
     let found = wanted().and_then(|wanted| OF_FLASH.iter().find(|(name, _)| *name == wanted));
     found.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)

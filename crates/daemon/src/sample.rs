@@ -1,4 +1,4 @@
-//! Once a second everything is looked at once, for the stream, for the history and for alerts; and the history as the daemon asks it.
+//! Sampling: once a second one report serves the stream, the history and the alerts; and queries of the history.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::daemon::Daemon;
 use super::shortage::Shortage;
 use terminal::log;
 
-/// Time between two samples.
+/// Interval of the samples.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The history's folder in the state directory: it can be a disk of its own.
+/// The history's folder in the state directory; it may be a mount point of its own.
 const FOLDER: &str = "history";
-/// Time for an answer out of the history, whose disk may hang.
+/// Time-out for an answer from the history: its disk may hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Daemon {
-    /// Starts to keep a history, if there is to be one.
+    /// Starts the history, if one is configured.
     pub fn start_history(&self) {
         let size_bytes = self.config.borrow().history.size_bytes;
         if size_bytes == 0 {
@@ -34,7 +34,8 @@ impl Daemon {
         }
     }
 
-    /// Takes samples until a stop is asked for, in the middle of each second: so that a tick that is a little late is in the same one.
+    /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
+    /// tick stays in the same second.
     pub async fn sample(self: Rc<Self>) {
         let into = Duration::from_nanos(moment::since_1970().subsec_nanos().into());
         let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
@@ -58,7 +59,7 @@ impl Daemon {
         }
     }
 
-    /// Whose history is asked for, and whether there is such a one now.
+    /// The subject of a history query, and whether it exists now.
     pub fn subject(&self, volume: Option<String>, datastore: Option<String>) -> Result<(Subject, bool), Failure> {
         match (volume, datastore) {
             (None, None) => Ok((Subject::Whole, true)),
@@ -87,7 +88,7 @@ impl Daemon {
                 let text = "no history is kept; give [history] a size and restart";
                 return Err(Failure::new(ErrorKind::Conflict, text));
             }
-            // Whoever asked may wait no more.
+            // The requester may have stopped waiting.
             Some(history) => {
                 history.ask(question, moment::since_1970().as_secs(), Box::new(|answer| drop(reply.send(answer))))
             }
@@ -101,10 +102,10 @@ impl Daemon {
         }
     }
 
-    /// Takes a last sample, and has everything written.
+    /// Stops the history and waits until it is written.
     pub async fn end_history(&self) {
         let Some(history) = self.history.borrow_mut().take() else { return };
-        // Its disk may take a moment, or hang: others are answered meanwhile.
+        // The disk may be slow or hang: the control thread serves other requests meanwhile.
         let _ = tokio::task::spawn_blocking(move || history.stop()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What volumes may have of memory and flash: as the file says, or as commands have changed it.
+//! Quotas of volumes in memory and flash, as the file gives them or as commands have changed them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,17 +14,17 @@ use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeR
 use terminal::log;
 use units::show_bytes;
 
-/// The keys of it that `volume set` knows.
+/// The quota keys that `volume set` accepts.
 pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
-/// What holds of a memory of `all` bytes where the file says what `config` says.
+/// The memory quota in force, where the memory has `all` bytes and `config` is the file's entry.
 pub fn memory_share_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryShare {
     let min = effective(record, MEMORY_MIN, config.memory_min);
     let max = effective(record, MEMORY_MAX, config.memory_max);
     memory_share(all, min, max)
 }
 
-/// The same of the flash.
+/// The flash quota in force.
 pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashShare {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
@@ -33,7 +33,7 @@ pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashSh
 }
 
 impl Daemon {
-    /// Changes what a volume may have, and notes it; refused where it cannot be promised.
+    /// Changes a volume's quotas and saves them; fails if they cannot be guaranteed.
     pub async fn set_share(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Daemon {
         size.ok_or_else(|| Failure::no_volume(name))
     }
 
-    /// Takes over what the file says now of a volume's share.
+    /// Applies the quotas that the file now gives a volume.
     pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.state.borrow().state().clone();
         for key in KEYS {
@@ -107,13 +107,13 @@ impl Daemon {
         self.note_overrides(placed, &state, &KEYS)
     }
 
-    /// What the file, or the command that added it, says of a volume.
+    /// A volume's configuration, from the file or from the command that added it.
     pub(super) fn config_of(&self, name: &str) -> Result<VolumeConfig, Failure> {
         let known = self.volumes.borrow().get(name).map(|known| known.config.clone());
         known.ok_or_else(|| Failure::no_volume(name))
     }
 
-    /// Notes of `fresh` what it says of these keys of the volume.
+    /// Saves the overrides of these keys of the volume as they are in `fresh`.
     pub(super) fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
         let of = |key: &str| {
             let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
@@ -131,7 +131,7 @@ impl Daemon {
         noted.map_err(state_failed)
     }
 
-    /// What `fresh` promises a volume of the memory has to be there, beside what others are promised.
+    /// Checks that the minimum that `fresh` gives a volume fits into the memory beside the minima of the others.
     fn check_memory(&self, name: &str, config: &VolumeConfig, fresh: &State) -> Result<(), Failure> {
         let all = self.config.borrow().memory_bytes;
         let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
@@ -170,7 +170,7 @@ impl Daemon {
     }
 }
 
-/// A value as it is kept, and what the file says of that key.
+/// A value in its normal form, and the file's value of that key.
 fn read(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
     let value = match key {
         MEMORY_MIN | FLASH_MIN => value.parse::<SizeOrPercent>()?.to_string(),

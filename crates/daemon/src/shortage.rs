@@ -1,24 +1,24 @@
-//! Out of file descriptors: told once, however often clients are tried again, and once more when it is over.
+//! Detection of a shortage of file descriptors, reported once at its begin and once at its end.
 
 use rustix::process::{Resource, getrlimit};
 
 use super::daemon::Daemon;
 use terminal::log;
 
-/// Looks, a second apart, without a client that could not be let in, after which it is over.
+/// Consecutive checks, one a second, without a rejected client after which the shortage is over.
 const QUIET_LOOKS: u32 = 10;
 
-/// Whether descriptors are short.
+/// State of the detection.
 #[derive(Default)]
 pub struct Shortage {
-    /// Clients that could not be let in, by the last look.
+    /// Rejected clients as of the last check.
     seen: u64,
-    /// Looks that it will take until it is over; 0 where it is.
+    /// Checks left until the shortage is over; 0 if there is none.
     left: u32,
 }
 
 impl Shortage {
-    /// Takes how many clients could not be let in so far: true where a shortage begins, false where it ends.
+    /// Compares the number of rejected clients with the last check: true if a shortage begins, false if it ends.
     fn look(&mut self, so_far: u64) -> Option<bool> {
         let before = self.left;
         let is_new = std::mem::replace(&mut self.seen, so_far) != so_far;
@@ -32,7 +32,7 @@ impl Shortage {
 }
 
 impl Daemon {
-    /// Tells where file descriptors have run out, or are there again. To be called each second.
+    /// Reports the begin and the end of a shortage. To be called every second.
     pub(super) fn look_at_descriptors(&self, shortage: &mut Shortage) {
         let Some(begins) = shortage.look(seam::real::shortages()) else { return };
         let text = match begins {
@@ -40,7 +40,8 @@ impl Daemon {
                 let limit = getrlimit(Resource::Nofile).current;
                 let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
                 format!(
-                    "no file descriptor is left (of {limit}): new clients wait until others leave; raise LimitNOFILE= of the service, \
+                    "no file descriptor is left (of {limit}): new clients wait until others leave; raise LimitNOFILE= \
+                     of the service, \
                      or have fewer clients. One is kept for the control socket"
                 )
             }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_is_told_once_and_its_end_once() {
+    fn shortage_and_its_end_are_reported_once_each() {
         let mut shortage = Shortage::default();
         let mut told = Vec::new();
         for (at, so_far) in [0, 0, 5, 15, 15, 25].into_iter().chain([25; 20]).chain([26]).enumerate() {

@@ -1,6 +1,7 @@
-//! Signals: a thread of their own takes them, so that a second stop ends the process whatever its other threads wait for.
+//! Signal handling on a thread of its own, so that a second stop signal ends the process even if all other threads are
+//! blocked.
 //!
-//! The thread touches no disk and takes no lock that a thread could hold while it waits for one.
+//! The thread does no disk I/O, and takes no lock that another thread could hold during disk I/O.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -13,14 +14,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use terminal::{EXIT_FAILED, Failure};
 
-/// The receiver of signals, and the last words where it does not act on a second one.
+/// The receiver of signals, and the message for a second stop signal.
 static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);
 
 struct Obeys {
     to: UnboundedSender<Signal>,
-    /// A signal has asked for a stop. A stop by command does not count.
+    /// A signal has requested a stop. A stop by command does not count.
     stopping: AtomicBool,
-    /// Says whether acknowledged writes survive an end without a stop.
+    /// The message says whether acknowledged writes survive an end without a stop.
     last_words: &'static str,
 }
 
@@ -28,8 +29,8 @@ fn obeys() -> MutexGuard<'static, Option<Obeys>> {
     OBEYS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes signals from now on; until there is a receiver they have their default effect. To be called before there are
-/// other threads, which would be given signals as well.
+/// Starts to take signals; without a receiver they have their default effect. To be called before the process has other
+/// threads, since signals would be delivered to them, too.
 pub fn take() -> Result<(), Failure> {
     static STARTED: Once = Once::new();
     let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be taken: {error}"));
@@ -46,8 +47,8 @@ pub fn take() -> Result<(), Failure> {
     started.map_err(failed)
 }
 
-/// Obeys signals from now on, as long as what is returned lives. The second one that asks for a stop ends the process at once, saying
-/// `last_words`.
+/// Returns the receiver of signals, which are obeyed as long as it lives. The second stop signal prints `last_words`
+/// and ends the process at once.
 pub fn obey(last_words: &'static str) -> UnboundedReceiver<Signal> {
     let (to, from) = unbounded_channel();
     *obeys() = Some(Obeys { to, stopping: AtomicBool::new(false), last_words });
@@ -70,12 +71,12 @@ fn pass_on(signal: Signal) {
     }
 }
 
-/// Writes to standard error if that needs no waiting: its reader, or a thread in the middle of a line, may never go on.
+/// Writes to standard error without blocking: its reader, or a thread in the middle of a line, may be stuck.
 fn say(line: &str) {
     let error = std::io::stderr();
     let mut writable = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
     if poll(&mut writable, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-        // Past the lock of the standard library's own handle.
+        // A cloned descriptor bypasses the lock of the standard library's handle.
         if let Ok(file) = error.as_fd().try_clone_to_owned() {
             let _ = std::fs::File::from(file).write_all(line.as_bytes());
         }

@@ -1,7 +1,7 @@
-//! Whose the sockets are through which volumes are read and written: their owner, group and permissions.
+//! Owner, group and permissions of the sockets that give access to volumes.
 //!
-//! The daemon needs no privilege for any of it. It may give a socket to a group that it is a member of, and grant a user access by an entry
-//! in the socket's access control list, where it may not make that user the owner.
+//! The daemon needs no privilege for this. It may give a socket to a group that it is a member of. Where it may not
+//! change the owner, it grants the user access by an entry in the socket's access control list.
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
@@ -12,13 +12,13 @@ use control::users;
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// The group of these sockets where nothing is said, if the machine has it and the daemon may give them to it: members of the daemon's own
-/// group use the control socket, and need no right to the data.
+/// Default group of the sockets, if it exists and the daemon may give them to it. Members of the daemon's own group use
+/// the control socket, and need no access to data.
 pub const VOLUMES_GROUP: &str = "hotset-volumes";
 
 const ACL: &str = "system.posix_acl_access";
 const ACL_VERSION: u32 = 2;
-/// Tags of its entries, in the order that the kernel wants.
+/// Tags of the list's entries, in the order that the kernel requires.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP: u16 = 0x04;
@@ -27,7 +27,7 @@ const OTHERS: u16 = 0x20;
 /// Reading and writing.
 const READ_WRITE: u16 = 6;
 
-/// Who may connect.
+/// Access rights of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
     owner: Option<u32>,
@@ -36,7 +36,7 @@ pub struct SocketAccess {
 }
 
 impl SocketAccess {
-    /// As a table of the configuration says it.
+    /// The access rights that a table of the configuration gives.
     pub fn find(owner: Option<&str>, group: Option<&str>, mode: u32) -> Result<SocketAccess, String> {
         let group = match group {
             Some(name) => Some(find_group(name)?),
@@ -45,7 +45,7 @@ impl SocketAccess {
         Ok(SocketAccess { owner: owner.map(find_user).transpose()?, group, mode })
     }
 
-    /// Gives a socket away.
+    /// Applies the rights to a socket.
     pub fn set(self, path: &Path) -> Result<(), String> {
         if let Some(group) = self.group {
             chown(path, None, Some(group)).map_err(|error| {
@@ -61,7 +61,8 @@ impl SocketAccess {
                 let set = setxattr(path, ACL, &access_list(owner, self.mode), XattrFlags::empty());
                 set.map_err(|error| {
                     format!(
-                        "cannot give the socket to socket_owner, nor an access control list ({error}); make that user a member of \
+                        "cannot give the socket to socket_owner, nor an access control list ({error}); make that user \
+                         a member of \
                          socket_group instead"
                     )
                 })
@@ -71,7 +72,7 @@ impl SocketAccess {
     }
 }
 
-/// The permissions `mode`, and that one user more may connect.
+/// An access control list with the permissions `mode` and one additional user.
 fn access_list(user: u32, mode: u32) -> Vec<u8> {
     let bits = |shift: u32| (mode >> shift & 7) as u16;
     let unnamed = u32::MAX;
@@ -96,12 +97,12 @@ fn may_give_to(group: u32) -> bool {
     geteuid().is_root() || getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
 }
 
-/// The number of a user, by name or as a number.
+/// The id of a user, by name or as a number.
 fn find_user(name: &str) -> Result<u32, String> {
     find(name, "socket_owner", "user", users::LIST, users::read())
 }
 
-/// The number of a group, by name or as a number.
+/// The id of a group, by name or as a number.
 fn find_group(name: &str) -> Result<u32, String> {
     find(name, "socket_group", "group", users::GROUPS, users::read_groups())
 }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_list_names_its_user_and_keeps_the_mode() {
+    fn access_list_names_its_user_and_keeps_the_mode() {
         let list = access_list(64055, 0o640);
         assert_eq!(list.len(), 4 + 5 * 8);
         let entry = |at: usize| &list[4 + at * 8..][..8];

@@ -1,4 +1,4 @@
-//! Reports: what the cores count, put together with what the control thread knows.
+//! Reports: the counters of the cores, combined with the control thread's state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,33 +17,33 @@ use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
 
-/// A core that does not answer a report within this is shown as such.
+/// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
 pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time for which a core counts volumes before it looks at requests again: some twenty. Whoever waits for the report waits for the requests in
-/// between as well.
+/// Time for which a core collects counters, of about twenty volumes, before it serves requests again. A report takes
+/// longer by the requests served in between.
 const COUNTED_AT_ONCE: Nanos = Nanos::from_micros(100);
 
-/// What a core tells of a volume.
+/// A core's counters of a volume.
 struct Counted {
     stats: VolumeStats,
     policy: String,
     mode: CacheMode,
     size_bytes: u64,
-    /// Blocks of which no flash device has a good copy, in order.
+    /// Blocks without a good copy on any flash device, in order.
     lost: Vec<u64>,
 }
 
-/// What a core tells.
+/// A core's counters.
 struct Seen {
     report: CoreReport,
     volumes: Vec<(String, Counted)>,
     datastores: Vec<DatastoreStats>,
-    /// When, by its clock.
+    /// Time of the count by the core's clock.
     now: Nanos,
 }
 
-/// A path that means the same wherever a command runs.
+/// An absolute path, valid in the working directory of any command.
 fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
@@ -58,7 +58,7 @@ impl Daemon {
         Ok(Answer::Volume(Box::new(report)))
     }
 
-    /// What a volume would miss with other sizes; none of one that is refused, or whose core does not answer.
+    /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
         let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
         tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
@@ -81,10 +81,10 @@ impl Daemon {
         status
     }
 
-    /// How everything stands now, before anybody has judged it.
+    /// The status now, before alerts are evaluated.
     pub async fn look(&self) -> StatusReport {
         let (cores, volumes, datastores) = self.reports().await;
-        // When the counters were looked at, not when the rest of the report was ready.
+        // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.started.elapsed();
         let flash = self.flash_report().await;
         let iscsi = self.iscsi_report().await;
@@ -182,7 +182,7 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
     report.qos.hold(qos_of(record, config.qos).of_engine());
 }
 
-/// Write-through is a volume that should be write-back only for want of a second copy on flash.
+/// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
 fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let wanted = effective_policy(record, known.config.policy);
     let is = report.policy == WritePolicy::WriteThrough.to_string();
@@ -194,7 +194,7 @@ fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut Vol
     }
 }
 
-/// Changes made by command, where `file_of` tells what the configuration says of a volume's key.
+/// Changes made by command, where `file_of` returns the file's value of a volume's key.
 pub fn override_reports(state: &state::State, file_of: impl Fn(&str, &str) -> Option<String>) -> Vec<OverrideReport> {
     let mut reports = Vec::new();
     for record in &state.volumes {
@@ -222,7 +222,7 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
     OverrideReport { volume: volume.to_owned(), key: key.to_owned(), value: value.to_owned(), file: file.to_owned() }
 }
 
-/// Counts volumes a moment at a time: requests that came meanwhile are served in between.
+/// Collects the counters in short slices, and serves requests in between.
 async fn count(local: &Local) -> Seen {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
@@ -301,10 +301,10 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     report
 }
 
-/// Lost ranges that are listed.
+/// Maximum of lost ranges in a report.
 const LOST_RANGES_MAX: usize = 100;
 
-/// Neighbouring blocks together.
+/// Merges adjacent blocks into ranges.
 fn lost_ranges(blocks: &[u64]) -> Vec<LostRange> {
     let block = seam::BLOCK_BYTES as u64;
     let runs = blocks.chunk_by(|one, next| one + 1 == *next);

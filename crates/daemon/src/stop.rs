@@ -1,4 +1,5 @@
-//! The clean stop: no new requests, drain; what is dirty goes to the flash log, or is destaged with progress; flush, note, end.
+//! The clean stop: clients are disconnected, dirty data goes to the flash log or is destaged, volumes are recorded as
+//! clean, and the cores end.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,55 +15,56 @@ use state::{State, draw_incarnation};
 use terminal::log;
 use units::show_bytes;
 
-/// Time that clients have for the answers to what they asked before a stop or a removal.
+/// Time-out for answering the outstanding requests of clients at a stop or a removal.
 pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
-/// How often the stop says how far it is.
+/// Interval of progress reports.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
-/// Pause before a failed destage is tried again.
+/// Pause before a failed destage is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// A stop waits no longer for a backing that has answered nothing for so long, where nothing of its volume is dirty or memory
-/// outlives the daemon.
+/// Time after which a stop gives up on a silent backing, if its volume has no dirty data or memory survives the daemon.
 const HUNG_PATIENCE_MS: u64 = 10_000;
-/// The same where what is dirty would be lost with the daemon: a server may take so long to restart.
+/// The limit if dirty data would be lost with the daemon: a storage server may take that long to restart.
 const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
 
-/// What a stop says that left a backing behind which did not answer.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start recovers it as after a crash";
-/// Why a stop failed.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on the backings, what was not is lost";
+/// Message of a stop that gave up on a silent backing.
+const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
+                    recovers it as after a crash";
+/// Message of a stop that failed because a data core had ended.
+const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on \
+                          the backings, what was not is lost";
 
-/// How far a stop is.
+/// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Nobody asked for one.
+    /// No stop was requested.
     #[default]
     Running,
     /// Under way.
     Stopping,
-    /// The backings are complete; the process ends.
+    /// All dirty data is on the backings or in the flash log; the process ends.
     Stopped,
-    /// A data core ended before its volumes' backings were complete; the process ends.
+    /// A data core ended or a backing stayed silent before all dirty data was safe; the process ends.
     Failed,
 }
 
-/// What becomes of clients at a stop.
+/// Treatment of clients at a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// They are hung up on when what is under way is answered.
+    /// Clients are disconnected after their outstanding requests are answered.
     #[default]
     SendAway,
-    /// So are they, but for those with whom the next daemon can go on.
+    /// As `SendAway`, except that NBD clients that the next daemon can continue to serve are handed over.
     HandOver,
 }
 
-/// How a volume's part of a stop ended.
+/// Result of a stop for one volume.
 enum Ended {
-    /// Its backing is complete, and that is noted or nobody's concern any more.
+    /// Its backing is complete, and its record needs no change.
     Complete,
-    /// Its backing is complete: its incarnation.
+    /// Its backing is complete, which is to be recorded for its incarnation.
     Clean(u64),
-    /// What its backing lacks is in the flash log.
+    /// The data that its backing lacks is in the flash log.
     Parked(Parked),
     /// Its backing does not answer.
     Hung,
@@ -74,19 +76,19 @@ enum Ended {
 struct Parked {
     incarnation: u64,
     name: String,
-    /// Dirty bytes there.
+    /// Its dirty bytes in the flash log.
     bytes: u64,
-    /// Destaged blocks of which the store has noted the content.
+    /// Destaged blocks whose content the store has recorded.
     destaged: u64,
 }
 
-/// What a stop says that left nothing on flash.
+/// Message of a stop that left nothing on flash.
 const COMPLETE: &str = "stopped; the backings are complete";
 
-/// A stop, from all sides.
+/// State of a stop.
 pub struct Stop {
     phase: watch::Sender<Phase>,
-    /// The backings are to be complete, flash or not.
+    /// Destage everything, even with a flash log.
     destage: Cell<bool>,
     clients: Cell<Clients>,
     said: RefCell<String>,
@@ -100,8 +102,8 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Asks for it, with the backings complete afterwards (`destage`) or what is dirty left on flash, if there is any; asking again
-    /// changes nothing.
+    /// Requests a stop. With `destage` the backings are complete afterwards; otherwise dirty data stays in the flash
+    /// log, if there is one. A repeated request changes nothing.
     pub fn ask(&self, destage: bool, clients: Clients) {
         self.phase.send_if_modified(|phase| {
             let first = *phase == Phase::Running;
@@ -114,17 +116,17 @@ impl Stop {
         });
     }
 
-    /// How it ended, or why it failed, for people.
+    /// Message about the end of the stop, or the reason of its failure.
     pub fn said(&self) -> String {
         self.said.borrow().clone()
     }
 
-    /// True once it was asked for.
+    /// True once a stop was requested.
     pub fn is_stopping(&self) -> bool {
         *self.phase.borrow() != Phase::Running
     }
 
-    /// Waits until it is asked for.
+    /// Waits until a stop is requested.
     pub async fn asked(&self) {
         self.reached(|phase| phase != Phase::Running).await;
     }
@@ -139,7 +141,7 @@ impl Stop {
     }
 }
 
-/// Asks all clients to go, of all front ends at once; comes back with those with whom the next daemon can go on.
+/// Disconnects the clients of all front ends concurrently; returns the connections that the next daemon can continue.
 async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
     local.engine.volumes().iter().for_each(|volume| volume.lift_limits());
     let initiators = async {
@@ -165,7 +167,7 @@ async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
 }
 
 impl Daemon {
-    /// `stop`: asks for it and answers when the backings are complete, or what they lack is on flash.
+    /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info("stop asked for by command");
         self.stop.ask(destage, Clients::SendAway);
@@ -187,7 +189,7 @@ impl Daemon {
         }
     }
 
-    /// Dirty data of all volumes; `None` once a core has ended.
+    /// Dirty bytes of all volumes; `None` once a core has ended.
     async fn dirty_bytes(&self) -> Option<u64> {
         let mut dirty_bytes = 0;
         for core in &self.cores {
@@ -198,14 +200,15 @@ impl Daemon {
         Some(dirty_bytes)
     }
 
-    /// Sends all clients away, and notes volumes as clean once what is dirty is in the flash log; without one, or where that is asked for,
-    /// once they are destaged, however long it takes. False when a data core ended before that was done.
+    /// Disconnects all clients, and records volumes as clean or parked once their dirty data is in the flash log.
+    /// Without a log, or if requested, they are destaged instead, however long it takes. False when a data core ended
+    /// before that, or a backing stayed silent.
     pub async fn drain(self: &Rc<Self>) -> bool {
         let park = self.flash_store().is_some() && !self.stop.destage.get();
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
         let (clients, mut kept) = (self.stop.clients.get(), Vec::new());
         for core in &self.cores {
-            // A core that is gone has no clients left.
+            // A core that has ended has no clients left.
             let left = core.call(async move |local: Rc<Local>| send_clients_away(&local, clients).await).await;
             kept.extend(left.unwrap_or_default());
         }
@@ -213,7 +216,7 @@ impl Daemon {
         let (mut complete, mut clean, mut parked, mut left) = (true, Vec::new(), Vec::new(), Vec::new());
         let mut failure = INCOMPLETE;
         for core in &self.cores {
-            // The engine's own list: what it serves is drained, whatever the daemon believes.
+            // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
             let list = |local: &Local| -> Vec<_> {
                 let named = |volume: &engine::Volume<_>| (volume.name().to_owned(), volume.spec().incarnation);
                 local.engine.volumes().iter().map(named).collect()
@@ -259,7 +262,7 @@ impl Daemon {
         }
         let noted = self.note_ended(&mut clean, &parked);
         if self.close_flash().await && complete {
-            // Nothing in it is needed: no recovery finds anything of them.
+            // The log holds no needed data: a recovery would find nothing of these volumes.
             self.note(|state| parked.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation)));
         }
         if !left.is_empty() {
@@ -270,7 +273,8 @@ impl Daemon {
             core.join().await;
         }
         if complete {
-            // Without the notes it is the proof that nothing was lost, for the next start.
+            // If the records could not be saved, the persisted memory stays: it proves to the next start that nothing
+            // was lost.
             if noted {
                 self.end_kept();
             }
@@ -283,7 +287,7 @@ impl Daemon {
         complete
     }
 
-    /// Returns when a volume's backing has not answered for longer than a stop waits.
+    /// Returns when a volume's backing has been silent for longer than a stop waits.
     async fn hangs(&self, name: &str, core: usize) {
         loop {
             tokio::time::sleep(PROGRESS_PAUSE).await;
@@ -313,7 +317,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves what is dirty of a volume in the flash log.
+    /// Leaves a volume's dirty data in the flash log.
     async fn park_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
         loop {
             let volume = name.to_owned();
@@ -342,8 +346,8 @@ impl Daemon {
         }
     }
 
-    /// Brings a volume to its backing although the log, which cannot be written any more, holds data of it: that is old then, and never
-    /// comes back because the volume gets another incarnation.
+    /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
+    /// incarnation, so that the old data in the log never comes back.
     async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
         self.give_up_map("no flash device is left in service").await;
         loop {
@@ -379,8 +383,8 @@ impl Daemon {
         Ended::Failed
     }
 
-    /// Notes many volumes at once, for each time the whole file is written: those that are clean since the last time, and all that lie in the
-    /// flash log. True when it is noted.
+    /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
+    /// volumes parked in the flash log. True when the write succeeded.
     fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) -> bool {
         let noted = self.note(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
@@ -392,7 +396,7 @@ impl Daemon {
         noted
     }
 
-    /// True when it is noted. What cannot be is found out again at the next start.
+    /// Changes the state directory; true on success. After a failure the next start recovers as after a crash.
     fn note(&self, change: impl FnOnce(&mut State)) -> bool {
         let noted = self.state.borrow_mut().change(change);
         if let Err(error) = &noted {
@@ -401,7 +405,7 @@ impl Daemon {
         noted.is_ok()
     }
 
-    /// Brings a volume to its backing.
+    /// Destages and detaches a volume.
     async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
         let (progress, _) = ProgressSender::new();
         loop {
@@ -414,7 +418,7 @@ impl Daemon {
             match (result, self.cores[core].call(about).await) {
                 (Ok(()), _) => break,
                 (Err(_), Err(_)) => return Daemon::core_has_ended(name),
-                // A removal got there first.
+                // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return Ended::Complete,
                 (Err(_), Ok(Some(true))) => return self.drain_past_flash(name, core, incarnation).await,
                 (Err(failure), Ok(Some(false))) => self.retry(&failure.message).await,

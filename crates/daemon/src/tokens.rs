@@ -1,4 +1,4 @@
-//! Tokens of the HTTP interface: made, listed, revoked; kept by their hashes in the state directory.
+//! Tokens of the HTTP interface: creation, list and revocation. The state directory keeps only their hashes.
 
 use std::time::SystemTime;
 
@@ -9,9 +9,9 @@ use super::daemon::{Daemon, state_failed};
 use state::TokenRecord;
 use terminal::log;
 
-/// Tokens at most.
+/// Maximum number of tokens.
 const TOKENS_MAX: usize = 256;
-/// Characters of a name.
+/// Maximum length of a name in characters.
 const NAME_MAX: usize = 64;
 
 impl Daemon {
@@ -32,7 +32,7 @@ impl Daemon {
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let (drawn, token) = api::Token::draw(name, role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
-        // A clock before 1970 is none.
+        // A clock before 1970 yields 0.
         let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.state.borrow_mut().change(|state| state.tokens.push(record)).map_err(state_failed)?;
@@ -73,7 +73,7 @@ impl Daemon {
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
         let key = self.access.make_link(role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
-        // Who listens on all addresses is reached on this machine by loopback.
+        // A listener on all addresses is reached by loopback on this machine.
         let host = match address.ip().is_unspecified() {
             true => format!("localhost:{}", address.port()),
             false => address.to_string(),
@@ -85,7 +85,7 @@ impl Daemon {
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
     }
 
-    /// Tells the HTTP interface which tokens there are.
+    /// Sends the tokens to the HTTP interface.
     pub(super) fn know_tokens(&self) {
         let state = self.state.borrow();
         let token = |record: &TokenRecord| api::Token {

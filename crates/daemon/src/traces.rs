@@ -1,4 +1,4 @@
-//! Recording a volume's requests: the control side's half of the tap.
+//! Recording of a volume's requests: the control thread's part.
 
 use std::rc::Rc;
 
@@ -14,12 +14,11 @@ use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
 use terminal::log;
 
-/// Requests that are taken off a core at once: copying them holds up its clients for some ten microseconds.
+/// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.
 const TAKEN_MAX: usize = 8_192;
 
 impl Daemon {
-    /// Does `work` with the volume on its core, without waiting there.
-    /// Does `work` with the volume on its core.
+    /// Runs `work` with the volume on its core; `work` cannot wait there.
     pub(super) async fn with_volume<T: Send + 'static>(
         &self,
         name: &str,
@@ -31,7 +30,7 @@ impl Daemon {
         called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))
     }
 
-    /// `trace record` begins.
+    /// Starts a recording for `trace record`.
     pub async fn open_trace(&self, name: &str) -> Result<Answer, Failure> {
         let opened = self.with_volume(name, |volume| (volume.open_tap(), volume.size_bytes())).await?;
         let (Some(recorder), size_bytes) = opened else {
@@ -42,7 +41,7 @@ impl Daemon {
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 
-    /// `trace record` comes for more.
+    /// Fetches recorded requests for `trace record`.
     pub async fn take_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         let taken = self.with_volume(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
         taken.map(|taken| Answer::Traced(traced(&taken))).ok_or_else(|| {
@@ -51,7 +50,7 @@ impl Daemon {
         })
     }
 
-    /// `trace record` ends.
+    /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.with_volume(name, move |volume| volume.close_tap(recorder)).await?;
         log::info(format!("volume {name}: its requests are no longer recorded"));

@@ -1,4 +1,4 @@
-//! The vhost-user front end: a socket for each volume, whose it is, and who is told of what.
+//! The vhost-user front end in the daemon: the volumes' sockets with their access rights, and notices to guests.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ use config::VhostUserConfig;
 use terminal::log;
 
 impl Daemon {
-    /// Guests hear of a volume's new size.
+    /// Reports a volume's new size to guests.
     pub(super) async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
         let name = name.to_owned();
         let tell = async move |local: Rc<Local>| {
@@ -31,24 +31,25 @@ impl Daemon {
     }
 }
 
-/// The kernel's limit for a socket's path, without its closing zero.
+/// The kernel's limit for a socket's path in bytes, without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Where sockets are made, and whose they are.
+/// Directory and access rights of the sockets.
 pub struct VhostUserSpec {
     directory: PathBuf,
     access: SocketAccess,
     generation: u64,
 }
 
-/// What the cores of the daemon of that generation are to serve. Nothing without `[vhost_user]`.
+/// The specification of the vhost-user server for the daemon of that generation; `None` without `[vhost_user]`.
 pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<VhostUserSpec>, String> {
     let Some(config) = config else { return Ok(None) };
     let directory = config.directory.clone();
     let cannot = |error| format!("[vhost_user] directory {} cannot be made: {error}", directory.display());
     if !directory.is_dir() {
         std::fs::create_dir_all(&directory).map_err(cannot)?;
-        // Whoever owns a socket has to get there, whatever the process's mask leaves to others; the sockets themselves say who may connect.
+        // The owner of a socket has to reach it, whatever the process's umask; the sockets' own permissions control
+        // access.
         std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(cannot)?;
     }
     let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
@@ -57,7 +58,7 @@ pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<
     Ok(Some(VhostUserSpec { directory, access, generation }))
 }
 
-/// The server of a core and its sockets.
+/// The vhost-user server of a core, and its sockets.
 pub struct VhostUser {
     /// The server.
     pub server: Server,
@@ -70,8 +71,8 @@ impl VhostUser {
         VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
     }
 
-    /// Makes a volume's socket and serves it there; `lost_before`: what daemons before that generation acknowledged may be lost.
-    /// Whatever stands in the way of that, others have the volume all the same.
+    /// Creates a volume's socket and serves the volume there. Writes acknowledged by daemons before the generation
+    /// `lost_before` may be lost. An error is logged; other front ends serve the volume all the same.
     pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
         if let Err(error) = self.listen(seam, volume, lost_before).await {

@@ -1,8 +1,9 @@
-//! The service manager's patience: its watchdog is fed while every data core and the control thread come round, and a start that takes long
-//! asks for more time while the data cores answer.
+//! The service manager's watchdog and start time-out. The watchdog is fed while every data core and the control thread
+//! make progress; a slow start asks for more time while the data cores answer.
 //!
-//! A data core that stands still serves nobody. A control thread that does serves on, but notes nothing, takes no member out and cannot be
-//! stopped: neither heals by itself, and a new start does. What the control thread waits for is bounded far below the watchdog's time.
+//! A stuck data core serves no client. With a stuck control thread service continues, but nothing is saved, no flash
+//! member is taken out, and the daemon cannot be stopped. Neither recovers by itself; a restart helps. Every wait of
+//! the control thread is far shorter than the watchdog's time.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -16,16 +17,17 @@ use super::daemon::Daemon;
 use super::data_core::Local;
 use systemd::Notifier;
 
-/// How often a start that takes long asks for more time.
+/// Interval at which a slow start asks for more time.
 const START_PAUSE: Duration = Duration::from_secs(10);
-/// Rounds of each of them in the time within which the watchdog has to be fed.
+/// Rounds of each thread within the watchdog's time.
 const ROUNDS: u32 = 4;
 
-/// Who has come round since the watchdog was fed last: every data core, and the control thread as the last one.
+/// Threads that have made a round since the watchdog was last fed: every data core, and the control thread as the last
+/// entry.
 struct Rounds(Vec<AtomicBool>);
 
 impl Rounds {
-    /// One has come round; who completes them feeds the watchdog.
+    /// Records a round of one thread; the round that completes the set feeds the watchdog.
     fn complete(&self, index: usize, notifier: &Notifier) {
         self.0[index].store(true, Ordering::Relaxed);
         if self.0.iter().all(|round| round.load(Ordering::Relaxed)) {
@@ -36,7 +38,7 @@ impl Rounds {
 }
 
 impl Daemon {
-    /// Feeds the watchdog, where there is one, as long as every data core and the control thread come round.
+    /// Feeds the watchdog, if there is one, as long as every data core and the control thread make progress.
     pub async fn feed_watchdog(&self) {
         let Some(time) = Notifier::watchdog_time() else { return };
         let pause = time / ROUNDS;
@@ -53,7 +55,7 @@ impl Daemon {
                     }
                 });
             };
-            // A core that is gone ends the daemon anyway.
+            // The call fails only if the core has ended, which ends the daemon anyway.
             let _ = core.call(begin).await;
         }
         let (control, notifier) = (self.cores.len(), Notifier::that_never_waits());
@@ -65,7 +67,7 @@ impl Daemon {
         });
     }
 
-    /// Does `work`, and has the service manager wait for it while every data core answers.
+    /// Awaits `work`, and extends the service manager's start time-out while every data core answers.
     pub async fn patiently<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {

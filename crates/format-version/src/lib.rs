@@ -1,27 +1,28 @@
-//! The refusal of a file in a later format than this program reads: one message for all formats (`docs/design/format.md`).
+//! The refusal of a file in a newer format than this program reads, with one message for all formats
+//! (`docs/design/format.md`).
 
 use std::fmt;
 
 /// A release of Hotset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
-    /// First number.
+    /// Major number.
     pub major: u16,
-    /// Second number.
+    /// Minor number.
     pub minor: u16,
-    /// Third number.
+    /// Patch number.
     pub patch: u16,
 }
 
 impl Release {
-    /// Reads `1.4.0`.
+    /// Parses `1.4.0`.
     pub fn parse(text: &str) -> Option<Release> {
         let mut numbers = text.split('.').map(|number| number.parse::<u16>().ok());
         let release = Release { major: numbers.next()??, minor: numbers.next()??, patch: numbers.next()?? };
         numbers.next().is_none().then_some(release)
     }
 
-    /// Reads the eight bytes of a binary format: patch in the lowest 16 bits, then minor, then major; 0 says nothing.
+    /// Decodes the eight bytes of a binary format: patch in the lowest 16 bits, then minor, then major; 0 means none.
     pub fn unpack(packed: u64) -> Option<Release> {
         let [patch, minor, major] = [0, 16, 32].map(|shift| (packed >> shift) as u16);
         (packed != 0 && packed >> 48 == 0).then_some(Release { major, minor, patch })
@@ -34,7 +35,7 @@ impl fmt::Display for Release {
     }
 }
 
-/// A file is of a later format than this program reads. It is sound as far as can be told, and is left as it is.
+/// A file has a newer format than this program reads. It is presumably intact, and is left unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("written by a newer version of Hotset ({beyond}); needs at least {}", Least(self))]
 pub struct NewerFormat {
@@ -43,8 +44,8 @@ pub struct NewerFormat {
 }
 
 impl NewerFormat {
-    /// A file of format `found`, where this program reads formats up to `known`. `needs` is the first release that reads it, where the file
-    /// says so.
+    /// A file of format `found`, where this program reads formats up to `known`. `needs` is the first release that
+    /// reads it, if the file names one.
     pub fn of_format(found: impl Into<u64>, known: impl Into<u64>, needs: Option<Release>) -> NewerFormat {
         NewerFormat { beyond: Beyond::Format { found: found.into(), known: known.into() }, needs }
     }
@@ -55,7 +56,7 @@ impl NewerFormat {
     }
 }
 
-/// What of a file this program does not know.
+/// The part of a file that is unknown to this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beyond {
     Format { found: u64, known: u64 },
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_names_the_least_release_or_else_the_format() {
+    fn message_names_the_required_release_or_else_the_format() {
         let release = Release::parse("1.4.0");
         let expected = "written by a newer version of Hotset (format 3, this one reads up to 1); needs at least ";
         let shown = |needs| NewerFormat::of_format(3_u32, 1_u32, needs).to_string();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_three_numbers_in_text_and_in_bytes() {
+    fn release_is_three_numbers_as_text_and_as_bytes() {
         let release = Release { major: 1, minor: 4, patch: 2 };
         assert_eq!(Release::parse("1.4.2"), Some(release));
         assert_eq!(Release::unpack(0x0001_0004_0002), Some(release));

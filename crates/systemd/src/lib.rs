@@ -1,5 +1,5 @@
-//! Telling systemd how far we are: READY, STOPPING, STATUS, WATCHDOG, EXTEND_TIMEOUT; and what it keeps for us over a restart: FDSTORE.
-//! Without NOTIFY_SOCKET nothing happens.
+//! Notifications to systemd: READY, STOPPING, STATUS, WATCHDOG, EXTEND_TIMEOUT; and descriptors that it keeps over a
+//! restart: FDSTORE. Without NOTIFY_SOCKET nothing is sent.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -15,14 +15,14 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Where systemd listens, if it does.
+/// Connection to systemd's notification socket, if there is one.
 pub struct Notifier {
     to: Option<(OwnedFd, SocketAddrUnix)>,
     flags: SendFlags,
 }
 
 impl Notifier {
-    /// From the environment.
+    /// Connects to the socket that the environment names.
     pub fn from_environment() -> Notifier {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddrUnix::new_abstract_name(name).ok(),
@@ -33,17 +33,17 @@ impl Notifier {
         Notifier { to, flags: SendFlags::NOSIGNAL }
     }
 
-    /// As [`Notifier::from_environment`], for a data core: what a service manager has no room for is not said.
+    /// As [`Notifier::from_environment`], for a data core: a message is dropped if the socket's buffer is full.
     pub fn that_never_waits() -> Notifier {
         Notifier { flags: SendFlags::NOSIGNAL | SendFlags::DONTWAIT, ..Notifier::from_environment() }
     }
 
-    /// True where there is a service manager to talk to.
+    /// True when there is a service manager.
     pub fn is_there(&self) -> bool {
         self.to.is_some()
     }
 
-    /// The time within which the watchdog has to be fed, where one is on.
+    /// The watchdog's time-out, if the watchdog is on.
     pub fn watchdog_time() -> Option<Duration> {
         let micros = std::env::var("WATCHDOG_USEC").ok()?.parse::<u64>().ok()?;
         (micros > 0).then(|| Duration::from_micros(micros))
@@ -51,7 +51,7 @@ impl Notifier {
 
     /// Sends lines of the protocol.
     pub fn say(&self, lines: &str) {
-        // A service manager that does not listen must not stop the service.
+        // An unresponsive service manager must not stop the service.
         let _ = self.send(lines, &[]);
     }
 
@@ -64,24 +64,26 @@ impl Notifier {
         rustix::io::retry_on_intr(|| sendmsg_addr(socket, address, &[lines], &mut control, self.flags)).map(drop)
     }
 
-    /// Gives a descriptor into the service manager's keeping, which hands it to the next process that it starts for this service.
+    /// Stores a descriptor with the service manager, which passes it to the next process that it starts for this
+    /// service.
     pub fn keep(&self, fd: BorrowedFd<'_>, name: &str) {
-        // One that is not kept is closed, and whoever is at its other end hears of it.
+        // If storing fails, the descriptor is closed, and the peer notices.
         let _ = self.send(&format!("FDSTORE=1\nFDNAME={name}"), &[fd]);
     }
 
-    /// Has it let go of all that it keeps under a name.
+    /// Removes all stored descriptors of a name.
     pub fn forget(&self, name: &str) {
         self.say(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 
-    /// Waits until the service manager has heard all that was said; false when it has not after `patience`, or there is none.
+    /// Waits until the service manager has processed all messages; false after a time-out of `patience`, or if there is
+    /// none.
     pub async fn heard(&self, patience: Duration) -> bool {
         let Ok((waits, told)) = pipe_with(PipeFlags::CLOEXEC) else { return false };
         if self.send("BARRIER=1", &[told.as_fd()]).is_err() {
             return false;
         }
-        // It closes its end when it has come so far.
+        // The service manager closes its end of the pipe when it reaches this message.
         drop(told);
         let patience = Timespec::try_from(patience).unwrap_or_default();
         let wait = move || {
@@ -91,18 +93,18 @@ impl Notifier {
         tokio::task::spawn_blocking(wait).await.unwrap_or(false)
     }
 
-    /// What is being done, for `systemctl status`.
+    /// Sets the status text of `systemctl status`.
     pub fn status(&self, text: &str) {
         self.say(&format!("STATUS={text}"));
     }
 
-    /// As [`Notifier::status`], for something that takes long.
+    /// As [`Notifier::status`], and extends the time-out of a slow start or stop.
     pub fn patience(&self, text: &str) {
         self.status(text);
         self.more_time();
     }
 
-    /// Asks for another half minute.
+    /// Extends the time-out by half a minute.
     pub fn more_time(&self) {
         self.say("EXTEND_TIMEOUT_USEC=30000000");
     }

@@ -1,5 +1,6 @@
-//! `flash add`, `remove`, `replace`: devices come and go while volumes are served. The list of devices is kept in the state directory:
-//! a newcomer stands in it before it becomes a member, and one that goes until it is none.
+//! `flash add`, `remove`, `replace`: changes of the flash devices while volumes are served. The state directory keeps
+//! the list of devices. A new device is in the list before it becomes a member, and a removed one stays in it until it
+//! is no longer a member.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,10 +20,10 @@ use config::FlashConfig;
 use state::FlashDevices;
 use terminal::log;
 
-/// How often a change says how far it is.
+/// Interval of progress reports.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether it was refused for what was asked, or tried and failed.
+/// Conflict for a refused request, failure for a change that was tried.
 fn kind_of(error: &StoreError) -> ErrorKind {
     match error {
         StoreError::Refused(_) | StoreError::NotEmpty { .. } | StoreError::TooSmall { .. } | StoreError::Cancelled => {
@@ -32,7 +33,7 @@ fn kind_of(error: &StoreError) -> ErrorKind {
     }
 }
 
-/// A path as commands name it: absolute, links and all.
+/// A path as commands name it: absolute, symbolic links not resolved.
 fn absolute(path: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(path);
     match path.is_absolute() {
@@ -46,7 +47,7 @@ fn same(a: &Path, b: &Path) -> bool {
 }
 
 impl Daemon {
-    /// The devices in force: those of the file, or what commands have made of them since.
+    /// The devices in force: the list in the file, or the list as changed by commands since.
     pub(crate) fn flash_devices(&self) -> Vec<PathBuf> {
         let config = self.config.borrow();
         let file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
@@ -57,7 +58,7 @@ impl Daemon {
         }
     }
 
-    /// Notes another list of devices.
+    /// Saves a new list of devices.
     fn note_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.config.borrow().flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
         let held = (file != devices).then_some(FlashDevices { file, devices });
@@ -166,7 +167,7 @@ impl Daemon {
         Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default())))
     }
 
-    /// The member that people call so: by path, or by its number where it is not here.
+    /// Finds a member by its path, or by its number if its device is absent.
     async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
         let ask = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
@@ -184,7 +185,7 @@ impl Daemon {
         ))
     }
 
-    /// Opens a device and does `change` with it.
+    /// Opens a device and runs `change` with it.
     async fn bring<F>(
         &self,
         path: &Path,
@@ -199,7 +200,7 @@ impl Daemon {
         let (opened, config) = self.opened_flash()?;
         let (device, own) = (path.to_owned(), self.own_volumes());
         let call = async move |local: Rc<Local>| {
-            // What cannot be opened is what was named.
+            // A device that cannot be opened is an error in the request.
             let opened = open_device(&local, &config, device, &own).await;
             let disk = match opened {
                 Ok(disk) => disk,
@@ -224,8 +225,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// How a change of the members ended, for whoever asked and for whoever watches; `show` makes names of devices out of identities. What was
-    /// refused had not begun.
+    /// Records the end of a change of the members and returns its result to the caller. `show` replaces device
+    /// identities by names. A refused change has not begun, so it is not recorded.
     fn changed<T>(
         &self,
         kind: JobKind,
@@ -250,7 +251,7 @@ impl Daemon {
         Err(failure)
     }
 
-    /// Does `action`, and says meanwhile how far the change of the members is.
+    /// Awaits `action`, and meanwhile reports the progress of the change.
     async fn watched_job<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
         let mut action = std::pin::pin!(action);
         let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
@@ -269,7 +270,7 @@ impl Daemon {
     }
 }
 
-/// What a change is called.
+/// Name of a kind of change.
 fn name_of(kind: JobKind) -> &'static str {
     match kind {
         JobKind::Add => "add",
@@ -279,7 +280,7 @@ fn name_of(kind: JobKind) -> &'static str {
     }
 }
 
-/// A change under way, for people and programs.
+/// Report of a change that is under way.
 pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
     let known = members.iter().find(|member| Some(member.member) == job.member);
     let device = match known.and_then(|member| member.device.as_deref()) {

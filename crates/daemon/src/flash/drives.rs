@@ -1,5 +1,5 @@
-//! The health of the drives that flash devices are, or are parts of: asked of `smartctl` every five minutes, beside everything else. A drive that
-//! does not answer holds nothing up, and is not asked again as long as whoever asked it has not ended.
+//! Health of the drives under the flash devices, read with `smartctl` every five minutes, independent of everything
+//! else. An unresponsive drive delays nothing, and is not queried again until the process that queried it has ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,39 +21,39 @@ use super::super::daemon::Daemon;
 use super::smart;
 use terminal::log;
 
-/// Time between two looks: what is looked at changes over days.
+/// Interval of the queries: health changes over days.
 const PAUSE: Duration = Duration::from_secs(300);
-/// Time for an answer.
+/// Time-out for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer; the longest have a tenth of it.
+/// Maximum size of an answer, ten times the largest known.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const PROGRAM: &str = "smartctl";
-/// Where such programs are, besides where the daemon looks for others.
+/// Folders searched in addition to the daemon's `PATH`.
 const FOLDERS: &str = "/usr/sbin:/sbin";
-/// What is told in place of health where there is nothing that could tell it.
+/// Message in place of health when `smartctl` is missing.
 const MISSING: &str = "smartctl is not installed: with smartmontools the health of the drives themselves is read, too";
 
-/// What is known of the drives.
+/// Known health of the drives.
 #[derive(Default)]
 pub struct Drives {
     by_device: RefCell<BTreeMap<PathBuf, DriveReport>>,
-    /// Drives that were asked and have not answered, nor been let go.
+    /// Devices whose query is still running.
     asked: RefCell<BTreeSet<PathBuf>>,
     is_missing: Cell<bool>,
 }
 
 impl Drives {
-    /// What is known of the drive under a device; nothing of a file.
+    /// Health of the drive under a device; `None` for a file.
     pub fn of(&self, device: &str) -> Option<DriveReport> {
         self.by_device.borrow().get(Path::new(device)).cloned()
     }
 
-    /// Why nothing is known of any, if that is so.
+    /// The reason why the health of all drives is unknown, if so.
     pub fn missing(&self) -> Option<String> {
         self.is_missing.get().then(|| MISSING.to_owned())
     }
 
-    /// Notes what came of asking: figures that were read before stay with why there are no newer ones.
+    /// Records the result of a query. A failed query keeps the earlier figures and adds the reason why they are old.
     fn note(&self, device: &Path, drive: &str, told: Result<DriveReport, String>) {
         let mut by_device = self.by_device.borrow_mut();
         let report = by_device.entry(device.to_owned()).or_default();
@@ -64,7 +64,7 @@ impl Drives {
         report.drive = drive.to_owned();
     }
 
-    /// Asks the drive under `device`, and stays until whoever asked it has ended.
+    /// Queries the drive under `device`; returns when the query's process has ended.
     async fn ask(&self, device: &Path, drive: &str) {
         match spawn(drive) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -78,7 +78,8 @@ impl Drives {
                 let told = answer(&mut child).await;
                 let now = moment::since_1970().as_secs();
                 self.note(device, drive, told.and_then(|text| smart::parse(&text, now)));
-                // It may have ended by itself. One that waits for a drive that hangs ends when the kernel lets it.
+                // The process may have ended by itself. A process that waits for a hung drive ends only when the kernel
+                // lets it.
                 let _ = child.start_kill();
                 let _ = child.wait().await;
             }
@@ -93,7 +94,7 @@ fn spawn(drive: &str) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()
 }
 
-/// All that it prints, in time and within bounds. How it exits says what it found, which is in what it prints.
+/// Reads the output of `smartctl`, with a limit in time and size. The exit code is ignored: its bits repeat the output.
 async fn answer(child: &mut Child) -> Result<Vec<u8>, String> {
     let out = child.stdout.take().expect("it was asked for");
     let mut text = Vec::new();
@@ -105,8 +106,8 @@ async fn answer(child: &mut Child) -> Result<Vec<u8>, String> {
     }
 }
 
-/// [`drive_of`], on a thread of its own: a file may lie where looking at it takes for ever, and the daemon's end waits for threads that its runtime
-/// has lent.
+/// [`drive_of`] on a thread of its own: the look-up may hang, and the end of the daemon waits for threads of its
+/// runtime.
 async fn found(device: PathBuf) -> Option<String> {
     let (sender, receiver) = oneshot::channel();
     let look = move || drop(sender.send(drive_of(&device)));
@@ -114,18 +115,18 @@ async fn found(device: PathBuf) -> Option<String> {
     receiver.await.ok().flatten()
 }
 
-/// The whole drive that a block device is, or is a partition of; none for a file.
+/// The whole drive of a block device or partition; `None` for a file.
 fn drive_of(device: &Path) -> Option<String> {
     let metadata = std::fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     let folder = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     let whole = if folder.join("partition").exists() { folder.parent()? } else { &folder };
-    // The kernel writes what has a slash in its name with this in its place.
+    // In sysfs the kernel replaces a slash in a device name by `!`.
     Some(format!("/dev/{}", whole.file_name()?.to_str()?.replace('!', "/")))
 }
 
 impl Daemon {
-    /// Looks at the drives until a stop is asked for.
+    /// Queries the drives until a stop is requested.
     pub async fn watch_drives(self: Rc<Self>) {
         let mut tick = tokio::time::interval(PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_before_stays_with_the_reason_why_there_is_nothing_newer() {
+    fn failed_query_keeps_earlier_figures_and_adds_reason() {
         let (drives, device) = (Drives::default(), Path::new("/dev/x1"));
         drives.note(device, "/dev/x", Err("smartctl has not answered within 10 s".to_owned()));
         let unread = drives.of("/dev/x1").expect("it is known");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_drive() {
+    fn file_has_no_drive() {
         let file = tempfile::NamedTempFile::new().expect("a file for the test");
         assert_eq!(drive_of(file.path()), None);
         assert_eq!(drive_of(Path::new("/nowhere")), None);

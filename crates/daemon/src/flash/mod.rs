@@ -1,9 +1,11 @@
-//! The flash log in the daemon: opened before volumes are, noted in the state directory before a volume relies on it, closed last.
+//! The flash log in the daemon: opened before volumes are attached, recorded in the state directory before a volume
+//! relies on it, closed last.
 //!
-//! 1. A volume whose flushes the log answers is durably marked as dirty on flash before it is served; the mark names the store.
-//! 2. The mark goes when the volume was drained: tombstones in the log are durable by then.
-//! 3. A volume with the mark of a store that is not open is not served. Who accepts the loss gets another incarnation, so that a store
-//!    that comes back later never brings old data.
+//! 1. A volume whose flushes the log answers is durably marked as dirty on flash before it is served; the mark names
+//!    the store.
+//! 2. The mark is removed after the volume was drained: tombstones in the log are durable by then.
+//! 3. A volume with the mark of a store that is not open is not served. Accepting the loss gives the volume a new
+//!    incarnation, so that a store that returns later never brings back old data.
 
 mod change;
 mod drives;
@@ -31,24 +33,24 @@ use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
 use terminal::log;
 use units::show_bytes;
 
-/// How the flash log stands.
+/// State of the flash log.
 #[derive(Clone, Debug, Default)]
 pub enum Flash {
-    /// None is configured.
+    /// Not configured.
     #[default]
     Off,
-    /// It answers flushes.
+    /// In use: it answers flushes.
     Open(Opened),
-    /// It is configured and not in use.
+    /// Configured and not in use.
     Unused(Unused),
 }
 
 /// Why the flash log is not in use.
 #[derive(Clone, Debug, Default)]
 pub struct Unused {
-    /// For people.
+    /// The reason as text.
     pub why: String,
-    /// Names the refusal, where it is one.
+    /// Code of the refusal, if the reason is one.
     pub refusal: Option<&'static str>,
 }
 
@@ -65,13 +67,13 @@ impl From<&Refusal> for Unused {
 }
 
 impl Daemon {
-    /// The core that has the log: volumes of others would not find it, and there is one.
+    /// The core that has the log. It is the only one, since volumes on another core would not find the log.
     fn flash_core(&self) -> &DataCore {
         self.cores.first().expect("a daemon has a data core")
     }
 
-    /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it, and those that
-    /// may be its data's without the records knowing.
+    /// Opens the log, if one is configured. An unusable log only affects volumes that need it, and volumes whose data
+    /// it may hold unknown to the records.
     pub async fn open_flash(self: &Rc<Self>) -> Result<(), Failure> {
         let Some(mut config) = self.config.borrow().flash.clone() else { return Ok(()) };
         config.devices = self.flash_devices();
@@ -98,7 +100,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Finds the store, judges it by the records, notes what is about to be, and only then opens it.
+    /// Finds the store, checks it against the records, saves its new ownership, and only then opens it.
     async fn find_and_open(self: &Rc<Self>, config: FlashConfig) -> Result<Result<Opened, Unused>, Failure> {
         let (of_devices, own) = (config.clone(), self.own_volumes());
         let find = async move |local: Rc<Local>| open::find(&local, of_devices, &own).await;
@@ -125,7 +127,7 @@ impl Daemon {
         let used = match judged {
             Ok(used) => used,
             Err(refusal) => {
-                // Their locks go with them.
+                // Closing the devices releases their locks.
                 let close = async |local: Rc<Local>| local.flash_devices.borrow_mut().clear();
                 self.flash_core().call(close).await.map_err(core_gone)?;
                 return self.note_refusal(&refusal).map(Err);
@@ -156,20 +158,21 @@ impl Daemon {
         }
     }
 
-    /// A state directory that was found to be an older copy stays so until its records are made anew, whatever becomes of the store that told.
+    /// Saves a refusal. Once found to be an older copy, the state directory counts as one until its records are
+    /// rebuilt, even if the store that revealed it is gone.
     fn note_refusal(&self, refusal: &Refusal) -> Result<Unused, Failure> {
         let unused = refusal.into();
         self.state.borrow_mut().change(|state| state.note_store_refusal(refusal)).map_err(state_failed)?;
         Ok(unused)
     }
 
-    /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
+    /// Saves the membership generation, so that a removed member is never taken for the last one in service.
     fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
-    /// What is kept of devices under names that earlier versions gave them goes by their present ones.
+    /// Moves wear records from the names that earlier versions gave devices to their present names.
     fn rename_devices(&self, renamed: &[(String, String)]) -> Result<(), Failure> {
         let known = |former: &String| self.state.borrow().state().wear.contains_key(former);
         if !renamed.iter().any(|(former, _)| known(former)) {
@@ -185,15 +188,15 @@ impl Daemon {
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
-    /// Notes durably that the store's map of clean pages is void, or that a new one is durable: what the devices have of the old one when
-    /// they come back must not be believed.
+    /// Saves whether the store's map of clean pages is void. A device that returns may carry the old map, which must
+    /// not be trusted; the flag is cleared once a new map is durable.
     pub(super) fn note_map(&self, map_void: bool) -> Result<(), Failure> {
         let Some(store) = self.flash_store() else { return Ok(()) };
         let change = |state: &mut State| state.store_mut(&store).map_void = map_void;
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
-    /// Notes of which volumes the old clean pages are durably gone.
+    /// Saves which volumes' old clean pages are durably dropped.
     async fn note_drops(&self) {
         let waiting = self.drops.borrow().clone();
         if waiting.is_empty() {
@@ -212,19 +215,20 @@ impl Daemon {
             Ok(()) => {
                 self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
             }
-            // It is tried again; until then the next start drops them once more.
+            // The next round tries again. A start before that drops the pages once more.
             Err(error) => log::error(error.to_string()),
         }
     }
 
-    /// Copies the records to the flash devices, from where `hotset state rebuild` can make them anew.
+    /// Copies the records to the flash devices as a manifest, from which `hotset state rebuild` can restore them.
     pub(crate) async fn save_manifest(&self) {
         if self.flash_store().is_none() {
             return;
         }
         let Some(payload) = self.state.borrow().state().manifest(flash::MANIFEST_BYTES_MAX) else {
             return log::warn(
-                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state directory",
+                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state \
+                 directory",
             );
         };
         let save = async move |local: Rc<Local>| match local.engine.log() {
@@ -244,7 +248,7 @@ impl Daemon {
         }
     }
 
-    /// Why a store that a volume needs is not in use.
+    /// The reason why a store that a volume needs is not in use.
     pub fn why_no_flash(&self, store: &str) -> String {
         match &*self.flash.borrow() {
             Flash::Off => "the configuration has no [flash]".to_owned(),
@@ -253,8 +257,8 @@ impl Daemon {
         }
     }
 
-    /// Notes, before it is so, that the log answers the flushes of a volume; or, after its policy has changed and it was drained, that
-    /// it does not.
+    /// Saves whether the log answers the flushes of a volume: before it does so, and after the policy has changed and
+    /// the volume was drained.
     pub fn note_policy_on_flash(&self, placed: &Placed, policy: WritePolicy, read_only: bool) -> Result<(), Failure> {
         let Some(store) = self.flash_store() else { return Ok(()) };
         let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
@@ -262,7 +266,7 @@ impl Daemon {
         noted.map_err(state_failed)
     }
 
-    /// Closes the log; true when it is sound and nothing in it is needed by anybody.
+    /// Closes the log; true when the log is sound and holds no needed data.
     pub async fn close_flash(&self) -> bool {
         if self.flash_store().is_none() {
             return false;
@@ -283,7 +287,7 @@ impl Daemon {
                         let record = state.store_mut(&store);
                         record.sequence = record.sequence.max(sequence);
                     });
-                    // Without it an older copy of the log may be taken for this one.
+                    // Without the sequence the next start may accept an older copy of the log.
                     if let Err(error) = noted {
                         log::error(error.to_string());
                     }
@@ -298,7 +302,7 @@ impl Daemon {
         }
     }
 
-    /// How the log stands, for people and programs; `None` when none is configured.
+    /// Report of the flash log; `None` when none is configured.
     pub async fn flash_report(&self) -> Option<FlashReport> {
         let flash = self.flash.borrow().clone();
         let (allow_single_copy, milli_dwpd) = {
@@ -353,7 +357,8 @@ impl Daemon {
         };
         if let Some(why) = unnoted {
             report.alerts.push(Notice::new(AlertKind::Other, format!(
-                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
+                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); \
+                 make it writable, and \
                  they are answered again"
             )));
         }
@@ -383,16 +388,21 @@ impl Daemon {
         };
         if scrub.lost > 0 {
             report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
-                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
+                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since \
+                 cannot be read",
                 scrub.lost
             )));
         }
         let lost: Vec<_> = lost.into_iter().map(|owner| self.lost_block(owner)).collect();
         for lost in lost.iter().take(LOST_SHOWN) {
-            report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
-                "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are written again",
-                lost.volume, lost.incarnation, lost.at_bytes
-            )));
+            report.alerts.push(Notice::new(
+                AlertKind::FlashDataLost,
+                format!(
+                    "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until \
+                 they are written again",
+                    lost.volume, lost.incarnation, lost.at_bytes
+                ),
+            ));
         }
         report.lost = lost;
         for member in members {
@@ -456,7 +466,7 @@ impl Daemon {
         Some(report)
     }
 
-    /// A lost block by its volume's name.
+    /// Report of a lost block, with its volume's name.
     fn lost_block(&self, owner: flash::Owner) -> LostBlockReport {
         let volumes = self.volumes.borrow();
         let is = |known: &Known| match &known.standing {
@@ -471,12 +481,13 @@ impl Daemon {
         }
     }
 
-    /// What a stop says of the flash log.
+    /// Message of a stop that leaves data in the flash log.
     pub fn left_on_flash(left: &[(String, u64)]) -> String {
         let bytes = left.iter().map(|(_, bytes)| bytes).sum();
         let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
         format!(
-            "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset stop --destage` would \
+            "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset \
+             stop --destage` would \
              have brought them there",
             show_bytes(bytes),
             names.join(", ")
@@ -484,7 +495,7 @@ impl Daemon {
     }
 }
 
-/// Notes each generation of the members that the log's core tells of, and says whether that is durable: no flush is answered before.
+/// Saves each membership generation that the log's core announces, and confirms it. No flush is answered before.
 async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::UnboundedReceiver<open::NoteThis>) {
     while let Some((generation, done)) = notes.recv().await {
         let Some(daemon) = daemon.upgrade() else { return };
@@ -492,12 +503,12 @@ async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::
         if let Err(why) = &noted {
             log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
         }
-        // The store may have lost patience.
+        // The store may have stopped waiting.
         let _ = done.send(noted);
     }
 }
 
-/// Clean pages, and what was written of them to each member.
+/// Report of the clean pages, and the bytes written to each member.
 fn pages_report(local: &Local) -> (PagesReport, Vec<flash::PageMember>) {
     let Some(stats) = local.engine.pages().map(|pages| pages.stats()) else { return Default::default() };
     let promotion = local.engine.stats().promotion;
@@ -517,9 +528,9 @@ fn pages_report(local: &Local) -> (PagesReport, Vec<flash::PageMember>) {
     (report, stats.members)
 }
 
-/// Lost blocks that alerts name; the report lists them all.
+/// Lost blocks that get an alert; the report lists them all.
 const LOST_SHOWN: usize = 10;
 
-/// What an alert says of a volume that would be write-back.
+/// Message when write-back volumes run as write-through for lack of a second copy.
 const ONE_COPY: &str =
     "one flash device is in service, and allow_single_copy is not set: write-back volumes run as write-through";

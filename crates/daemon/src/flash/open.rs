@@ -1,4 +1,4 @@
-//! Opening the flash log on the data core: what is there, what of it may be taken, and the words when it may not.
+//! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use super::Unused;
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
 
-/// How long a start waits for a killed predecessor's last I/O, in milliseconds.
+/// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
 
-/// A generation that is to be noted in the state directory, and where it is told how that went.
+/// A generation that is to be saved in the state directory, and the channel for the result.
 pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
@@ -25,80 +25,81 @@ pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
 pub struct Opened {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
-    /// The generation of its members.
+    /// Its membership generation.
     pub generation: u64,
-    /// What each device calls itself, and the path that people know it by.
+    /// The devices' identities and paths.
     pub names: Names,
-    /// What earlier versions called devices, and what they call themselves now.
+    /// Device identities of earlier versions, and the present ones.
     pub renamed: Vec<(String, String)>,
-    /// The devices were empty, and hold a store now.
+    /// The store was created now, on empty devices.
     pub formatted: bool,
-    /// Configured devices that are no part of it, and why.
+    /// Configured devices that are not part of the store, and the reasons.
     pub absent: Vec<String>,
-    /// Volumes of which it holds something.
+    /// Number of volumes with data in the log.
     pub owners: usize,
 }
 
-/// What devices call themselves, with their paths.
+/// Identities of devices, with their paths.
 #[derive(Clone, Debug, Default)]
 pub struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Notes a device.
+    /// Adds a device.
     pub fn add(&mut self, identity: String, path: &Path) {
         self.0.retain(|(known, _)| *known != identity);
         self.0.push((identity, path.display().to_string()));
     }
 
-    /// `text` with paths in place of what only the kernel knows.
+    /// `text` with device identities replaced by paths.
     pub fn show(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (identity, path)| text.replace(identity, path))
     }
 }
 
-/// A store that was found on the devices and is not opened: nothing of it was written yet.
+/// A store that was found and is not open; nothing was written to it yet.
 #[derive(Clone, Debug)]
 pub struct FoundStore {
-    /// Which it is.
+    /// Its identity.
     pub identity: StoreIdentity,
-    /// The copy of the records that its devices carry.
+    /// The manifest: the copy of the records on its devices.
     pub manifest: Option<Vec<u8>>,
-    /// What each device calls itself, and the path that people know it by.
+    /// The devices' identities and paths.
     names: Names,
-    /// What earlier versions called devices, and what they call themselves now.
+    /// Device identities of earlier versions, and the present ones.
     renamed: Vec<(String, String)>,
-    /// The devices were empty, and hold a store now.
+    /// The store was created now, on empty devices.
     formatted: bool,
-    /// Configured devices that are no part of it, and why.
+    /// Configured devices that are not part of the store, and the reasons.
     absent: Vec<String>,
     device_bytes: u128,
-    /// Naming one device of a store of two is how an administrator says that the other one will not come back.
+    /// The configuration names one device of a store of two: the administrator's way to say that the other one will not
+    /// return.
     accept_missing: bool,
 }
 
 impl FoundStore {
-    /// The owner that each device in service names, by the device's path.
+    /// The owner that the superblock of each device in service names, by the device's path.
     pub fn owners(&self) -> Vec<(String, Ownership)> {
         let devices = self.identity.devices.iter();
         devices.map(|(device, ownership)| (self.names.show(device), *ownership)).collect()
     }
 }
 
-/// What a store that was found may be opened with.
+/// Parameters for opening a store that was found.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// The owner that its superblocks name from then on.
+    /// The owner to write into its superblocks.
     pub ownership: Ownership,
-    /// The generation of its members that was last seen.
+    /// The membership generation that was last saved.
     pub generation: u64,
-    /// The sequence that its log had reached when it was closed.
+    /// The sequence of its log when it was closed.
     pub sequence_min: u64,
-    /// Its map of clean pages is not believed.
+    /// Its map of clean pages is void.
     pub map_void: bool,
 }
 
-/// Finds out which store lies on `config`'s devices, or makes one where all of them are there and empty. The error says why there is none to
-/// be used. The devices stay open for [`open`].
+/// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
+/// reason why there is no usable store. The devices stay open for [`open`].
 pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, Unused> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second one, or set it"
@@ -129,7 +130,7 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
 
-/// True when the log of the store that was found holds data, or cannot be read to say so.
+/// True when the log of the found store holds data, or cannot be read.
 pub async fn holds_data(local: &Local) -> bool {
     let disks = local.flash_devices.borrow().clone();
     match flash::inspect(&local.seam, &disks).await.1 {
@@ -138,7 +139,7 @@ pub async fn holds_data(local: &Local) -> bool {
     }
 }
 
-/// Opens the store that was found. The error says why it is not in use.
+/// Opens the store that was found. The error gives the reason why it is not in use.
 pub async fn open(
     local: &Local,
     config: FlashConfig,
@@ -193,12 +194,12 @@ pub async fn open_device(
         local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
     let disk = opened.map_err(|error| error.to_string())?;
     own.check(&shown, disk.nbd_under())?;
-    // A modelled device is one for show.
+    // A modelled device needs no reservation: it only serves demonstrations.
     if config.ssd.is_none()
         && let Err(error) = disk.reserve(Path::new(&shown)).await
     {
         if !existed {
-            // It was made just now, and holds nothing. One that cannot be removed is refused at the next start as well.
+            // The file was created just now and is empty. If it cannot be removed, the next start refuses it as well.
             let _ = std::fs::remove_file(&shown);
         }
         return Err(error.to_string());
@@ -209,7 +210,8 @@ pub async fn open_device(
     })
 }
 
-/// Which store it is, and whether it was made now. Devices that are no part of it are dropped from `disks` and named in `absent`.
+/// Identifies the store, or creates it on empty devices; the flag tells which. Devices that are not part of it are
+/// removed from `disks` and named in `absent`.
 async fn identify_store(
     seam: &RealSeam,
     disks: &mut Vec<RealDisk>,
@@ -222,7 +224,7 @@ async fn identify_store(
     if absent.is_empty() {
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
-            // Only what is empty from end to end of its metadata is taken.
+            // `format` accepts only devices whose metadata areas are empty from end to end.
             Err(StoreError::NoStore { .. }) => match Store::format(seam, disks, FormatOptions::default()).await {
                 Ok(()) => {
                     let identity = flash::identify(seam, disks, options).await;
@@ -233,7 +235,8 @@ async fn identify_store(
             Err(error) => return Err(unused(&error, names, absent)),
         }
     }
-    // A device that is no member is as good as missing; whether the others may go on without it, they know themselves.
+    // A device that is not a member counts as missing. The other devices' superblocks decide whether the store may be
+    // opened without it.
     loop {
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
@@ -249,7 +252,7 @@ async fn identify_store(
     }
 }
 
-/// Why a store cannot be used, for people and for programs.
+/// The reason why a store cannot be used, with a refusal code if there is one.
 fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
     match error {
         StoreError::Newer { device, newer } => {
@@ -263,12 +266,15 @@ fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", absent.join("; ")) };
     match error {
         StoreError::MemberMissing { member } => format!(
-            "device number {member} of the flash store was in service when it was last used and is not there{absent}; bring it back, or, \
-             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the one that is gone \
+            "device number {member} of the flash store was in service when it was last used and is not there{absent}; \
+             bring it back, or, \
+             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the \
+             one that is gone \
              was the last in service, what only it held is lost then"
         ),
         StoreError::NotEmpty { device, what } => format!(
-            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a file)",
+            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a \
+             file)",
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),

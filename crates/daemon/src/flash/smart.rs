@@ -1,10 +1,11 @@
-//! What `smartctl --json -a` prints of a drive (smartmontools): the health log of an NVMe drive (NVM Express Base Specification 2.0, "SMART / Health
-//! Information"), or the attributes of an ATA drive, which are its maker's own. What is not told is left open.
+//! Parser for the output of `smartctl --json -a` (smartmontools). It reads the health log of an NVMe drive (NVM Express
+//! Base Specification 2.0, "SMART / Health Information") or the vendor-specific attributes of an ATA drive. Values that
+//! are absent stay `None`.
 
 use control::report::DriveReport;
 use serde_json::Value;
 
-/// What each bit of an NVMe drive's critical warning means, from the lowest.
+/// Meaning of each bit of an NVMe drive's critical warning, lowest first.
 const WARNINGS: [&str; 6] = [
     "its spare blocks are below the threshold",
     "its temperature is out of bounds",
@@ -13,7 +14,7 @@ const WARNINGS: [&str; 6] = [
     "what keeps its volatile memory over a loss of power has failed",
     "its persistent memory region cannot be relied on",
 ];
-/// Attributes of ATA drives by the names of smartmontools' own database, whose normalised value is the part of the rated life that is left.
+/// ATA attributes, by their names in smartmontools' database, whose normalised value is the rated life left in percent.
 const LIFE_LEFT: [&str; 5] = [
     "Percent_Lifetime_Remain",
     "SSD_Life_Left",
@@ -21,14 +22,14 @@ const LIFE_LEFT: [&str; 5] = [
     "Wear_Leveling_Count",
     "Remaining_Lifetime_Perc",
 ];
-/// Those whose normalised value is the part of the spare blocks that is left.
+/// ATA attributes whose normalised value is the spare blocks left in percent.
 const SPARE_LEFT: [&str; 3] = ["Available_Reservd_Space", "Unused_Rsvd_Blk_Cnt_Tot", "Used_Rsvd_Blk_Cnt_Tot"];
-/// Those whose raw value counts errors that could not be corrected.
+/// ATA attributes whose raw value counts uncorrected errors.
 const UNCORRECTED: [&str; 3] = ["Reported_Uncorrect", "Uncorrectable_Error_Cnt", "Offline_Uncorrectable"];
-/// Characters of a text out of a drive that are kept.
+/// Maximum characters that are kept of a drive's text.
 const TEXT_MAX: usize = 120;
 
-/// The drive's health as of `now`, in seconds since 1970; or why nothing is known of it.
+/// The drive's health as of `now` in seconds since 1970, or the reason why it is unknown.
 pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
     let told: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed what is no JSON".to_owned())?;
     let mut report = DriveReport {
@@ -70,7 +71,7 @@ fn read_nvme(log: &Value, report: &mut DriveReport) {
 fn read_ata(told: &Value, attributes: &[Value], report: &mut DriveReport) {
     let find =
         |names: &[&str]| names.iter().find_map(|name| attributes.iter().find(|attribute| attribute["name"] == **name));
-    // Newer versions of smartctl work it out themselves, for more drives.
+    // Newer versions of smartctl compute the wear themselves, for more drives.
     report.wear_used_ratio = percent(&told["endurance_used"]["current_percent"])
         .or_else(|| Some(1.0 - percent(&find(&LIFE_LEFT)?["value"])?.min(1.0)));
     let spare = find(&SPARE_LEFT);
@@ -88,7 +89,7 @@ fn percent(value: &Value) -> Option<f64> {
     value.as_u64().map(|percent| percent as f64 / 100.0)
 }
 
-/// Why there is no health, in smartctl's own words, if it has any.
+/// The reason why there is no health, in smartctl's own words, if it has any.
 fn why(told: &Value) -> String {
     let messages = told["smartctl"]["messages"].as_array().into_iter().flatten();
     let said: Vec<&str> = messages.filter_map(|message| message["string"].as_str()).collect();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_nvme_drive_tells_its_health_log() {
+    fn health_log_of_nvme_drive_is_read() {
         let drive = parsed(NVME);
         let expected = DriveReport {
             model: "EXAMPLE NVMe SSD 1TB".to_owned(),
@@ -132,17 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_drive_warns_of_is_told_in_words_once() {
+    fn each_drive_warning_is_reported_once_as_text() {
         let drive = parsed(NVME_FAILING);
         assert_eq!(drive.warnings, [WARNINGS[0], WARNINGS[2], "it says itself that it is failing"]);
         assert_eq!((drive.spare_ratio, drive.wear_used_ratio, drive.media_errors), (Some(0.04), Some(1.12), Some(219)));
-        // One whose threshold is not told by a bit.
+        // Spare blocks below the threshold without the critical warning bit.
         let quiet = NVME_FAILING.replace("\"critical_warning\": 5", "\"critical_warning\": 0");
         assert_eq!(parsed(&quiet).warnings, [WARNINGS[0], "it says itself that it is failing"]);
     }
 
     #[test]
-    fn a_sata_drive_tells_its_attributes_by_the_names_that_are_known() {
+    fn sata_attributes_are_read_by_their_known_names() {
         let drive = parsed(SATA);
         assert_eq!((drive.spare_ratio, drive.spare_threshold_ratio), (Some(0.98), Some(0.1)));
         assert_eq!((drive.temperature_celsius, drive.media_errors), (Some(33), Some(2)));
@@ -150,13 +151,13 @@ mod tests {
         assert_eq!(drive.warnings, [""; 0]);
         let failing = SATA.replacen("\"when_failed\": \"\"", "\"when_failed\": \"now\"", 1);
         assert_eq!(parsed(&failing).warnings, ["its attribute Reallocated_Sector_Ct is below the threshold"]);
-        // What a newer smartctl works out itself goes before.
+        // A value computed by a newer smartctl takes precedence.
         let newer = SATA.replacen('{', "{ \"endurance_used\": { \"current_percent\": 12 },", 1);
         assert_eq!(parsed(&newer).wear_used_ratio, Some(0.12));
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_the_reason() {
+    fn unreadable_health_is_reported_with_its_reason() {
         let why = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
         assert_eq!(why(DENIED), "smartctl says: Smartctl open device: /dev/sda failed: Permission denied");
         assert_eq!(why("{}"), "it tells nothing of its health");
@@ -164,7 +165,7 @@ mod tests {
         for cut in ["", "smartctl: command line error", &NVME[..NVME.len() / 2]] {
             assert_eq!(why(cut), "smartctl printed what is no JSON");
         }
-        // Numbers where none should be, and texts that are not what they should be.
+        // Fields of an unexpected type.
         let odd = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
         let drive = parsed(&odd);
         assert_eq!((drive.spare_ratio, drive.temperature_celsius), (None, None));

@@ -1,4 +1,5 @@
-//! Devices that leave service while volumes are served: told of, and no flush relies on one copy where that is not allowed.
+//! Monitoring of the flash devices: devices that leave service are logged, and no flush relies on one copy where that
+//! is not allowed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use super::Flash;
 use state::effective_policy;
 use terminal::log;
 
-/// Pause between two looks.
+/// Interval of the checks.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Looks after which it is kept what was written.
+/// Checks after which the bytes written are saved.
 const WEAR_LOOKS: u64 = 60;
 
 impl Daemon {
-    /// Where one copy is not enough and there is only one, write-back volumes become write-through until the next start; returns how
-    /// many. What is dirty goes to their backings in the background.
+    /// Changes write-back volumes to write-through until the next start, if a single copy is left and not allowed;
+    /// returns their number. Their dirty blocks are destaged in the background.
     pub async fn keep_two_copies(&self) -> usize {
         if self.flash_store().is_none() || self.allows_single_copy() {
             return 0;
@@ -35,7 +36,7 @@ impl Daemon {
             let count = volumes.len();
             for volume in volumes {
                 local.seam.spawn(async move {
-                    // Until it succeeds the volume is write-back, and the next look tries again.
+                    // On an error the volume stays write-back, and the next check tries again.
                     if let Err(error) = volume.set_policy(WritePolicy::WriteThrough).await {
                         log::error(format!("volume {}: cannot become write-through yet: {error}", volume.name()));
                     }
@@ -50,7 +51,7 @@ impl Daemon {
         changed
     }
 
-    /// Volumes that run as write-through for want of a second copy become write-back again when there is one.
+    /// Changes volumes that run as write-through for lack of a second copy back to write-back once there is one.
     async fn back_to_write_back(&self) {
         let copies = async |local: Rc<Local>| {
             let log = local.engine.log().map_or(0, |log| log.copies());
@@ -67,7 +68,7 @@ impl Daemon {
                 let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
                 volumes.get(&name).map(|known| effective_policy(state.state().by_name(&name), known.config.policy))
             };
-            // Somebody who changes it just now knows what it shall be.
+            // A change of the volume that is under way takes precedence.
             let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) = (wanted, self.begin(&name), self.placed(&name))
             else {
                 continue;
@@ -80,13 +81,14 @@ impl Daemon {
         }
     }
 
-    /// Writes to backings wait for a mark that cannot be made: they go on once it is durable that the map is void.
+    /// Gives up the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
+    /// continue once it is durable that the map is void.
     pub(in super::super) async fn give_up_map(&self, why: &str) {
         match self.note_map(true) {
             Ok(()) => {
                 let abandon =
                     async |local: Rc<Local>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
-                // A core that has ended writes nothing.
+                // The call fails only if the core has ended, and then it writes nothing.
                 let _ = self.flash_core().call(abandon).await;
             }
             Err(failure) => log::error(format!("the clean pages on flash are lost ({why}): {}", failure.message)),
@@ -97,7 +99,7 @@ impl Daemon {
         self.config.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
     }
 
-    /// True when a volume may not be write-back now.
+    /// True when no volume may become write-back now.
     pub async fn wants_two_copies(&self) -> bool {
         if self.flash_store().is_none() || self.allows_single_copy() {
             return false;
@@ -106,15 +108,15 @@ impl Daemon {
         self.flash_core().call(one).await.unwrap_or(false)
     }
 
-    /// Looks after the devices until the daemon ends.
+    /// Monitors the devices until the daemon ends.
     pub async fn watch_flash(self: Rc<Self>) {
         let mut before = Vec::new();
         for look in 0_u64.. {
-            // Its devices may have changed since the last look.
+            // The devices may have changed since the last check.
             let Flash::Open(opened) = self.flash.borrow().clone() else { return };
             let ask = async |local: Rc<Local>| {
                 let log = local.engine.log()?;
-                // A store that was closed takes no pages either.
+                // Only if no copy is in service: a closed store reports its map as failed, too.
                 let map = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
                 let is_new = map.is_none() && local.engine.map_loaded().is_some();
                 Some((log.members(), log.generation(), map, is_new))

@@ -1,5 +1,6 @@
-//! What was written to each flash device over all restarts, and how much of its life that is. The store counts from its opening on; what
-//! was before is kept in the state directory, once a minute and at a clean stop, so that a crash forgets a minute of it.
+//! Bytes written to each flash device over all restarts, and the part of its rated life that this is. The store counts
+//! from its opening. The earlier total is kept in the state directory, saved once a minute and at a clean stop, so that
+//! a crash loses at most a minute.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,20 +13,20 @@ use super::super::data_core::Local;
 use state::DeviceWear;
 use terminal::log;
 
-/// A device is rated to be written `endurance_dwpd` times a day for so long, as its makers' warranties run.
+/// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
 const DAY_SECONDS: u64 = 86_400;
-/// A rate is worth a forecast after so long.
+/// Minimum observation time for a forecast.
 const FORECAST_SECONDS: u64 = 3_600;
 
-/// What had been written to each device, by what it calls itself, when the store was opened.
+/// Bytes written to each device before the store was opened, by device identity.
 pub type Before = BTreeMap<String, DeviceWear>;
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What was before, and what the store has counted since.
+/// The total before the opening plus the store's count since.
 fn total(before: Option<&DeviceWear>, since: &flash::PageMember) -> DeviceWear {
     let before = before.cloned().unwrap_or_else(|| DeviceWear { since: now(), ..DeviceWear::default() });
     DeviceWear {
@@ -36,7 +37,7 @@ fn total(before: Option<&DeviceWear>, since: &flash::PageMember) -> DeviceWear {
     }
 }
 
-/// Fills in what was written to a device, and how much of its life that is where `milli_dwpd` says what it is rated for.
+/// Adds the bytes written to a device's report, and the part of its rated life used, where `milli_dwpd` gives a rating.
 pub(super) fn report(
     device: &mut FlashDeviceReport,
     before: Option<&DeviceWear>,
@@ -65,12 +66,12 @@ pub(super) fn report(
 }
 
 impl Daemon {
-    /// What had been written before this start: to be called once, when the store was opened.
+    /// Loads the totals from before this start. To be called once, after the store was opened.
     pub(super) fn begin_wear(&self) {
         *self.wear.borrow_mut() = self.state.borrow().state().wear.clone();
     }
 
-    /// Keeps what was written up to now.
+    /// Saves the totals up to now.
     pub async fn save_wear(&self) {
         let ask = async |local: Rc<Local>| {
             let members = local.engine.log().map(|log| log.members()).unwrap_or_default();
@@ -97,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_adds_up_over_restarts_and_is_a_part_of_the_device_s_life() {
+    fn written_bytes_add_up_over_restarts_and_count_as_used_life() {
         let day = 100 << 30;
         let before = DeviceWear { since: now() - 10 * DAY_SECONDS, promotion_bytes: 9 * day, ..DeviceWear::default() };
         let since = flash::PageMember { promotion_bytes: day / 2, log_bytes: day / 2, ..flash::PageMember::default() };
         let mut device = FlashDeviceReport { size_bytes: day, ..FlashDeviceReport::default() };
         report(&mut device, Some(&before), &since, 1000);
         assert_eq!((device.written.promotion_bytes, device.written.dirty_bytes), (9 * day + day / 2, day / 2));
-        // Ten times the device in ten days, of five years of once a day.
+        // The device was written full ten times in ten days; it is rated for once a day over five years.
         let used = device.endurance_used_ratio.expect("it is rated");
         assert!((used - 10.0 / 1825.0).abs() < 1e-6, "{used}");
         assert_eq!(device.endurance_left_days, Some(1815));
