@@ -112,7 +112,7 @@ pub struct PageState<S: Seam> {
     pub idling: bool,
     /// The owner has durably noted that the map is void.
     pub abandoned: bool,
-    /// What a map on the devices says is not to be trusted.
+    /// The map on the devices must not be trusted.
     pub distrusted: bool,
     /// Waiters for the map to be loaded, or abandoned.
     pub waiting: Vec<Answer<()>>,
