@@ -207,7 +207,8 @@ fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
         for contents in [[&newer[..], second], [second, &newer[..]]] {
             let message = refused(contents);
             let expected = "holds a flash store that was written by a newer version of Hotset (format 2, \
-                            this one reads up to 1); needs at least Hotset 1.4.2; start that version: this one changes nothing on it";
+                            this one reads up to 1); needs at least Hotset 1.4.2; start that version: \
+                            this one changes nothing on it";
             assert!(message.ends_with(expected), "{message}");
         }
     }
