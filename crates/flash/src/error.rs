@@ -20,8 +20,8 @@ pub enum StoreError {
     /// The batch lies on every device in service, but the owner has not noted that other devices are out of service.
     /// Until it has, the store acknowledges nothing that relies on fewer copies.
     #[error(
-        "a flash device was taken out of service, and that could not be noted ({why}): flushes are answered again when it is; look after \
-         the state directory"
+        "a flash device was taken out of service, and that could not be noted ({why}): flushes are answered again \
+         when it is; look after the state directory"
     )]
     Unnoted {
         /// The reason why it was not noted.
@@ -82,14 +82,15 @@ pub enum StoreError {
     },
     /// Two members were each written without the other: their logs have diverged.
     #[error(
-        "the flash devices were used apart from each other and hold different data: open the store with the one whose data is to be \
-         kept, format the other, then add it"
+        "the flash devices were used apart from each other and hold different data: open the store with the one \
+         whose data is to be kept, format the other, then add it"
     )]
     Diverged,
     /// A member in service is missing.
     #[error(
-        "flash device number {member} of the store is missing and was in service when the store was last used: attach it, or accept \
-         that it is missing (accept_missing), which takes it out for good: what it holds counts as old from then on"
+        "flash device number {member} of the store is missing and was in service when the store was last used: \
+         attach it, or accept that it is missing (accept_missing), which takes it out for good: what it holds counts \
+         as old from then on"
     )]
     MemberMissing {
         /// Its number in the store, counted from 0.
@@ -97,8 +98,9 @@ pub enum StoreError {
     },
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(
-        "the flash devices that are here were taken out of service earlier (they know generation {generation} of the store, which has \
-         come to {seen}): what they hold is old, and newer data is on the one that is missing; attach that one"
+        "the flash devices that are here were taken out of service earlier (they know generation {generation} of the \
+         store, which has come to {seen}): what they hold is old, and newer data is on the one that is missing; \
+         attach that one"
     )]
     Outdated {
         /// The membership generation on these devices.
@@ -108,8 +110,8 @@ pub enum StoreError {
     },
     /// The log ends before the position that its owner has seen.
     #[error(
-        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {seen} was there when \
-         the store was closed): attach the devices that were in use, and not a copy that was taken before"
+        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {seen} was there \
+         when the store was closed): attach the devices that were in use, and not a copy that was taken before"
     )]
     Behind {
         /// The sequence number that the next batch would get.
@@ -128,8 +130,8 @@ pub enum StoreError {
     NoLog,
     /// The log is damaged before its end.
     #[error(
-        "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening would lose what was \
-         acknowledged. Attach a missing mirror, or rescue what is left"
+        "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening \
+         would lose what was acknowledged. Attach a missing mirror, or rescue what is left"
     )]
     Damaged {
         /// The first batch that is missing.

@@ -136,11 +136,11 @@ impl Segments {
     /// Frees segments that are provably dead. `next` is the sequence number of the next batch.
     pub fn free_dead(&mut self, next: u64) {
         self.tail(next);
-        let (durable_tail, anyhow) = (self.durable_tail, self.sabotage_reuse);
+        let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
         let mut waiting = VecDeque::new();
         while let Some(number) = self.dead.pop_front() {
             let segment = self.get(number);
-            let provably_dead = segment.last < durable_tail || anyhow;
+            let provably_dead = segment.last < durable_tail || violates_r7;
             if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;

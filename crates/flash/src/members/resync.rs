@@ -55,7 +55,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
         (state.superblock.segment_bytes, room.min(state.superblock.segments))
     };
     let _held = crate::pages::share::leave(inner, device.member).await;
-    leave_what_it_lacks(running, limit, &name).await?;
+    wait_until_log_fits(running, limit, &name).await?;
     let parts = {
         let _inside = inner.batches.enter().await;
         let mut state = inner.state.borrow_mut();
@@ -80,7 +80,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
 }
 
 /// Waits until no content that a recovery may read lies in segments past the newcomer's end.
-async fn leave_what_it_lacks<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
+async fn wait_until_log_fits<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
     let inner = &running.inner;
     loop {
         let (cut, must_save) = {

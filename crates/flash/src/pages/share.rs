@@ -165,7 +165,7 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
             return true;
         }
     }
-    let number = give(inner).await;
+    let number = reclaim_segment(inner).await;
     if let Some(number) = number {
         let segments = &mut inner.state.borrow_mut().segments;
         if segments.lent().contains(&number) {
@@ -178,7 +178,7 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
 }
 
 /// Drops the pages of the least used segment, durably. Returns its number.
-async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
+async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.
         let number = inner.state.borrow().segments.lent_usable().next()?;

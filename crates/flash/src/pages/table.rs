@@ -13,7 +13,7 @@ pub type SlotId = u32;
 /// Bits of a key for the page number.
 pub const PAGE_BITS: u32 = 48;
 /// The key of a free slot.
-const NOBODY: Key = u64::MAX;
+const NO_KEY: Key = u64::MAX;
 
 /// The key of a volume's page.
 pub fn key_of(volume: u16, page: u64) -> Key {
@@ -137,7 +137,7 @@ impl Table {
             member,
             segment,
             life,
-            keys: vec![NOBODY; count].into(),
+            keys: vec![NO_KEY; count].into(),
             valid: vec![0; count].into(),
             writes: vec![Writes::default(); count].into(),
             generation: vec![0; count].into(),
@@ -400,7 +400,7 @@ impl Table {
 
     /// Sets a slot from a record of the journal. It is not indexed before [`Table::index`].
     pub fn restore(&mut self, slot: SlotId, page: Option<(Key, u16, Writes)>, generation: u16) {
-        let (key, valid, writes) = page.unwrap_or((NOBODY, 0, Writes::default()));
+        let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, Writes::default()));
         self.change(slot, |frame, index| {
             (frame.keys[index], frame.valid[index], frame.writes[index]) = (key, valid, writes);
             (frame.generation[index], frame.flags[index]) = (generation, 0);
@@ -431,7 +431,7 @@ impl Table {
         let mut homes = Vec::with_capacity(self.slots);
         for (number, frame) in self.frames() {
             let first = self.slots_of(number).start;
-            let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NOBODY);
+            let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NO_KEY);
             homes.extend(pages.map(|(slot, key)| (self.home(*key) as u64) << 32 | u64::from(slot)));
         }
         homes.sort_unstable();
@@ -472,7 +472,7 @@ impl Table {
     /// Indexes a slot under a page.
     pub fn insert(&mut self, slot: SlotId, key: Key) {
         let (frame, index) = self.at_mut(slot);
-        assert!(frame.keys[index] == NOBODY, "a slot holds one page");
+        assert!(frame.keys[index] == NO_KEY, "a slot holds one page");
         frame.keys[index] = key;
         self.hashed += 1;
         let at = self.first_empty(self.home(key));
@@ -482,11 +482,11 @@ impl Table {
     /// Frees a slot: no durable record lists it. It keeps its generation.
     pub fn release(&mut self, slot: SlotId) {
         let key = self.key(slot);
-        if key != NOBODY {
+        if key != NO_KEY {
             self.unhash(slot, key);
         }
         self.change(slot, |frame, index| {
-            frame.keys[index] = NOBODY;
+            frame.keys[index] = NO_KEY;
             (frame.valid[index], frame.writes[index], frame.flags[index]) = (0, Writes::default(), 0);
         });
     }
@@ -554,7 +554,7 @@ impl Table {
 
     /// True when the slot holds a page, or a durable record may still list one for it.
     pub fn is_page(&self, slot: SlotId) -> bool {
-        self.key(slot) != NOBODY
+        self.key(slot) != NO_KEY
     }
 
     /// Drops restored pages whose volume has no number.
@@ -573,7 +573,7 @@ impl Table {
         }
         let of_volume = |slot: &SlotId| {
             let key = self.key(*slot);
-            key != NOBODY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
+            key != NO_KEY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
         };
         self.frames().flat_map(|(number, _)| self.slots_of(number)).filter(of_volume).collect()
     }

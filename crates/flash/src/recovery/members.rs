@@ -79,7 +79,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         }
         let same_generation = superblock.generation == newest.generation;
         let is_out = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
-        let lost_who_serves = superblock
+        let lost_a_serving_member = superblock
             .members
             .iter()
             .zip(&newest.members)
@@ -91,7 +91,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             .iter()
             .filter(|now| now.uuid == uuid && is_out(now.state))
             .any(|now| superblock.generation as u32 >= now.since);
-        if lost_who_serves || went_on_alone || (same_generation && superblock.members != newest.members) {
+        if lost_a_serving_member || went_on_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
