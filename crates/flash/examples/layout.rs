@@ -1,5 +1,5 @@
-//! Benchmark of the place of a page's checksums. It compares a 4 KiB read with an adjacent checksum sector (4.5 KiB in
-//! one request), a read of the block and of a separate checksum block (two requests), and the bare 4 KiB read.
+//! Benchmark of the place of a page's checksums. It compares three reads of 4 KiB: with an adjacent checksum
+//! sector (4.5 KiB in one request), with a separate checksum block (two requests), and bare.
 //!
 //! `cargo run --release -p flash --example layout [FOLDER]` prints reads per second at depths 1 and 32, run
 //! alternately, with direct I/O.

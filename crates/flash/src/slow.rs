@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::membership::{Failure, take_out};
 use crate::store::Inner;
 
-/// Requests that make a history.
+/// Requests that are measured before any counts as slow.
 const HISTORY: u32 = 64;
 /// A request is slow above this multiple of the usual latency.
 const TIMES: u64 = 10;
@@ -35,7 +35,7 @@ const STRIKES_MAX: u32 = 16;
 pub const GRACE: Nanos = Nanos::from_secs(2);
 /// The number of blocks whose transfer takes about as long as a request's fixed cost.
 const BLOCKS_A_REQUEST: u64 = 32;
-/// Blocks that are read in the time of one program.
+/// Blocks that are read in the time in which one is programmed.
 const PROGRAM_WEIGHT: u64 = 4;
 /// The least time in which a device programs half of its buffer.
 const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);

@@ -162,8 +162,8 @@ pub fn at_each_boundary(
     }
 }
 
-/// Scenario: two writers and a third volume, a log that fills and wraps, a close and an opening, the loss of a member,
-/// and an opening with the stale member present.
+/// Scenario: two writers and a third volume fill and wrap the log. The store is closed and opened, loses a member, and
+/// is opened again with the stale member present.
 async fn script(life: Script, fail: impl Fn()) {
     let Script { seam, model, wrong, seed, options } = life;
     for round in 0..3 {

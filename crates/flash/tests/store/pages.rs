@@ -121,7 +121,8 @@ fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
     });
 }
 
-/// A read in two runs. When the first has ended, one of its blocks is invalidated and put again, in place.
+/// A read in two runs. When the first has ended, one of its blocks is invalidated and put again, in place. With the
+/// sabotage the read returns the old block.
 #[test]
 fn read_returns_no_block_that_was_rewritten_meanwhile() {
     for sabotage in [Sabotage::None, Sabotage::ReadOverPut] {
