@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
             files.push((name, path));
         }
     }
-    // Each lies there as it is, and compressed beside it.
+    // Each asset has a compressed `.gz` file beside it.
     files.retain(|(name, _)| !name.ends_with(".gz"));
     files.sort();
     let mut code = String::from("&[\n");

@@ -1,35 +1,36 @@
-//! From the server's tasks to the daemon's handler: the handler stays on its thread, questions come through a queue.
+//! A queue of control requests from the server's tasks to the daemon's handler, which stays on its thread.
 
 use std::rc::Rc;
 
 use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that wait at most; who asks more waits.
+/// Requests in the queue at most; [`Asker::ask`] waits while it is full.
 const WAITING_MAX: usize = 64;
 
 type Question = (Request, Actor, oneshot::Sender<Result<Answer, Failure>>);
 
 tokio::task_local! {
-    /// Who the request that is being answered came from. The guard knows, and every route would only pass it on.
+    /// The actor of the current request. The guard sets it, so that routes need not pass it on.
     pub static ACTOR: Actor;
 }
 
-/// Asks the daemon.
+/// A handle for sending requests to the daemon.
 #[derive(Clone)]
 pub struct Asker(mpsc::Sender<Question>);
 
-/// What waits to be asked.
+/// The receiving end of the queue.
 pub struct Questions(mpsc::Receiver<Question>);
 
 impl Asker {
-    /// One, and what [`answer`] takes.
+    /// A handle, and the queue for [`answer`].
     pub fn new() -> (Asker, Questions) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (Asker(sender), Questions(receiver))
     }
 
-    /// Does what `request` says, for the request's actor; it goes on to its end when nobody waits for it any more.
+    /// Has the daemon handle `request` for the current actor. The daemon completes the request even if the caller drops
+    /// this future.
     pub async fn ask(&self, request: Request) -> Result<Answer, Failure> {
         let gone = || Failure::new(ErrorKind::Unavailable, "the daemon is stopping; ask the next one");
         let (answer, answered) = oneshot::channel();
@@ -39,13 +40,13 @@ impl Asker {
     }
 }
 
-/// Hands questions to `handler`, each in a task of its own, until there are no askers left.
+/// Passes requests to `handler`, each in a task of its own, until the last [`Asker`] is gone.
 pub async fn answer<H: Handler>(mut questions: Questions, handler: Rc<H>) {
     while let Some((request, actor, answer)) = questions.0.recv().await {
         let handler = handler.clone();
         tokio::task::spawn_local(async move {
             let (progress, _) = ProgressSender::new();
-            // Whoever asked may have gone.
+            // Fails if the client has left.
             let _ = answer.send(handler.handle(request, actor, progress).await);
         });
     }

@@ -1,4 +1,4 @@
-//! What requests bring along, checked: names in the path, questions behind it, bodies. What cannot be read is told as a problem.
+//! Extractors: names in the path, query strings, JSON bodies. An unreadable part is answered with a [`Problem`].
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
 
-/// Longest body of a request.
+/// Size of a request's body at most.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
-/// Time for a whole body.
+/// Time-out for receiving a whole body.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name in a route's path.
@@ -31,7 +31,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// What stands behind the question mark.
+/// The query string of a request.
 pub struct Question<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Question<T> {
@@ -48,7 +48,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Question<T> {
     }
 }
 
-/// A body in JSON, of a request or of an answer.
+/// The JSON body of a request or of an answer.
 pub struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -69,7 +69,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// A body in JSON, where none means the defaults.
+/// A JSON body, where an empty body means the defaults.
 pub struct OptionalJson<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
@@ -86,7 +86,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
     }
 }
 
-/// Anything else is what a form of another site could send as well.
+/// Requires the media type JSON. Forms of another site can send only other types without the browser asking first.
 fn check_type(request: &Request) -> Result<(), Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();

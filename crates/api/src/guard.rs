@@ -1,4 +1,4 @@
-//! What every request passes: the rules, headers that browsers obey, and the log of what was changed.
+//! Middleware of every request: access rules, security headers of answers, and the log of changes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::routes::Shared;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
-/// Who asks, as far as that is known.
+/// The client of a request, if it is known.
 #[derive(Clone, Debug)]
 pub struct Asking(pub Option<Who>);
 
-/// What pages of ours may do: nothing from elsewhere, no script that stands in a page, in no frame.
+/// Content security policy of our pages: nothing from other sites, no inline script, no frame.
 const CONTENT_SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -35,7 +35,7 @@ const HEADERS: [(header::HeaderName, &str); 5] = [
     (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
-/// Judges the request, has it answered, and notes what it changed.
+/// Applies the rules to the request, passes it on, and logs the change that it made.
 pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> axum::response::Response {
     let Some(Peer(peer)) = request.extensions().get::<Peer>().copied() else {
         unreachable!("the server tells the peer of every request")
@@ -53,7 +53,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
         }
         Err(problem) => problem.into_response(),
     };
-    // A log-in says itself who it was.
+    // The log-in route writes its own line.
     if let (Some((method, path)), Some(who), false) = (asked, who, is_login) {
         let status = response.status().as_u16();
         let line = format!(
@@ -82,6 +82,6 @@ fn finish<B>(response: &mut Response<B>) {
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // What is shown changes, and some of it is nobody else's.
+    // Answers change, and some are only for this client.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
 }

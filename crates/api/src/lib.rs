@@ -1,14 +1,14 @@
-//! The HTTP interface: routes, metrics, the stream, and who may do what.
+//! The HTTP interface: routes, metrics, the stream and access control.
 //!
-//! Everything that is shown or done goes through the control messages, so that commands, API and page cannot disagree. The data path knows
-//! nothing of this crate.
+//! All answers and changes go through the control messages, so that commands, API and page cannot disagree. The data
+//! path does not depend on this crate.
 //!
 //! ```text
-//! server.rs    connections: how many, how large, how long
-//! guard.rs     every request: whose host, whose token, what for; every change in the log
+//! server.rs    connections and their limits: number, sizes, time-outs
+//! guard.rs     checks of every request: host, token, role; the log of changes
 //! access/      tokens, sessions, log-in links, the rules
-//! routes/      a file a route
-//! metrics/     what Prometheus scrapes: a list of families
+//! routes/      one file per route
+//! metrics/     metric families for Prometheus
 //! stream/      one sample a second for all clients
 //! ```
 

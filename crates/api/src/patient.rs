@@ -1,4 +1,4 @@
-//! A connection that gives up on a client which takes nothing for too long: what it was to be sent would be kept for ever.
+//! A write time-out for connections. Without it, answers to a client that reads nothing would be kept for ever.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A connection whose writes fail when nothing of them could be sent for `patience`.
+/// A connection whose writes fail when none of their bytes could be sent for `patience`.
 pub struct Patient<S> {
     inner: S,
     patience: Duration,
@@ -17,7 +17,7 @@ pub struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Wraps one.
+    /// Wraps a connection.
     pub fn new(inner: S, patience: Duration) -> Self {
         Patient { inner, patience, stalled: None }
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_takes_nothing_is_given_up_and_who_takes_slowly_is_not() {
+    async fn writes_time_out_for_a_stalled_client_but_not_for_a_slow_one() {
         let patience = Duration::from_millis(200);
         let (mut client, server) = tokio::io::duplex(16);
         let mut server = Patient::new(server, patience);
@@ -92,7 +92,7 @@ mod tests {
         };
         let (sent, ()) = tokio::join!(server.write_all(&[7; 64]), slow);
         sent.expect("there was progress all the time");
-        let failed = server.write_all(&[7; 64]).await.expect_err("nobody takes it");
+        let failed = server.write_all(&[7; 64]).await.expect_err("the client reads nothing");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
     }
 }

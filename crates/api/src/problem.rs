@@ -1,4 +1,4 @@
-//! What went wrong, as `application/problem+json` (RFC 9457): what, where, and what to do.
+//! Errors as `application/problem+json` (RFC 9457): what failed, where, and the remedy.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -10,32 +10,32 @@ use utoipa::ToSchema;
 /// The media type.
 pub const PROBLEM: &str = "application/problem+json";
 
-/// An answer that is none.
+/// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct Problem {
-    /// Always `about:blank`: the status says of what kind it is.
+    /// Always `about:blank`: the status alone says the kind.
     #[serde(rename = "type")]
     about: &'static str,
     /// The status in words.
     title: &'static str,
     /// The status.
     status: u16,
-    /// What, where, and what to do.
+    /// What failed, where, and the remedy.
     detail: String,
-    /// Seconds after which to try again.
+    /// Seconds after which the client may retry.
     #[serde(skip)]
     retry_seconds: Option<u64>,
 }
 
 impl Problem {
-    /// One of that status.
+    /// A problem with this status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         Problem { about: "about:blank", title, status: status.as_u16(), detail: detail.into(), retry_seconds: None }
     }
 
-    /// The same, to be tried again after so many seconds.
+    /// Sets the time after which the client may retry.
     pub fn retry_after(self, seconds: u64) -> Self {
         Problem { retry_seconds: Some(seconds), ..self }
     }

@@ -1,4 +1,4 @@
-//! Connections: how many there may be, how large a request, how long a wait.
+//! The HTTP server: accepts connections and limits their number, the sizes of requests and the times of waiting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,39 +26,39 @@ use crate::patient::Patient;
 use crate::routes::{self, Shared};
 use crate::stream::Hub;
 
-/// Connections at once; more wait until one ends.
+/// Connections at once; further ones wait until one ends.
 const CONNECTIONS_MAX: usize = 256;
-/// Connections that the kernel keeps waiting.
+/// Length of the kernel's queue of unaccepted connections.
 const BACKLOG: u32 = 128;
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a request's line and headers together.
+/// Bytes of a request's line and headers together, at most.
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// Headers of a request.
+/// Headers of a request at most.
 const HEADERS_MAX: usize = 64;
-/// Time for a handshake of TLS.
+/// Time-out of a TLS handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// The one protocol that is spoken under TLS, as clients are told in its handshake.
+/// The only protocol under TLS, offered by ALPN.
 const PROTOCOL: &[u8] = b"http/1.1";
-/// Time for a request's headers, and for the next request on a connection.
+/// Time-out for a request's headers, and for the next request on a connection.
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
-/// Time for which a client may take nothing of what it asked for.
+/// Time-out for a client that reads none of its answer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the configuration says.
+/// Options from the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Host names under which it may be asked for, besides loopback.
+    /// Host names of this server besides loopback.
     pub names: Vec<String>,
     /// Volumes with metrics of their own, at most.
     pub metrics_volumes: usize,
-    /// What connections are encrypted with, of now; without it they are not.
+    /// The current TLS configuration, which may be replaced; `None` for plain connections.
     pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// Takes a line for the daemon's log.
+    /// Writes a line to the daemon's log.
     pub log: fn(&str),
 }
 
-/// What connections are encrypted with, made from a server's certificate and key.
+/// Completes a TLS configuration, made from a server's certificate and key, for this server.
 pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Arc::new(config)
@@ -67,13 +67,13 @@ pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
 /// Listens at `address`.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A predecessor's connections that are still closing keep nobody from listening.
+    // Connections of a predecessor that are still closing must not prevent listening.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until `stop` says true; `samples` are what the stream tells. Runs inside a `LocalSet` of a current-thread runtime.
+/// Serves until `stop` becomes true; `samples` feeds the stream. Runs inside a `LocalSet` of a current-thread runtime.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Rc<H>,
@@ -109,7 +109,7 @@ pub async fn serve<H: Handler>(
             }
             Err(error) => {
                 note_accept_error(&error);
-                // Descriptors may be given back soon.
+                // File descriptors may become free meanwhile.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -124,7 +124,7 @@ async fn welcome(
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Answers are written whole; waiting for more helps nobody.
+    // Answers are written whole, so Nagle's algorithm only delays them.
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream, WRITE_PATIENCE);
     let Some(config) = tls else { return converse(stream, peer, router, stop).await };
@@ -133,7 +133,7 @@ async fn welcome(
         shaken = handshake => shaken,
         _ = stop.wait_for(|stop| *stop) => return,
     };
-    // Who took too long, speaks no TLS or does not trust the certificate is gone, and that is all.
+    // A client that was too slow, speaks no TLS or does not trust the certificate is dropped without a message.
     if let Ok(Ok(stream)) = shaken {
         converse(stream, peer, router, stop).await;
     }
@@ -157,7 +157,7 @@ async fn converse(
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // An error is a client that left or broke the rules: its connection is closed, and that is all.
+    // An error means a client that left or broke the protocol. Its connection is closed without a message.
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stop.wait_for(|stop| *stop) => {}

@@ -7,10 +7,10 @@ use control::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What several volumes have done together, and hold.
+/// Sums over several volumes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Totals {
-    /// How many there are.
+    /// Number of volumes.
     pub volumes: u64,
     /// Read requests.
     pub reads: u64,
@@ -36,7 +36,7 @@ pub struct Totals {
     pub errors: u64,
     /// Blocks held in memory.
     pub memory_bytes: u64,
-    /// Not yet on the backing.
+    /// Dirty data.
     pub dirty_bytes: u64,
     /// Age of the oldest dirty block of all.
     pub dirty_age_ms: u64,
@@ -50,14 +50,14 @@ pub struct Totals {
     pub backing_write_bytes: u64,
     /// Requests that backings failed.
     pub backing_errors: u64,
-    /// What was asked of backings in which way and for which reason, and how long it took.
+    /// Requests to backings by operation and cause, with their latencies.
     pub backing_requests: Vec<BackingRequests>,
-    /// How many requests took how long.
+    /// Latency histograms.
     pub latency_counts: LatencyCountsReport,
 }
 
 impl Totals {
-    /// Of all of `volumes`.
+    /// The sums over `volumes`.
     pub fn of<'a>(volumes: impl IntoIterator<Item = &'a VolumeReport>) -> Totals {
         let mut totals = Totals::default();
         volumes.into_iter().for_each(|volume| totals.add(volume));
@@ -92,7 +92,7 @@ impl Totals {
 }
 
 impl Totals {
-    /// There are as many kinds as the engine has ways and reasons.
+    /// A linear search: there are only as many kinds as the engine has pairs of operation and cause.
     fn add_asked(&mut self, asked: &BackingRequests) {
         let same = |sum: &&mut BackingRequests| (&sum.op, &sum.cause) == (&asked.op, &asked.cause);
         match self.backing_requests.iter_mut().find(same) {

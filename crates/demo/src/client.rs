@@ -16,9 +16,9 @@ const REPLY_BYTES: usize = 16;
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
-    /// Requests that are not sent yet.
+    /// Encoded requests that are not sent yet.
     out: Vec<u8>,
-    /// Bytes of the export.
+    /// Size of the export.
     pub size_bytes: u64,
 }
 
@@ -68,25 +68,25 @@ impl Client {
         }
     }
 
-    /// Queues a request; [`Client::send`] sends what is queued.
+    /// Queues a request for [`Client::send`].
     pub fn queue(&mut self, command: Command, cookie: u64, offset: u64, len: u32, data: &[u8]) {
         self.out.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.encode());
         self.out.extend_from_slice(data);
     }
 
-    /// Sends what is queued.
+    /// Sends the queued requests.
     pub fn send(&mut self) -> io::Result<()> {
         self.writer.write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// True when a reply's head has arrived already.
+    /// True if a reply's head is in the buffer already.
     pub fn has_reply(&self) -> bool {
         self.reader.buffer().len() >= REPLY_BYTES
     }
 
-    /// The cookie of the next reply; the data of a read follows.
+    /// Reads the head of the next reply and returns its cookie. The data of a read follows.
     pub fn reply(&mut self) -> io::Result<u64> {
         let mut head = [0; REPLY_BYTES];
         self.reader.read_exact(&mut head)?;

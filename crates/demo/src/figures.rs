@@ -1,4 +1,4 @@
-//! From latencies to the figures that are shown.
+//! Computes the displayed figures from latencies.
 
 use serde::Serialize;
 
@@ -11,18 +11,18 @@ use super::tally::Tally;
 pub struct Latency {
     /// Mean.
     pub mean: f64,
-    /// Half took at most this.
+    /// Median.
     pub p50: f64,
-    /// 99 % took at most this.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// What one client saw in some time.
+/// Figures of one client over a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Time.
+    /// Length of the span.
     pub seconds: f64,
-    /// Requests that ended.
+    /// Completed requests.
     pub requests: u64,
     /// Requests a second.
     pub iops: f64,
@@ -30,25 +30,25 @@ pub struct Figures {
     pub read_latency_us: Latency,
     /// Latency of writes.
     pub write_latency_us: Latency,
-    /// Reads served whole from memory and flash, of all reads, as the daemon counted them.
+    /// Reads served whole from memory and flash, as a part of all reads, by the daemon's counters.
     pub read_hit_ratio: f64,
-    /// Those for which flash was read, of all reads.
+    /// Reads served whole with flash taking part, as a part of all reads.
     pub flash_hit_ratio: f64,
 }
 
-/// Reads that the daemon counted.
+/// The daemon's counters of reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// All.
+    /// All reads.
     pub all: u64,
     /// Served whole from memory.
     pub memory: u64,
-    /// Served whole from memory and flash, and not from memory alone.
+    /// Served whole from memory and flash, with flash taking part.
     pub flash: u64,
 }
 
 impl Reads {
-    /// Those since `before`.
+    /// The increase since `before`.
     pub fn since(self, before: Reads) -> Reads {
         Reads {
             all: self.all.saturating_sub(before.all),
@@ -57,7 +57,7 @@ impl Reads {
         }
     }
 
-    /// Adds others.
+    /// Adds `other`.
     pub fn add(&mut self, other: Reads) {
         self.all += other.all;
         self.memory += other.memory;
@@ -70,7 +70,7 @@ impl Reads {
 }
 
 impl Figures {
-    /// The figures of `tally`, which took `seconds`.
+    /// The figures of a `tally` that took `seconds`.
     pub fn of(tally: &Tally, reads: Reads, seconds: f64) -> Figures {
         let requests = tally.reads.counts().all + tally.writes.counts().all + tally.late;
         Figures {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_those_of_the_latencies() {
+    fn figures_follow_from_the_latencies() {
         let mut tally = Tally::default();
         (1..=100).for_each(|micros| tally.note(false, Nanos::from_micros(micros)));
         tally.note(true, Nanos::from_micros(7));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_zero() {
+    fn empty_tally_gives_zero_figures() {
         assert_eq!(Figures::of(&Tally::default(), Reads::default(), 0.0), Figures::default());
     }
 }

@@ -1,8 +1,8 @@
-//! `hotset demo`: two identical modelled arrays, one behind memory and flash, the same load on both through real NBD connections. After a
-//! while a part of what is hot moves elsewhere, and the cache has to follow.
+//! `hotset demo`: two identical modelled arrays, one behind memory and flash, under the same load through real NBD
+//! connections. After a while a part of the hot set moves, and the cache has to follow.
 //!
-//! Everything shown is measured: requests and latencies by the clients, hits by the daemon. The arrays are models that take
-//! their time in real time; their bytes lie in sparse files.
+//! All figures are measured: requests and latencies by the clients, hits by the daemon. The arrays are models that take
+//! their time in real time; their data is in sparse files.
 
 mod client;
 mod figures;
@@ -31,31 +31,31 @@ use terminal::log;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// Seconds of a demo where nothing is said.
+/// Default length of a demo in seconds.
 pub const SECONDS: u64 = 30;
-/// What the two sides are called.
+/// Names of the two sides.
 const NAMES: [&str; 2] = ["without cache", "with hotset"];
-/// Time between two looks.
+/// Sampling interval.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// The part of the time, at its end, that counts as warm.
+/// Part of the time, at its end, that counts as warm.
 const WARM_PART: f64 = 0.25;
-/// The part of the time after which the hot part begins to move, and that until half of it has.
+/// Part of the time after which the hot set begins to move, and the part that moving its half takes.
 const MOVES_AFTER: f64 = 0.35;
 const MOVES_FOR: f64 = 0.1;
 
-/// What the demo is to show.
+/// Output of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// How it goes, and a summary.
+    /// Live progress, and a summary.
     Live,
-    /// The summary alone.
+    /// Only the summary.
     Summary,
     /// The summary as JSON.
     Json,
 }
 
 impl Show {
-    /// What the command line asks for.
+    /// The output for these options of the command line.
     pub fn new(headless: bool, json: bool) -> Show {
         match (headless, json) {
             (_, true) => Show::Json,
@@ -91,7 +91,7 @@ struct Side {
     thread: JoinHandle<std::io::Result<()>>,
 }
 
-/// Both clients.
+/// The clients of both sides.
 struct Sides {
     with: Side,
     without: Side,
@@ -104,7 +104,7 @@ impl Sides {
         let side = |export: &'static str| {
             let (socket, orders, meter) = (stage.socket(), orders.clone(), Meter::default());
             let counting = meter.clone();
-            // The same seed: both sides are asked for the same blocks in the same order.
+            // The same seed for both sides: they get the same requests in the same order.
             let work = move || workload::run(&socket, export, 1, &counting, &orders);
             let thread = std::thread::Builder::new().name(export.to_owned()).spawn(work);
             let thread = thread.map_err(|error| Failure::failed(format!("no thread for a client: {error}")))?;
@@ -113,18 +113,19 @@ impl Sides {
         Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, orders })
     }
 
-    /// Has the hot part of both move, as far as it is to have moved after this part of the time.
+    /// Moves the hot set of both sides as far as it should have moved after this part of the time.
     fn drift(&self, part: f64) {
         let moved = (part - MOVES_AFTER) / MOVES_FOR * (HOT_STRETCHES / 2) as f64;
         self.orders.moved.store((moved.ceil().max(0.0) as u64).min(HOT_STRETCHES / 2), Ordering::Relaxed);
     }
 
-    /// True when a client has ended before it was told to.
+    /// True if a client has ended early.
     fn has_failed(&self) -> bool {
         self.with.thread.is_finished() || self.without.thread.is_finished()
     }
 
-    /// Ends both clients, and waits until everything is on the array: what was dirty, and how many seconds that took.
+    /// Ends both clients and drains the cached volume. Returns the dirty bytes at the end, and the seconds that
+    /// draining took.
     fn end(self, control: &mut Control) -> Result<(u64, f64), Failure> {
         self.orders.stop.store(true, Ordering::Relaxed);
         for side in [self.with, self.without] {
@@ -138,7 +139,7 @@ impl Sides {
     }
 }
 
-/// What was measured until now, whole and since a while.
+/// Measurements so far, over the whole time and over its warm part.
 #[derive(Default)]
 struct Course {
     looks: Vec<Look>,
@@ -161,7 +162,7 @@ impl Course {
     }
 }
 
-/// Looks at both sides until the time is over.
+/// Samples both sides until the time is over.
 fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Course, Failure> {
     let mut course = Course::default();
     let mut terminal = Terminal::new(show, style);

@@ -1,4 +1,4 @@
-//! Where looks are shown: redrawn in place on a terminal, a line each elsewhere.
+//! Live output of samples: redrawn in place on a terminal, otherwise one line each.
 
 use std::io::{IsTerminal, Write};
 
@@ -16,13 +16,13 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Shows what `show` asks for.
+    /// An output for `show`.
     pub fn new(show: Show, style: Style) -> Terminal {
         let (live, redraw) = (show == Show::Live, std::io::stdout().is_terminal());
         Terminal { live, redraw, style, lines: 0 }
     }
 
-    /// Shows the newest look at sides of these names, and how far it all is.
+    /// Shows the newest sample of the sides `names`, and the progress.
     pub fn show(&mut self, looks: &[Look], names: [&str; 2], progress: &str) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         let shown = match (self.live, self.redraw, looks.last()) {

@@ -1,4 +1,4 @@
-//! What the demo shows: how it goes, and how it went.
+//! Text of the demo: progress and summary.
 
 use control::token::LoginLink;
 
@@ -11,26 +11,28 @@ use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
-/// Looks that the courses show at most.
+/// Samples in the charts at most.
 const COURSE_LOOKS: usize = 60;
 
-/// Where to look.
+/// The line with the link to the web page.
 pub fn page(link: &LoginLink) -> String {
     format!("{}  (logs a browser in, once; {} is the page itself)\n", link.link, link.page)
 }
 
-/// What is about to happen.
+/// The introduction.
 pub fn intro(style: Style) -> String {
     let array = Stage::array();
     let clients = format!(
-        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to {} of {}, most of these to {}; half of that moves elsewhere after a while; nobody flushes.",
+        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go \
+         to {} of {}, most of these to {}; half of that moves elsewhere after a while; nobody flushes.",
         show_bytes(REQUEST_BYTES),
         show_bytes(HOT_BYTES),
         show_bytes(VOLUME_BYTES),
         show_bytes(HOT_BYTES / HOTTEST_PART),
     );
     format!(
-        "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory and two flash devices of {} in front of it.\n{clients}\n",
+        "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory and two flash \
+         devices of {} in front of it.\n{clients}\n",
         style.bold("hotset demo"),
         array.level,
         array.disks,
@@ -40,20 +42,20 @@ pub fn intro(style: Style) -> String {
     )
 }
 
-/// One look at both sides.
+/// One sample of both sides.
 #[derive(Clone, Copy)]
 pub struct Look {
     /// Seconds since the start.
     pub at_seconds: f64,
     /// The side without a cache.
     pub without: Figures,
-    /// The side with.
+    /// The side with the cache.
     pub with: Figures,
-    /// Not yet on the array.
+    /// Dirty data.
     pub dirty_bytes: u64,
 }
 
-/// A look as one line, for where a screen cannot be redrawn.
+/// A sample as one line, for an output that cannot be redrawn.
 pub fn line(look: &Look) -> String {
     let reads = look.with.read_latency_us.p50 > 0.0;
     let what = if reads { "read" } else { "write" };
@@ -73,7 +75,7 @@ pub fn line(look: &Look) -> String {
     )
 }
 
-/// The newest look, and the course of all, as a screen of lines.
+/// The newest sample, and charts of all, as lines of a screen.
 pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> String {
     let Some(now) = looks.last() else { return String::new() };
     let mut table = Table::new(&[
@@ -129,12 +131,12 @@ fn course(looks: &[Look], value: impl Fn(&Look) -> f64, full: f64) -> String {
     bars(looks[first..].iter().map(value), full)
 }
 
-/// A part in percent.
+/// A ratio in percent.
 pub fn ratio(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
-/// With and without, side by side.
+/// The summary, both sides beside each other.
 pub fn summary(summary: &Summary, style: Style) -> String {
     let Summary { without, with, warm, .. } = summary;
     let mut table = Table::new(&[
@@ -167,7 +169,8 @@ pub fn summary(summary: &Summary, style: Style) -> String {
     part("reads from flash", |figures| figures.flash_hit_ratio);
     let checked = show_count(without.requests + with.requests);
     format!(
-        "\n{}\n{}\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; {checked} requests in {:.0} s.\n",
+        "\n{}\n{}\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; {checked} requests \
+         in {:.0} s.\n",
         style.bold(&format!("{:.0} seconds, \"once warm\" is the last {:.0}", with.seconds, warm.seconds)),
         table.render(style).trim_end(),
         show_bytes(summary.dirty_bytes_at_end),
@@ -203,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn the_live_screen_shows_both_sides_and_the_course() {
+    fn live_screen_shows_both_sides_and_the_charts() {
         let looks: Vec<Look> = (1..=10).map(look).collect();
         assert_snapshot!(live(&looks, ["without cache", "with hotset"], "10 of 20 s", Style::PLAIN));
         assert_snapshot!(line(&looks[9]));
     }
 
     #[test]
-    fn the_summary_puts_them_side_by_side() {
+    fn summary_shows_both_sides_beside_each_other() {
         let (without, with, warm) =
             (figures(7_000, 15_000.0, 0.0), figures(90_000, 1_500.0, 0.9), figures(110_000, 900.0, 0.97));
         let (load, iops_gain) = (Load::of_demo(), warm.iops / without.iops);

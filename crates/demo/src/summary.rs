@@ -1,4 +1,4 @@
-//! How the demo went, as JSON has it.
+//! The summary of the demo, as JSON shows it.
 
 use serde::Serialize;
 
@@ -10,13 +10,13 @@ use config::show_array;
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// Each of the two arrays.
+    /// Model of each of the two arrays.
     pub array: String,
     /// Bytes of each volume.
     pub volume_bytes: u64,
     /// Memory of the cache.
     pub memory_bytes: u64,
-    /// Each of its two flash devices.
+    /// Size of each of its two flash devices.
     pub flash_bytes: u64,
     /// Bytes of a request.
     pub request_bytes: u64,
@@ -24,14 +24,14 @@ pub struct Load {
     pub depth: usize,
     /// Requests that read, in percent.
     pub read_percent: u64,
-    /// Bytes of the hot part, half of which moves elsewhere once.
+    /// Bytes of the hot set, half of which moves once.
     pub hot_bytes: u64,
-    /// Requests that go there, in percent.
+    /// Requests to the hot set, in percent.
     pub hot_percent: u64,
 }
 
 impl Load {
-    /// The demo's.
+    /// The load of the demo.
     pub fn of_demo() -> Load {
         Load {
             array: format!("sim://{}", show_array(&Stage::array())),
@@ -47,21 +47,21 @@ impl Load {
     }
 }
 
-/// How it went.
+/// Results of the demo.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// What was done.
     pub load: Load,
-    /// The client without a cache, over the whole time.
+    /// Figures of the client without a cache, over the whole time.
     pub without: Figures,
-    /// The client with one, over the whole time.
+    /// Figures of the client with a cache, over the whole time.
     pub with: Figures,
-    /// The same, in the last quarter.
+    /// The same over the last quarter.
     pub warm: Figures,
-    /// Requests a second once warm, against those without a cache.
+    /// Requests a second of the last quarter with a cache, divided by those of the whole time without one.
     pub iops_gain: f64,
-    /// Not yet on the array when the clients ended.
+    /// Dirty data when the clients ended.
     pub dirty_bytes_at_end: u64,
-    /// Time until it was.
+    /// Time to destage it.
     pub drain_seconds: f64,
 }

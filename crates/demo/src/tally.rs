@@ -1,4 +1,4 @@
-//! What clients count: latencies in histograms, so that it takes no more memory however long they are at work.
+//! Counters of clients: latencies in histograms, whose memory does not grow with time.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use engine::Histogram;
 use lab::scenario::bed::QUICK;
 use seam::Nanos;
 
-/// Requests that have ended.
+/// Completed requests.
 #[derive(Default)]
 pub struct Tally {
     /// Latencies of reads.
@@ -15,9 +15,9 @@ pub struct Tally {
     pub writes: Histogram,
     /// Writes that did not wait for the storage.
     pub quick_writes: u64,
-    /// Requests whose latency says nothing of this time; they are nowhere else.
+    /// Requests of an earlier act; they are counted nowhere else.
     pub late: u64,
-    /// Requests that failed; they are nowhere else.
+    /// Failed requests; they are counted nowhere else.
     pub errors: u64,
 }
 
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// Adds another one's requests.
+    /// Adds the requests of `other`.
     pub fn add(&mut self, other: &Tally) {
         self.reads.add_all(&other.reads);
         self.writes.add_all(&other.writes);
@@ -42,12 +42,12 @@ impl Tally {
     }
 }
 
-/// What a client counts and others take.
+/// Counters that a client increments and an observer takes.
 #[derive(Clone, Default)]
 pub struct Meter(Arc<Mutex<Tally>>);
 
 impl Meter {
-    /// What has ended since the last call.
+    /// Takes the counters since the last call.
     pub fn take(&self) -> Tally {
         std::mem::take(&mut self.0.lock().expect("no holder panics"))
     }
@@ -57,12 +57,12 @@ impl Meter {
         self.0.lock().expect("no holder panics").note(write, latency);
     }
 
-    /// Counts one whose latency says nothing of this time.
+    /// Counts a request of an earlier act.
     pub fn note_late(&self) {
         self.0.lock().expect("no holder panics").late += 1;
     }
 
-    /// Counts one that failed.
+    /// Counts a failed request.
     pub fn note_error(&self) {
         self.0.lock().expect("no holder panics").errors += 1;
     }

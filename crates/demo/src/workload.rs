@@ -1,5 +1,5 @@
-//! The load: reads and writes of 8 KiB, most of them in a small hot part of the volume, some of which moves elsewhere after a while; every
-//! read is checked.
+//! The load: reads and writes of 8 KiB, most of them to a small hot set, a part of which moves after a while. The
+//! content of every read is checked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,29 +17,29 @@ use super::tally::Meter;
 pub const REQUEST_BYTES: u64 = 8 << 10;
 /// Requests in flight.
 pub const DEPTH: usize = 16;
-/// Bytes of the hot part.
+/// Bytes of the hot set.
 pub const HOT_BYTES: u64 = 64 << 20;
-/// Requests that go to the hot part, in percent.
+/// Requests to the hot set, in percent.
 pub const HOT_PERCENT: u64 = 99;
-/// Of them, those that go to one in [`HOTTEST_PART`] of its blocks, in percent.
+/// Requests to the hot set that go to one in [`HOTTEST_PART`] of its blocks, in percent.
 pub const HOTTEST_PERCENT: u64 = 80;
 /// See [`HOTTEST_PERCENT`].
 pub const HOTTEST_PART: u64 = 4;
 /// Requests that read, in percent.
 pub const READ_PERCENT: u64 = 80;
-/// Stretches that the hot part consists of, spread over the volume.
+/// Stretches of the hot set, spread over the volume.
 pub const HOT_STRETCHES: u64 = 8;
 
-/// What its clients are told while they are at work.
+/// Orders to running clients.
 #[derive(Default)]
 pub struct Orders {
-    /// It is over.
+    /// End the load.
     pub stop: AtomicBool,
-    /// Stretches of the hot part that have moved elsewhere.
+    /// Number of stretches of the hot set that have moved.
     pub moved: AtomicU64,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     block: u64,
@@ -47,7 +47,7 @@ struct Flight {
     began: Instant,
 }
 
-/// One client at work.
+/// A running client.
 struct Worker<'a> {
     client: Client,
     meter: &'a Meter,
@@ -55,12 +55,12 @@ struct Worker<'a> {
     random: u64,
     blocks: u64,
     flights: Vec<Option<Flight>>,
-    /// What was last written to each block; 0 = never.
+    /// Version written last to each block; absent or 0: never written.
     versions: BTreeMap<u64, u64>,
     data: Vec<u8>,
 }
 
-/// Runs the load on `export` until it is to stop; an error is a broken connection or data that is not what was written.
+/// Runs the load on `export` until `orders.stop`. Fails if the connection breaks or a read returns wrong data.
 pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, orders: &Orders) -> io::Result<()> {
     let client = Client::connect(socket, export)?;
     let blocks = client.size_bytes / REQUEST_BYTES;
@@ -86,7 +86,7 @@ pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, orders: &Order
 }
 
 impl Worker<'_> {
-    /// A random number below `bound` (xorshift64*: any even spread will do).
+    /// A random number below `bound` (xorshift64*, whose spread is even enough).
     fn below(&mut self, bound: u64) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -101,14 +101,14 @@ impl Worker<'_> {
         let hot = HOT_BYTES / REQUEST_BYTES / HOT_STRETCHES;
         let (stretch, apart) = (self.below(HOT_STRETCHES), self.blocks / HOT_STRETCHES);
         let has_moved = stretch < self.orders.moved.load(Ordering::Relaxed);
-        // A part of what is hot is hotter than the rest, as it is everywhere.
+        // A part of the hot set is hotter than the rest, as in real workloads.
         let hot = if self.below(100) < HOTTEST_PERCENT { hot / HOTTEST_PART } else { hot };
         stretch * apart + if has_moved { apart / 2 } else { 0 } + self.below(hot)
     }
 
     fn issue(&mut self, slot: usize) {
         let mut block = self.draw_block();
-        // What two requests on one block leave behind is not defined, and then a read could not be checked.
+        // Concurrent requests to one block have no defined result, so its reads could not be checked.
         while self.flights.iter().flatten().any(|flight| flight.block == block) {
             block = self.draw_block();
         }
@@ -125,7 +125,7 @@ impl Worker<'_> {
         self.flights[slot] = Some(Flight { block, read, began: Instant::now() });
     }
 
-    /// Takes one reply; returns the slot that it frees.
+    /// Receives one reply and returns the slot that it frees.
     fn complete(&mut self) -> io::Result<usize> {
         let slot = self.client.reply()? as usize;
         let flight = self.flights.get_mut(slot).and_then(Option::take);
@@ -145,7 +145,7 @@ impl Worker<'_> {
     }
 }
 
-/// Makes `data` the content of a version of a block.
+/// Fills `data` with the content of a version of a block.
 fn stamp(data: &mut [u8], block: u64, version: u64) {
     for sector in data.chunks_exact_mut(512) {
         sector[..8].copy_from_slice(&block.to_le_bytes());
@@ -153,7 +153,7 @@ fn stamp(data: &mut [u8], block: u64, version: u64) {
     }
 }
 
-/// True when every sector of `data` is of that version; version 0 is zeroes.
+/// True if every sector of `data` has this version; version 0 is zeroes.
 fn is_stamped(data: &[u8], block: u64, version: u64) -> bool {
     let (block, version) = if version == 0 { ([0; 8], [0; 8]) } else { (block.to_le_bytes(), version.to_le_bytes()) };
     data.chunks_exact(512).all(|sector| sector[..8] == block && sector[8..16] == version)
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_version_or_a_torn_block_is_noticed() {
+    fn wrong_version_and_torn_block_are_detected() {
         let mut data = vec![0; REQUEST_BYTES as usize];
         assert!(is_stamped(&data, 7, 0));
         stamp(&mut data, 7, 3);

@@ -1,7 +1,8 @@
-//! The log's appends beside a bare loop that does as much to files of the same kind: 8 blocks and a header to two files,
+//! Benchmark of the log's appends against a bare loop with the same I/O on files: 8 blocks and a header to two files,
 //! both flushed.
 //!
-//! `cargo run --release -p flash --example append [FOLDER]` prints batches a second of both, run in turn, and their ratio.
+//! `cargo run --release -p flash --example append [FOLDER]` prints batches per second of both, run alternately, and
+//! their ratio.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -24,7 +25,7 @@ fn block(seam: &RealSeam, number: u64) -> RealBlock {
     block.freeze()
 }
 
-/// Batches of eight blocks that the log takes in a second.
+/// Batches of eight blocks per second through the log.
 async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     let (start, mut done) = (seam.now(), 0);
     while seam.now().since(start) < TURN {
@@ -39,7 +40,7 @@ async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     done as f64 / seam.now().since(start).as_secs_f64()
 }
 
-/// The same without a log.
+/// Batches of eight blocks per second without the log.
 async fn bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
     let (start, mut done) = (seam.now(), 0);
     while seam.now().since(start) < TURN {
@@ -75,7 +76,7 @@ fn main() {
         let mut disks = Vec::new();
         for what in flash.iter().chain(&plain) {
             let disk = seam.open_disk(what).await.expect("a new file");
-            // Written once, so that neither side pays for the file system's allocation.
+            // Write the files once, so that neither side pays for the file system's allocation.
             for at in (0..SIZE).step_by(1 << 20) {
                 let blocks = (0..256).map(|_| Piece::whole(seam.zero_block())).collect();
                 disk.write(at, blocks).await.expect("room for four files");

@@ -1,7 +1,8 @@
-//! Where a page's checksums lie, measured: a 4 KiB read with its checksum sector beside it (4.5 KiB in one request) against the block
-//! and a checksum block elsewhere (two requests), against the bare 4 KiB.
+//! Benchmark of the place of a page's checksums. It compares three reads of 4 KiB: with an adjacent checksum
+//! sector (4.5 KiB in one request), with a separate checksum block (two requests), and bare.
 //!
-//! `cargo run --release -p flash --example layout [FOLDER]` prints reads a second at depths 1 and 32, in turn, with direct I/O.
+//! `cargo run --release -p flash --example layout [FOLDER]` prints reads per second at depths 1 and 32, run
+//! alternately, with direct I/O.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -49,7 +50,7 @@ async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
     }
 }
 
-/// Reads a second at that depth.
+/// Reads per second at this depth.
 async fn rate(seam: &RealSeam, disk: &RealDisk, layout: Layout, depth: u64) -> f64 {
     let (done, running) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(depth)));
     let start = seam.now();

@@ -1,7 +1,8 @@
-//! How long a full map takes to be read back: two sparse files are formatted, pages are put until no slot is left (their data goes to
-//! holes that cost nothing but the time), the store is let go as a kill leaves it, and opened again.
+//! Benchmark of loading a full map. Two sparse files are formatted, and pages are put until no slot is left; their data
+//! costs only time. The store is dropped without a close, as a kill leaves it, and opened again.
 //!
-//! `cargo run --release -p flash --example mapload GIB [FOLDER]` prints pages, bytes of the journal, and the times.
+//! `cargo run --release -p flash --example mapload GIB [FOLDER]` prints the pages, the bytes of the journal, and the
+//! times.
 
 use flash::{FormatOptions, OpenOptions, PutError, Store};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
@@ -15,7 +16,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>) -> u64 {
     block.write_bytes(0, &[7; 4096]);
     let block = block.freeze();
     let mut page = 0;
-    // One block a page: the map is as full as with all sixteen.
+    // One block per page: the map is as full as with all sixteen.
     while pages.stats().evictions == 0 {
         for _ in 0..1_000 {
             match volume.put(page, vec![(0, block.clone())]).await {

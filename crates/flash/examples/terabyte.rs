@@ -1,8 +1,9 @@
-//! What a start costs at a size that no machine at hand has: two simulated SSDs hold `GIB` of pages and `PERCENT` of that dirty, the
-//! store is let go as a kill leaves it, and opened again.
+//! Benchmark of a start with very large devices, on two simulated SSDs. They hold `GIB` of pages, and `PERCENT` of that
+//! as dirty data. The store is dropped without a close, as a kill leaves it, and opened again.
 //!
-//! `cargo run --release -p flash --example terabyte GIB [PERCENT]` prints pages, dirty blocks, and for opening and for the map how long the devices take
-//! (virtual time) and the processor (real time); a start takes at most their sum.
+//! `cargo run --release -p flash --example terabyte GIB [PERCENT]` prints the pages, the dirty blocks, and the times of
+//! opening and of loading the map: of the devices (virtual time) and of the processor (real time). A start takes at
+//! most their sum.
 
 use flash::{Content, FormatOptions, OpenOptions, Owner, PutError, Record, Store};
 use seam::model::DiskType;
@@ -15,7 +16,7 @@ const PAGE_BYTES: u64 = 64 << 10;
 
 async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
     let block = seam.alloc().expect("the pool has room").freeze();
-    // A prime, so that no block comes twice.
+    // A prime, so that no block repeats.
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(BATCH as usize) {
         let record = |number| {
@@ -32,7 +33,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 
     let volume = pages.volume(1);
     let block = seam.alloc().expect("the pool has room").freeze();
     let mut page = 0;
-    // One block a page: the map is as full as with all sixteen.
+    // One block per page: the map is as full as with all sixteen.
     while page < wanted && pages.stats().evictions == 0 {
         for _ in 0..1_000 {
             match volume.put(page, vec![(0, block.clone())]).await {
@@ -51,7 +52,7 @@ fn clock() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Virtual and real seconds since then.
+/// Virtual and real seconds since `start`.
 fn times(seam: &SimSeam, start: (Nanos, std::time::Instant)) -> String {
     let (devices, processor) = (seam.now().since(start.0).as_secs_f64(), start.1.elapsed().as_secs_f64());
     format!("{devices:.3} s of the devices and {processor:.3} s of a processor")
@@ -65,7 +66,7 @@ fn main() {
     let keep = seam::sim::Content::None;
     let world = World::new(WorldSpec { keep, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) });
     let seam = world.seam();
-    // Each holds half of the pages and all that is dirty, and a twentieth for what goes with them.
+    // Each device holds half of the pages, all dirty data, and a twentieth for metadata.
     let bytes = (((gib << 30) / 2 + dirty * 4096) / 20 * 21 + (2 << 30)).next_multiple_of(1 << 20);
     let ssd = seam::model::SsdSpec { capacity_bytes: bytes, ..DiskType::Ssd.ssd().expect("it is flash") };
     let disks: Vec<_> = ["flash-0", "flash-1"]
@@ -78,7 +79,7 @@ fn main() {
         })
         .collect();
     world.block_on(async {
-        // A world without content has nothing to say of what a device holds.
+        // A world without content cannot tell whether a device is empty.
         let format = FormatOptions { force: true, ..FormatOptions::default() };
         Store::format(&seam, &disks, format).await.expect("new devices");
         let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");

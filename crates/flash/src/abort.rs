@@ -1,5 +1,5 @@
-//! Ends the wait for all requests of a device at once. The requests themselves go on at the disk, which owns their
-//! buffers until it answers.
+//! Ends the wait for all requests of a device at once. The disk still performs the requests; it owns their buffers
+//! until it answers.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -7,18 +7,18 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Whether a device's requests are waited for. A clone is another handle to the same.
+/// Whether a device's requests are waited for. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Abort(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     is_aborted: Cell<bool>,
-    /// Tasks that wait for a request; places are used again.
+    /// Wakers of tasks that wait for a request; free entries are reused.
     waiting: RefCell<Vec<Option<Waker>>>,
 }
 
-/// A place in the list of waiting tasks, until it is dropped.
+/// An entry in the list of waiting tasks, until it is dropped.
 struct Place<'a> {
     inner: &'a Inner,
     index: Option<usize>,
@@ -50,14 +50,15 @@ impl Drop for Place<'_> {
 }
 
 impl Abort {
-    /// From now on no request is sent or waited for.
+    /// Ends the wait for all requests. Later requests are not sent.
     pub fn abort(&self) {
         self.0.is_aborted.set(true);
         let waiting: Vec<_> = self.0.waiting.borrow().iter().flatten().cloned().collect();
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Runs `request` to its end; `None` when it is aborted first. One that begins after that is not sent.
+    /// Runs `request` to its end. Returns `None` when it is aborted first; a request that begins after the abort is not
+    /// sent.
     pub async fn or_aborted<T>(&self, request: impl Future<Output = T>) -> Option<T> {
         let (mut request, mut place) = (pin!(request), Place { inner: &self.0, index: None });
         poll_fn(|context| {
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn abort_ends_requests_under_way_and_sends_no_further_one() {
+    fn abort_ends_requests_in_flight_and_blocks_later_ones() {
         let abort = Abort::default();
         let mut context = Context::from_waker(Waker::noop());
         let mut hangs = pin!(abort.or_aborted(std::future::pending::<()>()));

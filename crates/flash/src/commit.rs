@@ -1,7 +1,7 @@
-//! Group commit: one batch in flight; what is asked meanwhile goes into the next. A batch is one sequential write and one flush on
-//! every log member in service, and its appends return when all of them have it (R6).
+//! Group commit: one batch is in flight, and requests that arrive meanwhile go into the next. A batch is one sequential
+//! write and one flush on every log member in service. Its appends return when all of these members have it (R6).
 //!
-//! One batch at a time is also what recovery rests on: a batch that has a successor was durable, so only the last one can be torn.
+//! Recovery relies on one batch at a time: a batch that has a successor was durable, so only the last one can be torn.
 
 use std::rc::Rc;
 
@@ -17,10 +17,11 @@ use crate::slow::{GRACE, InLine, Work, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
 use crate::wait::{Boxed, join_with_grace};
 
-/// Writes batches until nothing waits.
+/// Writes batches until no request is pending.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     loop {
-        // Whoever was just answered, or asks in this moment, joins the next batch instead of waiting for the one after it.
+        // Yield first, so that clients that were just answered, and requests of this moment, join the next batch
+        // instead of the one after it.
         inner.seam.yield_now().await;
         match next_requests(&inner).await {
             Some(requests) => commit(&inner, requests).await,
@@ -29,15 +30,16 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
-/// How a batch gets room that the open segment does not have.
+/// How to find room for a batch that does not fit the open segment.
 enum Room {
-    /// By a tail that is made durable.
+    /// Make a newer tail durable, which frees dead segments.
     Tail,
-    /// By a segment that the pages give back.
+    /// Reclaim a segment that is lent to the pages.
     Pages,
 }
 
-/// What goes into the next batch, with room for it in the open segment; `None`, and the task is over, when nothing waits.
+/// Takes the requests of the next batch, with room for them in the open segment. Returns `None` when no request is
+/// pending: the task ends.
 async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>> {
     loop {
         let from = {
@@ -61,7 +63,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 let last = !fits && !state.segments.has_more_than(keep) && !state.segments.lent().is_empty();
                 drop(guard);
                 if last {
-                    // So that the next segment is there when it is needed.
+                    // Reclaim in advance, so that the next segment is ready when it is needed.
                     let task = Rc::clone(inner);
                     inner.seam.spawn(async move {
                         let _ = reclaim(&task).await;
@@ -73,7 +75,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
             if tail > state.segments.durable_tail && state.segments.free() > 0 { Room::Tail } else { Room::Pages }
         };
         let full = match from {
-            // When the store has failed the next turn tells everybody.
+            // When the store has failed, the next round answers every request with the error.
             Room::Tail => save_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
             Room::Pages => !reclaim(inner).await,
         };
@@ -143,7 +145,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
     }
 }
 
-/// The header of a batch of these requests at the open place.
+/// The header of a batch of these requests at the open position.
 fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader, u64) {
     let open = state.segments.open.expect("a segment was opened for the batch");
     let first = state.segments.get(open.segment).first;
@@ -175,7 +177,8 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
     (header, state.superblock.segment_bytes)
 }
 
-/// Makes the batch durable on every log member in service. Who fails is taken out, durably, before this returns (R10).
+/// Makes the batch durable on every log member in service. A member that fails is taken out, durably, before this
+/// returns (R10).
 async fn write<S: Seam>(
     inner: &Inner<S>,
     at: u64,
@@ -215,13 +218,13 @@ async fn write<S: Seam>(
     took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
         acknowledge(header, requests, None);
-        // As long as a survivor's flush takes, or longer.
+        // Wait as long as a survivor's flush takes, or longer.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
     take_out_unnoted(inner, failures).await
 }
 
-/// What a device is taken out with that has a batch long after its mirror.
+/// The error of a device that is taken out because its mirror completed the batch long before.
 fn out_of_patience<T>() -> DiskResult<T> {
     Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
 }
@@ -232,8 +235,8 @@ fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     state.previous = checksum;
     let segments = &mut state.segments;
     if header.offset == 0 {
-        // Recovery looks at the first batch of each segment before it follows the log: what only a later one says of the tail
-        // it would learn too late.
+        // Only the first batch of a segment makes its tail durable. Recovery reads the first batch of each segment
+        // before it follows the log, so a tail in a later batch would be found too late.
         segments.durable_tail = segments.durable_tail.max(header.tail);
     }
     segments.get_mut(header.segment).last = header.sequence;
@@ -241,7 +244,8 @@ fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     open.offset += header.blocks();
 }
 
-/// Answers a batch that lies where it has to. Where the members that have it are not noted (`unnoted` says why), that is no promise yet.
+/// Answers a batch that is durable on its members. While the owner has not noted these members (`unnoted` says why),
+/// the answer is an error, not a promise.
 fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unnoted: Option<String>) {
     let mut positions = positions(header).into_iter();
     for request in requests {
@@ -253,7 +257,7 @@ fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unnoted: 
     }
 }
 
-/// Where each record of a batch lies.
+/// The position of each record of a batch.
 pub fn positions(header: &BatchHeader) -> Vec<Position> {
     let mut index = header.offset;
     let position = |record: &RecordEntry| match record.kind {

@@ -1,4 +1,4 @@
-//! Making a store of devices: what is on them must be nothing, or given up.
+//! Formats devices as a store. A device must be empty unless the caller forces it.
 
 use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
@@ -10,25 +10,25 @@ use crate::format::superblock::{
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 
-/// A store has at least so many segments: one open, one live, one to move on to, one that waits for its tail.
+/// The fewest segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
-/// Blocks read at once while looking whether a device is empty.
+/// Blocks per read while checking that a device is empty.
 const LOOK_BLOCKS: usize = 32;
-/// Members that carry the log.
+/// The number of members that carry the log.
 pub const LOG_MEMBERS: u32 = 2;
 
-/// How a store is made.
+/// Options of formatting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FormatOptions {
-    /// Bytes of a segment, a power of two; by the devices' size where it is not given.
+    /// Bytes of a segment, a power of two. The default follows from the smallest device's size.
     pub segment_bytes: Option<u64>,
     /// Destroy what the devices hold.
     pub force: bool,
-    /// Bytes of the map journal on each device that carries the log; by the devices' sizes where it is not given.
+    /// Bytes of the map journal on each device that carries the log. The default follows from the devices' sizes.
     pub journal_bytes: Option<u64>,
 }
 
-/// Makes a store of one to eight devices, the first two of which carry the log; nothing is opened.
+/// Formats one to eight devices as a store; the first two carry the log. The store is not opened.
 pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
     if !(1..=MEMBERS_MAX).contains(&disks.len()) {
         return Err(StoreError::DeviceCount(disks.len()));
@@ -77,7 +77,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         journal_bytes,
         journal: 0,
     };
-    // Both places: an older store's superblock must not come back when the newer one is damaged.
+    // Write both places: an older store's superblock must not return when the newer one is damaged.
     for place in [1, 0] {
         superblock.revision += 1;
         for device in &devices {
@@ -95,20 +95,20 @@ pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
     u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX)
 }
 
-/// The map journal has room twice over for a record of 24 bytes of each page of 68 KiB that the devices can hold, in each of its two
-/// halves; on small devices it fits before the first segment anyway.
+/// The default size of the map journal. Each of its two halves has room twice over for a record of 24 bytes for each
+/// page of 68 KiB that the devices can hold. On small devices the journal fits before the first segment.
 fn journal_bytes_for<S: Seam>(disks: &[S::Disk]) -> u64 {
     let total: u64 = disks.iter().map(|disk| disk.geometry().size_bytes).sum();
     let blocks = total / 512 / BLOCK_BYTES as u64;
     (blocks * BLOCK_BYTES as u64).max(FIRST_SEGMENT_BYTES - JOURNAL_AT)
 }
 
-/// A segment is about a 256th of the device, 1 to 64 MiB.
+/// The default size of a segment: about a 256th of the device, 1 to 64 MiB.
 fn segment_bytes_for(device_bytes: u64) -> u64 {
     (device_bytes / 256).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
 
-/// An identity that nobody else has.
+/// A random identity, unique for practical purposes.
 pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
     let mut uuid: Uuid = [0; 16];
     uuid[..8].copy_from_slice(&seam.random().to_le_bytes());
@@ -116,7 +116,7 @@ pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
     uuid
 }
 
-/// Refuses a device that holds anything where its metadata would lie.
+/// Refuses a device that has data in its metadata area.
 pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(LOOK_BLOCKS * BLOCK_BYTES) {
         let blocks = device.read_blocks(source, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;

@@ -1,4 +1,4 @@
-//! One device of the store: metadata blocks and durable writes, the way both the write path and recovery need them.
+//! One device of the store: block reads and durable writes, for the write path and recovery.
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
@@ -7,16 +7,16 @@ use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
 use crate::store::Inner;
 
-/// How often a write is repeated whose disk reconnected before it was flushed.
+/// The most repetitions of a write whose disk reconnects before the flush.
 const RECONNECTS_MAX: u32 = 3;
 
 /// A device.
 pub struct Device<S: Seam> {
-    /// Its number in the store.
+    /// The device's number in the store.
     pub member: u32,
-    /// What it is read and written by.
+    /// The disk behind it.
     pub disk: S::Disk,
-    /// Ends the wait for its requests, when it is out of service.
+    /// Ends the wait for the device's requests when it leaves service.
     pub abort: Abort,
 }
 
@@ -27,17 +27,17 @@ impl<S: Seam> Clone for Device<S> {
 }
 
 impl<S: Seam> Device<S> {
-    /// A disk as a member.
+    /// Makes a disk a member.
     pub fn new(member: u32, disk: S::Disk) -> Self {
         Device { member, disk, abort: Abort::default() }
     }
 
-    /// How people know it.
+    /// The device's name for people.
     pub fn name(&self) -> String {
         self.disk.identity()
     }
 
-    /// An error of this device.
+    /// Wraps an error of this device.
     pub fn failed(&self, error: DiskError) -> StoreError {
         StoreError::Disk { device: self.name(), error }
     }
@@ -59,7 +59,7 @@ impl<S: Seam> Device<S> {
         Ok(pieces.into_iter().map(|piece| piece.block.freeze()).collect())
     }
 
-    /// Writes and flushes. A disk that reconnected in between may have lost the write, so it is written again.
+    /// Writes and flushes. If the disk reconnects in between, it may have lost the write, so the write is repeated.
     pub async fn write_durably(&self, at: u64, blocks: Vec<S::Block>, flush: bool) -> DiskResult<()> {
         for _ in 0..RECONNECTS_MAX {
             let incarnation = self.disk.incarnation();
@@ -82,15 +82,15 @@ pub fn raw(block: &impl Block) -> Box<Raw> {
     raw
 }
 
-/// A block of these bytes.
+/// Fills a buffer with these bytes and freezes it.
 pub fn block_of<S: Seam>(mut buffer: S::BlockMut, raw: &Raw) -> S::Block {
     buffer.write_metadata(0, raw);
     buffer.freeze()
 }
 
-/// Where buffers for reading come from: the pool, or for an open store also its owner, whose cache may fill the pool.
+/// A source of read buffers: the pool, or, for an open store, also the engine above it, whose cache can free buffers.
 pub trait BufferSource<S: Seam> {
-    /// A buffer, as soon as there is one.
+    /// Waits for a free buffer.
     fn wait_buffer(&self) -> impl Future<Output = S::BlockMut>;
 }
 
@@ -106,7 +106,7 @@ impl<S: Seam> BufferSource<S> for Inner<S> {
     }
 }
 
-/// A buffer, waited for.
+/// Waits for a free buffer of the pool.
 pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
     loop {
         match seam.alloc() {
@@ -116,7 +116,7 @@ pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
     }
 }
 
-/// Byte of a device at which a segment's block lies.
+/// The byte offset of a segment's block on a device.
 pub fn place(segment_bytes: u64, segment: u32, index: u32) -> u64 {
     FIRST_SEGMENT_BYTES + u64::from(segment) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
 }

@@ -1,13 +1,13 @@
-//! Members that do not answer: they are taken out, and the wait for their requests ends.
+//! Detection of hung members: they are taken out, and the wait for their requests ends.
 //!
-//! While requests are under way, a task looks every [`TICK`] whether the oldest request of each member is still the one
-//! of the look before. It counts looks and no time: a process or a machine that stood still answers late for all, and
-//! that is no member's fault.
+//! While requests are in flight, a task checks every [`TICK`] whether the oldest request of each member is still the
+//! same. It counts checks, not time: after a stall of the process or the machine all members answer late, which is no
+//! fault of theirs.
 //!
-//! A member that has hung for [`PATIENCE`] while a log member answers is out: writers and readers wait no longer than
-//! for its mirror. Where no log member answers, [`LAST_PATIENCE`] passes first: as long as Linux gives a command of a
-//! SCSI or NVMe disk before it resets the disk, so that a reset that helps is waited for. What is out then fails the
-//! store, if it was the last: flushes fail.
+//! A member that has hung for [`PATIENCE`] while a log member answers is taken out, so writers and readers wait only
+//! for its mirror. If no log member answers, [`LAST_PATIENCE`] applies. Linux gives a command of a SCSI or NVMe disk as
+//! long before it resets the disk, so a reset has time to help. If the last member is taken out, the store fails, and
+//! flushes fail.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,23 +20,23 @@ use crate::membership::{Failure, take_out};
 use crate::slow::GRACE;
 use crate::store::Inner;
 
-/// Pause between two looks.
+/// Time between two checks.
 const TICK: Nanos = Nanos::from_millis(250);
-/// A member that hangs is given up after so long where another log member answers.
+/// Time after which a hung member is taken out while another log member answers.
 const PATIENCE: Nanos = GRACE;
-/// And after so long where none does.
+/// Time after which a hung member is taken out while no log member answers.
 const LAST_PATIENCE: Nanos = Nanos::from_secs(30);
-/// A member answers whose oldest request is not older than this.
+/// A member answers if its oldest request is at most this old.
 const ANSWERS_WITHIN: Nanos = Nanos(2 * TICK.0);
 
-/// Requests to members that are under way.
+/// Requests to members that are in flight.
 #[derive(Default)]
 pub struct Outstanding {
     requests: Cell<usize>,
     is_watched: Cell<bool>,
 }
 
-/// A request that is under way, until it is dropped.
+/// A request in flight, until it is dropped.
 struct Request<'a>(&'a Outstanding);
 
 impl Drop for Request<'_> {
@@ -45,7 +45,7 @@ impl Drop for Request<'_> {
     }
 }
 
-/// Result of a request to a device that was given up.
+/// The error of a request to a device that was taken out.
 fn given_up() -> DiskError {
     DiskError::Io("the device is out of service".to_owned())
 }
@@ -61,7 +61,7 @@ impl<S: Seam> Inner<S> {
         Request(&self.outstanding)
     }
 
-    /// Reads from a member. The pieces come back in any case; after a device was given up they are other buffers.
+    /// Reads from a member. The pieces are returned in any case; if the device was taken out, they have new buffers.
     pub async fn read_from(
         &self,
         device: &Device<S>,
@@ -87,7 +87,7 @@ impl<S: Seam> Inner<S> {
         device.abort.or_aborted(device.disk.write(at, from)).await.unwrap_or_else(|| Err(given_up()))
     }
 
-    /// As [`Device::write_durably`], of a member.
+    /// Writes durably to a member, like [`Device::write_durably`].
     pub async fn write_durably_to(
         &self,
         device: &Device<S>,
@@ -106,12 +106,12 @@ impl<S: Seam> Inner<S> {
     }
 }
 
-/// How long the oldest request of each member has been the oldest.
+/// The oldest request of each member, and how long it has been the oldest.
 #[derive(Default)]
 struct Looks(BTreeMap<u32, (Nanos, Nanos)>);
 
 impl Looks {
-    /// Takes a look at a member's oldest request in; returns how long it has been that one.
+    /// Records a check of a member's oldest request. Returns how long this request has been the oldest.
     fn see(&mut self, member: u32, oldest: Option<Nanos>) -> Nanos {
         let Some(oldest) = oldest else {
             self.0.remove(&member);
@@ -124,7 +124,7 @@ impl Looks {
     }
 }
 
-/// Looks after the members while requests are under way.
+/// Checks the members while requests are in flight.
 async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     let mut looks = Looks::default();
     loop {
@@ -136,16 +136,16 @@ async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
         }
         let failures = hung(&inner, &mut looks);
         if !failures.is_empty() {
-            // In a task of its own: a second member may hang while the first one's leaving is written to it.
+            // In its own task: a second member may hang while the store writes the first one's removal to it.
             seam.spawn(async move {
-                // Its outcome shows in the store.
+                // The store's state shows the outcome.
                 let _ = take_out(&inner, failures).await;
             });
         }
     }
 }
 
-/// Members that have hung for too long. A device that is becoming one is given up at once: the job that fills it fails.
+/// Members that have hung for too long. A device that is still being filled is aborted at once: its job fails.
 fn hung<S: Seam>(inner: &Inner<S>, looks: &mut Looks) -> Vec<Failure> {
     let members = inner.in_service();
     let hangs: Vec<_> = members
@@ -172,10 +172,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_hangs_while_its_oldest_request_stays_the_same() {
+    fn member_hangs_while_its_oldest_request_stays_the_same() {
         let (mut looks, at) = (Looks::default(), |ms| Some(Nanos::from_millis(ms)));
         assert_eq!([at(1), at(1), at(1)].map(|oldest| looks.see(0, oldest)), [Nanos::ZERO, TICK, TICK + TICK]);
-        assert_eq!(looks.see(0, at(500)), Nanos::ZERO, "another one is the oldest");
+        assert_eq!(looks.see(0, at(500)), Nanos::ZERO, "another request is the oldest");
         assert_eq!([at(500), None, at(500)].map(|oldest| looks.see(0, oldest)), [TICK, Nanos::ZERO, Nanos::ZERO]);
     }
 }

@@ -1,5 +1,4 @@
-//! What lies on the devices of a store, found without changing a bit of them: for looking, and for getting out what is dirty when the
-//! store cannot be opened.
+//! Read-only inspection of a store's devices, and rescue of dirty blocks from a store that cannot be opened.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,68 +15,69 @@ use crate::recovery::members::{Members, find, read_superblock};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
 use crate::store::Sabotage;
 
-/// What one device holds.
+/// The findings on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFound {
     /// The device.
     pub device: String,
-    /// What its newest superblock says; else why there is none.
+    /// The content of its newest superblock, or the reason why there is none.
     pub superblock: Result<SuperblockFound, String>,
 }
 
-/// What a superblock says of its device and the store.
+/// A superblock's statements about its device and the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockFound {
     /// Identity of the store.
     pub store: Uuid,
-    /// The device's number in it.
+    /// The device's number in the store.
     pub member: u32,
-    /// What it calls itself.
+    /// The device's state by its own superblock.
     pub state: MemberState,
-    /// What it carries.
+    /// What it carries: the log and pages, or pages alone.
     pub role: Role,
-    /// How far the membership had come when it was written.
+    /// The membership generation when it was written.
     pub generation: u64,
     /// The owner that opened the store last.
     pub ownership: Ownership,
 }
 
-/// A store as it lies there.
+/// A store as its devices show it.
 pub struct Inspection<S: Seam> {
     /// The devices, in the order in which they were given.
     pub devices: Vec<DeviceFound>,
     /// Identity of the store.
     pub store: Uuid,
-    /// Log members that were in service and are not here.
+    /// Log members that were in service and are absent.
     pub missing: Vec<u32>,
-    /// Why it would not be opened as it is, if so.
+    /// The reason why the store would not open as it is, if there is one.
     pub problem: Option<StoreError>,
-    /// Batches that no device has and that may count, by sequence: what they held is not known.
+    /// Ranges of sequence numbers of batches that no device has and that may count: their content is unknown.
     pub lost_batches: Vec<Range<u64>>,
-    /// What is dirty, in the owners' order.
+    /// The dirty blocks, in the order of their owners.
     pub dirty: Vec<Recovered>,
     seam: S,
     log: Vec<Device<S>>,
     segment_bytes: u64,
-    /// Boot and first sequence of the batches in each place: of the checksums' seeds.
+    /// Boot epoch and first sequence number for the batch at each position: they seed the checksums.
     lives: BTreeMap<(u32, u32), (u64, u64)>,
 }
 
-/// Which store lies on devices, and who used it last.
+/// The identity of a store on devices, and its last owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreIdentity {
     /// Identity of the store.
     pub store: Uuid,
-    /// How far the membership had come.
+    /// The membership generation.
     pub generation: u64,
     /// The owner that opened it last.
     pub ownership: Ownership,
-    /// The owner that each device in service names: an older one where a device was put back from a copy, or where an opening was cut short.
+    /// The owner that each device in service names. It is an older one after a device was restored from a copy, or
+    /// after an opening was interrupted.
     pub devices: Vec<(String, Ownership)>,
 }
 
-/// Says which store [`Store::open`](crate::Store::open) would open with these options, and fails as that would for its members. Nothing is
-/// written.
+/// Identifies the store that [`Store::open`](crate::Store::open) would open with these options. Fails as the opening
+/// would for its members. Writes nothing.
 pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<StoreIdentity, StoreError> {
     let members = find(seam, disks, options).await?;
     let mut devices = Vec::new();
@@ -88,8 +88,8 @@ pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions
     Ok(StoreIdentity { store, generation, ownership, devices })
 }
 
-/// Looks at what is on `disks`, without writing anything. What cannot be read or does not fit is left out and named; the error says why
-/// there is no store to look at.
+/// Inspects the store on `disks`, without writing anything. Unreadable or inconsistent parts are left out and named.
+/// The error is the reason why there is no store to inspect.
 pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFound>, Result<Inspection<S>, StoreError>) {
     let mut devices = Vec::new();
     for disk in disks {
@@ -135,7 +135,7 @@ async fn look<S: Seam>(
     let since = |entry: &crate::format::superblock::MemberEntry| {
         entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation as u32
     };
-    // Who is lost since this very look was in service before it.
+    // A member that is lost since this inspection's generation was in service before.
     let missing = match &as_it_is {
         Some(_) => (0..).zip(&superblock.members).filter(|(_, entry)| since(entry)).map(|(member, _)| member).collect(),
         None => Vec::new(),
@@ -158,7 +158,7 @@ async fn look<S: Seam>(
 }
 
 impl<S: Seam> Inspection<S> {
-    /// The content of a dirty block, from whichever device has it; `None` when no copy is good.
+    /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let position = dirty.position;
         let (boot, first) = self.lives.get(&(position.segment, position.index))?;
@@ -175,7 +175,7 @@ impl<S: Seam> Inspection<S> {
         None
     }
 
-    /// Copies of the log that are here.
+    /// The number of copies of the log that are present.
     pub fn copies(&self) -> usize {
         self.log.len()
     }

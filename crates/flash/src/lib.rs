@@ -1,15 +1,16 @@
-//! The flash store: dirty data in a log that is mirrored on two devices, so that a flush is one sequential write and one device flush
-//! away, however random the writes were.
+//! The flash store: a log of dirty blocks on two mirrored devices, and a cache of clean pages. A flush costs one
+//! sequential write and one device flush, however random the client's writes are.
 //!
-//! The store knows volumes by their incarnation alone and nothing of the engine above it. The write path (`commit.rs`) and its recovery
-//! (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
+//! The store knows volumes by their incarnation alone and does not depend on the engine. The write path (`commit.rs`)
+//! and recovery (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
-//! What keeps data safe, and where it is upheld:
+//! The rules that keep data safe, and the modules that uphold them:
 //!
 //! - **R6** `commit.rs`: an append returns when its batch is durable on every member in service.
-//! - **R7** `segments.rs`: a segment is used again when the durable tail has passed it, and the tail passes live records never.
-//! - **R10** `membership.rs`: fewer copies are relied upon after every survivor durably knows of them.
-//! - **R11** `read.rs`: every block that is read is checked; a bad one comes from the mirror and is repaired.
+//! - **R7** `segments.rs`: a segment is reused only after the durable tail has passed it, and the tail never passes a
+//!   live record.
+//! - **R10** `membership.rs`: the store relies on fewer copies only after every survivor durably knows of the loss.
+//! - **R11** `read.rs`: every block that is read is checked; a bad copy is replaced from the mirror and repaired.
 
 mod abort;
 mod commit;

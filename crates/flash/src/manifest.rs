@@ -1,7 +1,8 @@
-//! The manifest: what the owner of a store wants to find again when it has nothing left but the devices. The store does not look into it.
+//! The manifest: data that the owner of a store needs to recover from the devices alone. The store does not interpret
+//! it.
 //!
-//! Every member keeps two copies behind its two superblocks; a new one goes to the place of the older copy, so a torn write leaves the newer
-//! one. It is written seldom, and never read by the store itself.
+//! Every member keeps two copies, one behind each of its superblocks. A new manifest overwrites the older copy, so a
+//! torn write leaves the newer one intact. It is written rarely, and the store itself never uses its content.
 
 use format_version::{NewerFormat, Release};
 use seam::{BLOCK_BYTES, Seam};
@@ -11,16 +12,17 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::store::{Inner, Store};
 
-/// Where the two copies lie, in bytes.
+/// Byte offsets of the two copies.
 const PLACES: [u64; 2] = [4 << 10, 68 << 10];
 /// Blocks of a copy.
 const BLOCKS: usize = 15;
 const MAGIC: [u8; 8] = *b"HOTSETMF";
 const VERSION: u32 = 1;
-/// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision (8), reserved (20),
-/// CRC32C of all before and of the payload (4). All but the revision stay where they are in later formats.
+/// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision
+/// (8), reserved (20), CRC32C of the preceding bytes and of the payload (4). All but the revision keep their places in
+/// later formats.
 const HEADER_BYTES: usize = 64;
-/// Where a later format names the first release that reads it ([`Release::unpack`]); 0 in this one.
+/// Offset at which a later format names the first release that reads it ([`Release::unpack`]); 0 in this format.
 const NEEDS_AT: usize = 40;
 const CHECKSUM_AT: usize = 60;
 
@@ -32,18 +34,18 @@ pub const MANIFEST_BYTES_MAX: usize = BLOCKS * BLOCK_BYTES - HEADER_BYTES;
 pub struct Manifest {
     /// The store that it belongs to.
     pub store: Uuid,
-    /// Greater in each later one.
+    /// Grows with each manifest.
     pub revision: u64,
-    /// What the owner had written.
+    /// The owner's data.
     pub payload: Vec<u8>,
 }
 
-/// Why bytes are no manifest that this version reads.
+/// The reason why bytes are not a manifest that this version reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NoManifest {
-    /// Something else, or a damaged one.
+    /// Other data, or a damaged manifest.
     Other,
-    /// A sound one of a later format.
+    /// An intact manifest of a later format.
     Newer(Uuid, NewerFormat),
 }
 
@@ -69,7 +71,7 @@ impl Manifest {
         if bytes[..8] != MAGIC {
             return Err(NoManifest::Other);
         }
-        // The length comes from the device: bounded before it is used.
+        // The length comes from the device, so it is checked before its use.
         let end = HEADER_BYTES.checked_add(number(12) as usize);
         let payload = end.and_then(|end| bytes.get(HEADER_BYTES..end)).ok_or(NoManifest::Other)?;
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
@@ -85,7 +87,7 @@ impl Manifest {
     }
 }
 
-/// The newest manifest of `store` on `disks`, whatever state the store is in. Fails where one of them is of a later format.
+/// The newest manifest of `store` on `disks`, in whatever state the store is. Fails if one of them has a later format.
 pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) -> Result<Option<Manifest>, StoreError> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
@@ -96,7 +98,8 @@ pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) ->
     Ok(newest)
 }
 
-/// What lies in both places of a device; a place that cannot be read, or that is another store's, holds none.
+/// The manifests in both places of a device. A place that is unreadable or holds another store's manifest yields
+/// `None`.
 async fn read_copies<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,
@@ -119,11 +122,11 @@ async fn read_copies<S: Seam>(
 }
 
 impl<S: Seam> Store<S> {
-    /// Writes the owner's manifest to every member in service; durable when this returns. One call at a time. Nothing is written beside one
-    /// of a later format.
+    /// Writes the owner's manifest to every member in service; it is durable when this returns. Calls must not overlap.
+    /// Fails without a write if a member holds a manifest of a later format.
     ///
     /// # Panics
-    /// When the payload is longer than [`MANIFEST_BYTES_MAX`].
+    /// If the payload is longer than [`MANIFEST_BYTES_MAX`].
     pub async fn save_manifest(&self, payload: Vec<u8>) -> Result<(), StoreError> {
         let inner: &Inner<S> = &self.0;
         let store = self.uuid();
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_back_and_no_flipped_byte_passes() {
+    fn manifest_round_trips_and_a_flipped_byte_is_rejected() {
         let bytes = sample().encode();
         assert_eq!(Manifest::decode(&bytes), Ok(sample()));
         for at in 0..HEADER_BYTES + sample().payload.len() {
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_past_the_end_is_no_manifest() {
+    fn length_past_the_end_is_rejected() {
         let mut bytes = sample().encode();
         for len in [u32::MAX, u32::MAX - 64, (bytes.len() - HEADER_BYTES + 1) as u32] {
             bytes[12..16].copy_from_slice(&len.to_le_bytes());
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_copies_lie_between_the_superblocks_and_the_journal() {
+    fn copies_lie_between_the_superblocks_and_the_journal() {
         use crate::format::{journal, superblock};
         let copies = PLACES.map(|at| at..at + (BLOCKS * BLOCK_BYTES) as u64);
         assert_eq!(copies[0].end, superblock::PLACES[1]);

@@ -1,6 +1,7 @@
-//! Who is in service, durably (R10), and superblocks.
+//! Durable changes of the members in service (R10), and writes of superblocks.
 //!
-//! A change of the members is written to both places of every survivor, so that no single damaged block can bring the old members back.
+//! A change of the members is written to both places of every survivor, so that no single damaged block can restore the
+//! old members.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,29 +15,30 @@ use crate::format::superblock::{MemberState, PLACES};
 use crate::store::{Inner, MemberStatus};
 use crate::wait::{Boxed, join};
 
-/// A member that did not take what it had to, and what it said.
+/// A member that failed a request, and the error.
 pub type Failure = (u32, DiskError);
 
 /// Pause between two attempts to have a generation noted.
 const NOTE_PAUSE: Nanos = Nanos::from_secs(1);
-/// Time that the owner has to note one.
+/// The time that the owner has to note a generation.
 const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
 
-/// Takes members out and returns when all survivors durably know, of these and of whatever else has changed, and it is noted. Fails when
-/// none is left that carries the log.
+/// Takes members out. Returns when all survivors durably know of it and of any other change, and the owner has noted
+/// it. Fails when no member is left that carries the log.
 pub async fn take_out<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     take_out_unnoted(inner, failures).await?;
     wait_until_noted(inner).await;
     Ok(())
 }
 
-/// As [`take_out`], for what the owner's note does not matter to, or that waits for it by itself.
+/// Like [`take_out`], for callers that do not depend on the owner's note, or wait for it themselves.
 pub async fn take_out_unnoted<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     mark_lost(inner, failures)?;
     tell_members(inner, None).await
 }
 
-/// Takes members out in memory: nothing that relies on that may be acknowledged before [`settle`] has returned.
+/// Takes members out in memory. Nothing that relies on it may be acknowledged before all survivors durably know of it
+/// and the owner has noted it.
 fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     let mut state = inner.state.borrow_mut();
     let (mut changed, mut log_changed) = (false, false);
@@ -72,17 +74,18 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
 }
 
-/// Why a member failed, for people.
+/// The reason of a failure, for people.
 fn reason(error: &DiskError) -> String {
     match error {
-        DiskError::NoSpace => {
-            "no space is left on the file system under the flash file: free some there, then replace the device by itself".to_owned()
-        }
+        DiskError::NoSpace => "no space is left on the file system under the flash file: free some there, \
+             then replace the device by itself"
+            .to_owned(),
         error => error.to_string(),
     }
 }
 
-/// Returns when every member in service durably knows the membership of this moment, and it is noted. `newcomer` is told after all others.
+/// Returns when every member in service durably knows the current membership, and the owner has noted it. `newcomer` is
+/// told after all others.
 pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
     tell_members(inner, newcomer).await?;
     wait_until_noted(inner).await;
@@ -106,7 +109,7 @@ async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Resul
         let mut failures = Vec::new();
         for of in [Some(false), Some(true)].into_iter().skip(usize::from(newcomer.is_none())) {
             let told = |member: u32| newcomer.is_none() || of == Some(newcomer == Some(member));
-            // To both places.
+            // Write both places.
             for _ in 0..2 {
                 if failures.is_empty() {
                     failures = write_superblocks(inner, told).await;
@@ -123,7 +126,8 @@ async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Resul
     }
 }
 
-/// Has the owner note what the members durably know. Where that has failed before, a task of its own tries it again, and this fails at once.
+/// Has the owner note the generation that the members durably know. After an earlier failure this fails at once, and a
+/// task repeats the attempt.
 pub async fn have_noted<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     let known = inner.state.borrow().unnoted.clone();
     match known {
@@ -177,7 +181,7 @@ async fn try_note<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     noted
 }
 
-/// What the owner says, or that it says nothing.
+/// The owner's answer, or an error if it takes too long.
 async fn within<S: Seam>(inner: &Inner<S>, note: Boxed<'static, Result<(), String>>) -> Result<(), String> {
     let (mut note, mut limit) = (note, pin!(inner.seam.sleep(NOTE_PATIENCE)));
     poll_fn(|context| match note.as_mut().poll(context) {
@@ -187,7 +191,7 @@ async fn within<S: Seam>(inner: &Inner<S>, note: Boxed<'static, Result<(), Strin
     .await
 }
 
-/// Makes the tail of this moment durable on every member in service.
+/// Makes the current tail durable on every member in service.
 pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
     let tail = {
         let mut state = inner.state.borrow_mut();
@@ -205,8 +209,8 @@ pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes the next revision of the superblock to every member in service that is to be `told`; returns who failed. One at a time: see
-/// [`Inner::change`].
+/// Writes the next revision of the superblock to every member in service that `told` selects. Returns the members that
+/// failed. Callers hold [`Inner::change`].
 pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> bool) -> Vec<Failure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();
@@ -252,10 +256,10 @@ pub fn give_back<S: Seam>(inner: &Inner<S>, block: S::Block) {
     }
 }
 
-/// Buffers that the store keeps for itself: superblocks for two members, or a header.
+/// Spare buffers of the store: superblocks for two members, or a header.
 pub const SPARE_BLOCKS: usize = 2;
 
-/// Those of `devices` that a write or flush failed on.
+/// The devices whose write or flush failed.
 pub fn failures_of<S: Seam>(devices: &[Device<S>], results: Vec<DiskResult<()>>) -> Vec<Failure> {
     devices.iter().zip(results).filter_map(|(device, result)| Some((device.member, result.err()?))).collect()
 }

@@ -1,4 +1,5 @@
-//! Reading what was appended (R11): every block is checked; a bad copy is replaced by its mirror's; nothing old is ever returned.
+//! Reads of appended records (R11): every block is checked, a bad copy is replaced by its mirror's, and old content is
+//! never returned.
 
 use std::rc::Rc;
 
@@ -12,11 +13,10 @@ use crate::slow::{self, InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
-/// Holds a segment while it is read, so that it is not written again.
+/// Pins a segment during a read, so that it is not overwritten.
 pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
 
 impl<S: Seam> Pin<S> {
-    /// Pins it.
     pub fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
         inner.state.borrow_mut().segments.get_mut(segment).pins += 1;
         Pin(Rc::clone(inner), segment)
@@ -29,25 +29,26 @@ impl<S: Seam> Drop for Pin<S> {
     }
 }
 
-/// A block, where it lies, and what to read it into.
+/// A block to read, its position, and the buffer to read it into.
 pub type Wanted<S> = (Owner, Position, <S as Seam>::BlockMut);
 
-/// Which of the wanted blocks, and what became of it.
+/// The index of a wanted block, and the result of its read.
 type Numbered<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 
-/// What a block's checksum starts from.
+/// The seed of a block's checksum.
 fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
     let state = inner.state.borrow();
     let segment = state.segments.get(position.segment);
     data_seed(owner.incarnation, owner.block, segment.boot, segment.first)
 }
 
-/// Byte of a device.
+/// The byte offset of a record on its device.
 fn at<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
     place(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
 }
 
-/// Devices to read from. Neighbouring blocks from the same one, so that all work and each sees runs.
+/// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
+/// neighbouring blocks come from one device.
 fn order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
     let mut devices = inner.log_devices();
     if segment % 2 == 1 {
@@ -56,7 +57,7 @@ fn order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
     devices
 }
 
-/// Reads one block.
+/// Reads one block, from the mirror if the first copy is bad, and repairs bad copies.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
     owner: Owner,
@@ -89,7 +90,7 @@ pub async fn read<S: Seam>(
     Err(StoreError::Lost { incarnation: owner.incarnation, block: owner.block })
 }
 
-/// Reads many blocks, each into the buffer beside it; what lies side by side in one request. As [`read`] for each.
+/// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
 pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, wanted: Vec<Wanted<S>>) -> Vec<Result<S::Block, StoreError>> {
     let mut wanted: Vec<(usize, Wanted<S>)> = wanted.into_iter().enumerate().collect();
     let count = wanted.len();
@@ -116,7 +117,8 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, wanted: Vec<Wanted<S>>) -> 
     results.into_iter().map(|result| result.expect("every block was in a run")).collect()
 }
 
-/// Reads neighbours in one request. Those that are not good that way are read alone, from whoever has them.
+/// Reads adjacent blocks in one request. Blocks that fail their check are read again, one by one, from any device with
+/// a good copy.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -> Vec<Numbered<S>> {
     let (_, (_, first, _)) = &run[0];
     let (pin, at) = (Pin::new(inner, first.segment), at(inner, first));
@@ -129,7 +131,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     }
     let (read, buffers) = match device {
         Some(device) => {
-            // Not judged: it takes longer than the single blocks that a device's history is made of.
+            // Not judged for latency: it takes longer than the single-block reads that make up a device's history.
             let _place = InLine::new(inner, device.member, Work::Read(buffers.len()));
             let (result, buffers) = inner.read_from(&device, at, buffers).await;
             (result.is_ok(), buffers)
@@ -149,11 +151,11 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     results
 }
 
-/// Writes the good copy over the bad ones. In a task of its own and with the pin, so that it is over before the segment is written
-/// again, whatever becomes of the reader. A device that does not take it is left for the write path to judge.
+/// Writes the good copy over the bad ones. It runs in its own task and holds the pin: it ends before the segment is
+/// overwritten, even if the reader is dropped. If a device fails this write, the write path judges it.
 ///
-/// Without a flush: a device may say once that one failed, and that must be heard by the batch whose flush it is, which makes
-/// the repair durable, too.
+/// It does not flush: a device may report a failed flush only once, and the batch whose flush it is must see that
+/// error. The batch's flush makes the repair durable, too.
 async fn repair<S: Seam>(pin: Pin<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
         let _ = pin.0.write_durably_to(&device, at, vec![block.clone()], false).await;

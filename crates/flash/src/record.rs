@@ -1,99 +1,100 @@
-//! What goes into the log and what comes back from it.
+//! The records that are appended to the log and the records that recovery finds.
 
 use std::collections::BTreeMap;
 
 use seam::Seam;
 
-/// Whose block it is.
+/// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// The volume's identity.
     pub incarnation: u64,
-    /// The block's number in it.
+    /// The block's number in the volume.
     pub block: u64,
 }
 
-/// What a record says.
+/// The content of a record.
 pub enum Content<S: Seam> {
-    /// The block's content.
+    /// The block's data.
     Data(S::Block),
-    /// So many blocks from this one on read as zeroes.
+    /// A range of blocks that reads as zeroes.
     Zero {
-        /// How many, at least 1.
+        /// The length of the range, at least 1.
         blocks: u32,
-        /// Their space may be released.
+        /// The backing may release the range's space.
         may_unmap: bool,
     },
-    /// Older records of so many blocks from this one on are dead (the durable tombstone of R8).
+    /// Older records of a range are dead (the durable tombstone of R8).
     Retire {
-        /// How many, at least 1.
+        /// The length of the range, at least 1.
         blocks: u32,
     },
 }
 
 /// One record to be appended.
 pub struct Record<S: Seam> {
-    /// The block, or the first of several.
+    /// The block, or the first of a range.
     pub owner: Owner,
     /// The volume's epoch.
     pub epoch: u64,
-    /// What it says.
+    /// The record's content.
     pub content: Content<S>,
 }
 
-/// Where a record lies, and the checksum of its block. Of use only until it was retired.
+/// Where a record lies, and its block's checksum. Valid only until the record is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub(crate) segment: u32,
-    /// Block of the segment: the data's own, or the header's.
+    /// The block's number within the segment: the data block itself, or the header.
     pub(crate) index: u32,
     pub(crate) checksum: u32,
-    /// It holds its segment until it is retired; tombstones do not.
+    /// True for a record that keeps its segment alive until it is retired. Tombstones do not.
     pub(crate) live: bool,
 }
 
 impl Position {
-    /// A live record's position in three words, for who keeps many: segment, block of the segment (less than 2^31), checksum.
+    /// Packs a live record's position into three words, for compact indexes: segment, block of the segment (less than
+    /// 2^31), checksum.
     ///
     /// # Panics
-    /// For a tombstone's.
+    /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
         assert!(self.live, "a tombstone holds nothing");
         [self.segment, self.index, self.checksum]
     }
 
-    /// The segment that it holds.
+    /// The segment that the record keeps alive.
     pub fn segment(self) -> u32 {
         self.segment
     }
 
-    /// What [`Position::to_words`] took apart.
+    /// Unpacks the words of [`Position::to_words`].
     pub fn from_words([segment, index, checksum]: [u32; 3]) -> Position {
         Position { segment, index, checksum, live: true }
     }
 }
 
-/// Blocks that were read and of which no copy is good, until they are dead.
+/// Blocks without an intact copy that a read has found, until their records are retired.
 #[derive(Default)]
 pub(crate) struct LostBlocks(BTreeMap<(u32, u32), Owner>);
 
-/// Blocks that are listed at most.
+/// The most blocks that are listed.
 const LOST_MAX: usize = 1024;
 
 impl LostBlocks {
-    /// Lists one.
+    /// Adds a block.
     pub fn note(&mut self, owner: Owner, position: Position) {
         if self.0.len() < LOST_MAX {
             self.0.insert((position.segment, position.index), owner);
         }
     }
 
-    /// It is dead: nobody misses it any more.
+    /// Removes a block: its record is retired, so its content is no longer needed.
     pub fn retire(&mut self, position: &Position) {
         self.0.remove(&(position.segment, position.index));
     }
 
-    /// Those that are listed, in their owners' order.
+    /// The listed blocks, in the order of their owners.
     pub fn list(&self) -> Vec<Owner> {
         let mut list: Vec<_> = self.0.values().copied().collect();
         list.sort_unstable();
@@ -101,29 +102,29 @@ impl LostBlocks {
     }
 }
 
-/// What a live record that recovery found says.
+/// The content of a live record that recovery found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveredContent {
     /// The block's content lies in the log.
     Data,
-    /// So many blocks from this one on read as zeroes.
+    /// A range of blocks that reads as zeroes.
     Zero {
-        /// How many.
+        /// The length of the range.
         blocks: u32,
-        /// Their space may be released.
+        /// The backing may release the range's space.
         may_unmap: bool,
     },
 }
 
-/// A live record that recovery found: the newest of its blocks. To be retired once, like one that was appended.
+/// A live record that recovery found, the newest of its blocks. It is retired once, like an appended record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The block, or the first of several.
+    /// The block, or the first of a range.
     pub owner: Owner,
     /// The volume's epoch.
     pub epoch: u64,
     /// Where it lies.
     pub position: Position,
-    /// What it says.
+    /// The record's content.
     pub content: RecoveredContent,
 }

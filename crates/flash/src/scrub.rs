@@ -1,5 +1,5 @@
-//! Looking for silent damage before a second failure makes it fatal: every copy of what the log holds is read at a bounded rate and
-//! checked; a bad one is replaced by a good one, as a read does it. Without a rate nothing is read.
+//! Scrub: a search for silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
+//! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate nothing is read.
 
 use std::rc::{Rc, Weak};
 
@@ -12,27 +12,27 @@ use crate::read::Pin;
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// A round begins no sooner than so long after the last one: a small log is not read all the time.
+/// The least time between the starts of two rounds, so that a small log is not read all the time.
 const ROUND: Nanos = Nanos::from_secs(600);
-/// Between two looks while there is nothing to do.
+/// Pause between two checks while there is no work.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
-/// What the scrub has found since the store was opened.
+/// Counters of the scrub since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// Times that it has been through the log.
+    /// Complete passes over the log.
     pub rounds: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Blocks of which a copy was bad or could not be read.
+    /// Blocks with a copy that was bad or unreadable.
     pub found: u64,
-    /// Bad copies that were written again.
+    /// Bad copies that were rewritten.
     pub repaired: u64,
-    /// Blocks of which no copy is good.
+    /// Blocks without a good copy.
     pub lost: u64,
 }
 
-/// How it is set and how far it is.
+/// Rate and state of the scrub.
 #[derive(Default)]
 pub(crate) struct Scrub {
     bytes_per_second: Option<u64>,
@@ -40,7 +40,7 @@ pub(crate) struct Scrub {
     pub(crate) stats: ScrubStats,
 }
 
-/// Sets the rate, and begins if it has not.
+/// Sets the rate, and starts the scrub if it is not running.
 pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
     let begins = {
         let scrub = &mut inner.state.borrow_mut().scrub;
@@ -52,7 +52,7 @@ pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
     }
 }
 
-/// Until the rate is taken away, the store fails or its owner lets it go.
+/// Runs until the rate is removed, the store fails or the store is dropped.
 async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
     let mut next_round = seam.now();
     loop {
@@ -77,7 +77,7 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
     }
 }
 
-/// Goes through the log once.
+/// Passes over the log once.
 async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let parts: Vec<_> = inner.state.borrow().segments.chain().collect();
@@ -91,7 +91,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
         while index < end {
             let rate = {
                 let state = inner.state.borrow();
-                // A segment that is dead meanwhile is not held up.
+                // Stop at a segment that has died meanwhile: the pin would delay its reuse.
                 let goes_on = state.failed.is_none() && state.segments.is_live(number, life.first);
                 state.scrub.bytes_per_second.filter(|_| goes_on)
             };
@@ -107,7 +107,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     inner.state.borrow_mut().scrub.stats.rounds += 1;
 }
 
-/// Looks at some blocks on every copy. Returns how many, and the bytes read.
+/// Verifies a run of blocks on every copy. Returns the number of blocks, and the bytes read.
 async fn run_of_blocks<S: Seam>(
     inner: &Rc<Inner<S>>,
     number: u32,
@@ -143,7 +143,7 @@ async fn run_of_blocks<S: Seam>(
         }
         match good {
             Some(good) => repair(inner, &devices, &copies, offset, at, good).await,
-            // Behind the last batch nothing says what has to be there.
+            // Past the last batch no header determines the content, so there is nothing to verify.
             None if said.is_none() && copies.iter().any(|(read, _)| *read) => {}
             None => {
                 walk.skip(index);
@@ -160,7 +160,8 @@ async fn run_of_blocks<S: Seam>(
     Some((count as u32, bytes))
 }
 
-/// Writes the good copy over those that differ or could not be read. Without a flush, as after a read.
+/// Writes the good copy over the copies that differ or could not be read. Like the repair after a read, it does not
+/// flush.
 async fn repair<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],

@@ -1,27 +1,28 @@
-//! Which segments hold what (R7). The log is a chain of segments in the order of their batches; its front is dead once it has no live
-//! record, and may be written again when a tail behind it is durable on every member: a recovery that starts at an older tail would
-//! look for batches that are gone, one that starts at a newer tail never sees them.
+//! The state of each segment (R7). The log is a chain of segments in the order of their batches. The front segment is
+//! dead once it has no live record. It is reused when a tail behind it is durable on every member. A recovery from an
+//! older tail would miss overwritten batches; a recovery from a newer tail never looks for them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Segments that are kept for tombstones of whole volumes, so that a log that is full of what nobody brings to its backing stops nobody else.
+/// Segments reserved for tombstones of whole volumes. A log that is full of blocks that cannot be destaged then does
+/// not block other volumes.
 const KEPT: usize = 2;
-/// A log of fewer segments keeps none.
+/// A log with fewer segments reserves none.
 const KEPT_OF: u32 = 16;
 
 /// One segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
-    /// The opening in which its batches were written.
+    /// The boot epoch in which its batches were written.
     pub boot: u64,
-    /// Sequence of its first batch: its generation.
+    /// Sequence number of its first batch, which serves as the segment's generation.
     pub first: u64,
-    /// Sequence of its last batch.
+    /// Sequence number of its last batch.
     pub last: u64,
-    /// Records that are neither retired nor dead.
+    /// Live records: neither retired nor superseded when recovery ran.
     pub live: u32,
-    /// Reads under way; what is read is not written again.
+    /// Reads in flight. A pinned segment is not overwritten.
     pub pins: u32,
 }
 
@@ -30,35 +31,36 @@ pub struct Segment {
 pub struct OpenSegment {
     /// The segment.
     pub segment: u32,
-    /// Its next block.
+    /// The next free block of the segment.
     pub offset: u32,
 }
 
-/// All segments.
+/// The segments of the store.
 pub struct Segments {
     table: Vec<Segment>,
-    /// Segments of the log, oldest first; the last one is open, if `open` says so.
+    /// Segments of the log, oldest first. The last one is the open one if `open` is set.
     chain: VecDeque<u32>,
-    /// Left the chain; wait for the durable tail to pass them, oldest first.
+    /// Segments that left the chain and wait for the durable tail to pass them, oldest first.
     dead: VecDeque<u32>,
-    /// May be written.
+    /// Segments that may be written.
     free: VecDeque<u32>,
-    /// Hold pages.
+    /// Segments that hold pages.
     lent: BTreeSet<u32>,
     /// Where the next batch goes.
     pub open: Option<OpenSegment>,
-    /// Recovery starts here or later, whatever happens.
+    /// Recovery starts at this sequence number or later.
     pub durable_tail: u64,
-    /// The first number.
+    /// The first segment number.
     first: u32,
-    /// Numbers from here on are not written again: a device that is to carry the log lacks them.
+    /// Segments from this number on are not written again: a device that will carry the log is too small for them.
     pub limit: u32,
-    /// Breaks R7 on purpose.
+    /// Violates R7, for tests of the checker.
     pub sabotage_reuse: bool,
 }
 
 impl Segments {
-    /// The segments of these numbers, of which `chain` (number, content) holds the log, oldest first, and `lent` pages.
+    /// The segments of these numbers. `chain` lists the log's segments (number, content), oldest first; `lent` lists
+    /// the segments that hold pages.
     pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: u64) -> Segments {
         let (first, count) = (numbers.start, numbers.end);
         let mut table = vec![Segment::default(); count as usize];
@@ -68,7 +70,7 @@ impl Segments {
             table[*number as usize] = *segment;
             used[*number as usize] = true;
         }
-        // After the newest one, so that all wear alike over restarts, too.
+        // Start after the newest segment, so that wear is even across restarts, too.
         let start = chain.last().map_or(first, |(number, _)| number + 1);
         let free = (start..count).chain(first..start).filter(|number| !used[*number as usize]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
@@ -91,12 +93,12 @@ impl Segments {
         &self.table[number as usize]
     }
 
-    /// One segment, to be changed.
+    /// One segment, mutable.
     pub fn get_mut(&mut self, number: u32) -> &mut Segment {
         &mut self.table[number as usize]
     }
 
-    /// Batches below this sequence are dead; `next` is the sequence of the next batch.
+    /// The log's tail: batches below this sequence number are dead. `next` is the sequence number of the next batch.
     pub fn tail(&mut self, next: u64) -> u64 {
         let open = self.open.map(|open| open.segment);
         while let Some(front) = self.chain.front().copied()
@@ -109,12 +111,13 @@ impl Segments {
         self.chain.front().map_or(next, |front| self.get(*front).first)
     }
 
-    /// Segments that are kept for tombstones of whole volumes.
+    /// Number of segments reserved for tombstones of whole volumes.
     pub fn kept(&self) -> usize {
         if self.limit - self.first < KEPT_OF { 0 } else { KEPT }
     }
 
-    /// Opens a free segment for a first batch of sequence `first`, if there are more than `keep`; else the open one stays open.
+    /// Opens a free segment for a batch of sequence number `first`, if more than `keep` are free. Otherwise the open
+    /// segment stays open.
     pub fn open_next(&mut self, boot: u64, first: u64, keep: usize) -> bool {
         self.free_dead(first);
         if !self.has_more_than(keep) {
@@ -130,20 +133,20 @@ impl Segments {
         true
     }
 
-    /// What is provably dead may be written again; `next` is the sequence of the next batch.
+    /// Frees segments that are provably dead. `next` is the sequence number of the next batch.
     pub fn free_dead(&mut self, next: u64) {
         self.tail(next);
-        let (durable_tail, anyhow) = (self.durable_tail, self.sabotage_reuse);
+        let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
         let mut waiting = VecDeque::new();
         while let Some(number) = self.dead.pop_front() {
             let segment = self.get(number);
-            let provably_dead = segment.last < durable_tail || anyhow;
+            let provably_dead = segment.last < durable_tail || violates_r7;
             if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;
     }
 
-    /// Lends a free segment to the pages, if more than `keep` stay.
+    /// Lends a free segment to the pages, if more than `keep` are free.
     pub fn lend(&mut self, keep: usize) -> Option<u32> {
         let at = self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_than(keep))?;
         let number = self.free.remove(at)?;
@@ -152,20 +155,20 @@ impl Segments {
         Some(number)
     }
 
-    /// A segment holds pages no more.
+    /// Returns a lent segment to the log.
     pub fn take_back(&mut self, number: u32) {
         assert!(self.lent.remove(&number), "what was lent comes back once");
         self.free.push_back(number);
     }
 
-    /// Lent segments that the log could use.
+    /// Lent segments below the limit, which the log could use.
     pub fn lent_usable(&self) -> impl Iterator<Item = u32> + '_ {
         self.lent.iter().copied().filter(|number| *number < self.limit)
     }
 
-    /// How many those are.
+    /// The number of [`Segments::lent_usable`].
     pub fn lent_usable_count(&self) -> usize {
-        // Past the limit there are hardly ever any.
+        // Count from the far end: few segments, if any, lie past the limit.
         self.lent.len() - self.lent.range(self.limit..).count()
     }
 
@@ -174,43 +177,44 @@ impl Segments {
         &self.lent
     }
 
-    /// Segments that may be written at once.
+    /// Number of segments that may be written now.
     pub fn ready(&self) -> usize {
         self.free.iter().filter(|number| **number < self.limit).count()
     }
 
-    /// True when more than `count` segments may be written at once.
+    /// True when more than `count` segments may be written now.
     pub fn has_more_than(&self, count: usize) -> bool {
         self.free.iter().filter(|number| **number < self.limit).nth(count).is_some()
     }
 
-    /// True when what is kept for tombstones is all there.
+    /// True when all `keep` segments reserved for tombstones are free.
     pub fn keeps_all(&self, keep: usize) -> bool {
         keep == 0 || self.has_more_than(keep - 1)
     }
 
-    /// Nothing more is written: the tail may pass the open segment, too.
+    /// Closes the open segment: no batch follows, so the tail may pass it, too.
     pub fn close_open(&mut self) {
         self.open = None;
     }
 
-    /// Segments that could be written now or once a tail is durable.
+    /// Number of segments that may be written now, or once a tail is durable.
     pub fn free(&self) -> usize {
         self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
     }
 
-    /// The log, oldest first: number, content, and how many blocks of the last one are used if it is open.
+    /// The log's segments, oldest first: number, content, and for the open segment the number of used blocks.
     pub fn chain(&self) -> impl Iterator<Item = (u32, Segment, Option<u32>)> {
         let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.offset);
         self.chain.iter().map(move |number| (*number, *self.get(*number), open(*number)))
     }
 
-    /// True when that segment is still in that life, and of the log.
+    /// True when the segment belongs to the log and still has this generation.
     pub fn is_live(&self, number: u32, first: u64) -> bool {
         self.get(number).first == first && self.chain.contains(&number)
     }
 
-    /// Numbers from `limit` on belong to nobody any more, if nothing of the log lies there that a recovery might look for.
+    /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns
+    /// whether it did.
     pub fn cut(&mut self, limit: u32) -> bool {
         let used = self.chain.iter().any(|number| *number >= limit);
         let in_doubt = self.dead.iter().any(|number| *number >= limit && self.get(*number).last >= self.durable_tail);
@@ -226,23 +230,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_segment_is_used_again_only_behind_a_durable_tail() {
+    fn dead_segment_is_reused_only_behind_a_durable_tail() {
         let mut segments = Segments::new(0..2, &[], BTreeSet::new(), 1);
         assert!(segments.open_next(1, 1, 0));
         segments.get_mut(0).last = 4;
         assert!(segments.open_next(1, 5, 0));
         assert_eq!(segments.tail(6), 5);
-        assert!(!segments.open_next(1, 6, 0), "the first is dead, and not provably");
+        assert!(!segments.open_next(1, 6, 0), "the first segment is dead, but not provably");
         segments.durable_tail = 5;
         assert!(segments.open_next(1, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
     }
 
     #[test]
-    fn what_is_kept_for_tombstones_is_opened_for_them_alone() {
+    fn reserved_segments_open_for_tombstones_alone() {
         let mut segments = Segments::new(2..20, &[], BTreeSet::new(), 1);
         assert_eq!(segments.kept(), 2);
-        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), 1).kept(), 0, "a small log keeps nothing");
+        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), 1).kept(), 0, "a small log reserves nothing");
         let opened = (1..).take_while(|first| segments.open_next(1, *first, 2)).count();
         assert_eq!(opened, 16);
         assert!(segments.keeps_all(2) && segments.lend(2).is_none());
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_segments_past_the_limit_are_not_the_logs_to_use() {
+    fn lent_segments_past_the_limit_are_not_usable_by_the_log() {
         let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), 1);
         assert_eq!(segments.lent_usable_count(), 3);
         assert!(segments.cut(4));
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_record_holds_its_segment_and_all_behind_it() {
+    fn live_record_keeps_its_segment_and_all_newer_ones() {
         let mut segments = Segments::new(0..3, &[], BTreeSet::new(), 1);
         for first in 1..=3 {
             assert!(segments.open_next(1, first, 0));
@@ -270,8 +274,11 @@ mod tests {
         assert!(!segments.open_next(1, 4, 0));
         segments.get_mut(0).live = 0;
         segments.durable_tail = segments.tail(4);
-        assert_eq!(segments.durable_tail, 3, "the open one is part of the log, whatever it holds");
+        assert_eq!(segments.durable_tail, 3, "the open segment belongs to the log even without live records");
         segments.get_mut(0).pins = 1;
-        assert!(segments.open_next(1, 4, 0) && segments.open.unwrap().segment == 1, "what is read is not written");
+        assert!(
+            segments.open_next(1, 4, 0) && segments.open.unwrap().segment == 1,
+            "a pinned segment is not overwritten"
+        );
     }
 }

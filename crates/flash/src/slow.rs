@@ -1,11 +1,15 @@
-//! Devices that turn slow: one that takes ten times as long as it used to, again and again, is as good as failed, or every flush waits
-//! for it.
+//! Detection of slow devices. A device that repeatedly takes ten times as long as usual is treated as failed: otherwise
+//! every flush waits for it.
 //!
-//! Each is compared with its own history, and with its mirror: a write with the mirror's write of the same batch, a read with
-//! the mirror's reads of the same window, so that a cause that slows both down condemns neither. A request waits behind others, so it is
-//! judged by its share of the device's line. A read waits behind programs that the device has acknowledged, too. What slows both
-//! down is the usual time under their load, and is learned as such.
-//! It takes more than one slow request, requests that stood in the line at the same time count once, and the last log member stays whatever it does.
+//! Each device is compared with its own history and with its mirror. A write is compared with the mirror's write of the
+//! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore condemns
+//! neither: it is the usual latency under their load, and the history learns it.
+//!
+//! A request waits behind others, so it is charged only its share of the device's queue. A read also waits behind
+//! programs that the device has acknowledged from its buffer.
+//!
+//! One slow request is not enough, requests that were in the queue at the same time count once, and the last log member
+//! always stays.
 
 use std::rc::Rc;
 
@@ -15,29 +19,30 @@ use crate::device::Device;
 use crate::membership::{Failure, take_out};
 use crate::store::Inner;
 
-/// So many requests make a history.
+/// Requests that are measured before any counts as slow.
 const HISTORY: u32 = 64;
-/// So many times as long as usual is slow.
+/// A request is slow above this multiple of the usual latency.
 const TIMES: u64 = 10;
-/// So many times as long as the mirror.
+/// A request is slow only above this multiple of its mirror's latency, too.
 const TIMES_MIRROR: u64 = 4;
-/// Nothing shorter is slow: a mirror is worth more than that.
+/// Shorter requests are never slow: losing the mirror would cost more.
 const FLOOR: Nanos = Nanos::from_millis(1);
-/// A slow request counts so much, a good one takes one away; at the bound it is enough: eight slow ones in a row.
+/// Each slow request adds this to the strikes, each good one subtracts one. At the maximum the device is out: eight
+/// slow requests in a row.
 const STRIKE: u32 = 2;
 const STRIKES_MAX: u32 = 16;
-/// A batch that the mirror has had for so long is not waited for.
+/// The time that a batch may take on a member after its mirror has completed it.
 pub const GRACE: Nanos = Nanos::from_secs(2);
-/// Blocks that take about as long as a request itself.
+/// The number of blocks whose transfer takes about as long as a request's fixed cost.
 const BLOCKS_A_REQUEST: u64 = 32;
-/// Blocks that are read in the time of one that is programmed.
+/// Blocks that are read in the time in which one is programmed.
 const PROGRAM_WEIGHT: u64 = 4;
-/// Time in which a device programs half of its buffer, at least.
+/// The least time in which a device programs half of its buffer.
 const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);
-/// Reads of two members that ended so close together are compared.
+/// Reads of two members are compared if they ended within this time.
 const SAME_WINDOW: Nanos = Nanos::from_millis(100);
 
-/// How long a device has taken for one kind of request.
+/// The latency history of one kind of request on a device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     usual: u64,
@@ -48,7 +53,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// True when the request was slow against what was usual; the usual does not learn from slow ones.
+    /// True when the request was slow compared with the usual latency. Slow requests do not change the usual latency.
     fn is_slow(&mut self, took: u64) -> bool {
         if self.seen < HISTORY {
             self.usual = (self.usual * u64::from(self.seen) + took) / u64::from(self.seen + 1);
@@ -62,13 +67,13 @@ impl Pace {
         slow
     }
 
-    /// Takes in a request that was slow against what was usual, while the mirror was as slow: so it is under this load.
+    /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
     fn learn(&mut self, took: u64) {
         self.usual = (self.usual * 15 + took) / 16;
     }
 
-    /// Counts a request that ends now; true when the device has been slow often enough. Requests that were under way when the last
-    /// slow one was counted have waited for the same stall, and are not counted again.
+    /// Counts a request that ends now. Returns true when the device has been slow often enough. A request that was
+    /// already in flight when the last slow one was counted has met the same stall, so it is not counted again.
     fn judge(&mut self, slow: bool, begun: Nanos, now: Nanos) -> bool {
         match slow {
             false => self.strikes = self.strikes.saturating_sub(1),
@@ -79,17 +84,17 @@ impl Pace {
     }
 }
 
-/// How one member has served.
+/// Latency history and queue of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
     writes: Pace,
     reads: Pace,
-    /// All that it is asked for at the moment, of pages too: a request counts like so many blocks, and with its own.
+    /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
     line: u64,
     programs: Programs,
-    /// Mean latency of its last reads of the log, as requests alone, and when the last of them ended.
+    /// Mean latency of recent reads of the log, normalised to a single request, and when the last of them ended.
     read_lately: Option<(Nanos, u64)>,
-    /// Its mirror is asked for the same block as a read of it that was slow.
+    /// A comparison is in flight: the mirror reads the block of a slow read.
     compares: bool,
 }
 
@@ -99,13 +104,13 @@ impl Speed {
         self.read_lately = Some((now, usual));
     }
 
-    /// Mean latency of its reads in the window that ends now; `None`: there were none.
+    /// Mean latency of its reads in the window that ends now; `None` without reads.
     fn read_within(&self, now: Nanos) -> Option<u64> {
         self.read_lately.filter(|(at, _)| now.since(*at) < SAME_WINDOW).map(|(_, took)| took)
     }
 }
 
-/// Programs that a device has acknowledged from its buffer and may still be at work on: reads wait behind them.
+/// Programs that a device has acknowledged from its buffer and may still perform. Reads wait behind them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Programs {
     weight: u64,
@@ -113,7 +118,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// Their weight now: it halves again and again.
+    /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
     fn left(&self, now: Nanos) -> u64 {
         let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
         if halvings < 64 { self.weight >> halvings } else { 0 }
@@ -124,12 +129,12 @@ impl Programs {
     }
 }
 
-/// A request's kind and size, which make its weight.
+/// A request's kind and size, which determine its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// It reads so many blocks.
+    /// Reads this many blocks.
     Read(usize),
-    /// It programs so many blocks.
+    /// Programs this many blocks.
     Program(usize),
 }
 
@@ -143,7 +148,8 @@ impl Work {
     }
 }
 
-/// A request in a device's line, until it has ended. It waits for the requests before it, and is judged by its share of the line.
+/// A request in a device's queue, until it ends. It waits for the requests before it, so it is judged by its share of
+/// the queue.
 pub struct InLine<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: u32,
@@ -153,7 +159,7 @@ pub struct InLine<'a, S: Seam> {
 }
 
 impl<'a, S: Seam> InLine<'a, S> {
-    /// A request is sent.
+    /// Enters a request that is being sent.
     pub fn new(inner: &'a Inner<S>, member: u32, work: Work) -> Self {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
@@ -163,7 +169,7 @@ impl<'a, S: Seam> InLine<'a, S> {
         InLine { inner, member, work, line: speed.line + behind, begun: now }
     }
 
-    /// What it took of the time, as a request alone.
+    /// The request's share of the elapsed time, as if it were alone.
     pub fn share(&self) -> Nanos {
         Nanos(self.inner.seam.now().since(self.begun).0 * BLOCKS_A_REQUEST / self.line)
     }
@@ -173,7 +179,7 @@ impl<S: Seam> Drop for InLine<'_, S> {
     fn drop(&mut self) {
         let mut state = self.inner.state.borrow_mut();
         let speed = state.speed(self.member);
-        // It was forgotten meanwhile if the member left.
+        // The entry is a new one, without this request, if another device has taken the member's number.
         speed.line = speed.line.saturating_sub(self.work.weight());
         if matches!(self.work, Work::Program(_)) {
             speed.programs.add(self.work.weight(), self.inner.seam.now());
@@ -181,12 +187,13 @@ impl<S: Seam> Drop for InLine<'_, S> {
     }
 }
 
-/// What a member is taken out with.
+/// The error of a member that is taken out as too slow.
 fn too_slow(what: &str) -> DiskError {
     DiskError::Io(format!("ten times slower than it used to be at {what}"))
 }
 
-/// A batch was written and flushed; each member took such a share of the time. Returns who is too slow to stay.
+/// Judges a batch that was written and flushed, by each member's share of the time. Returns the members that are too
+/// slow to stay.
 pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failure> {
     let Some(fastest) = took.iter().map(|(_, took)| took.0).min().filter(|_| took.len() > 1) else {
         return Vec::new();
@@ -201,7 +208,7 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failu
         if is_unusual && !slow {
             pace.learn(took.0);
         }
-        // Batches follow one another.
+        // Batches never overlap, so each one counts.
         if pace.judge(slow, now, now) {
             failures.push((*member, too_slow("writes and flushes")));
         }
@@ -209,8 +216,8 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failu
     failures
 }
 
-/// Reads the block at byte `at` from a log member, and takes the member out when it has become too slow: against its own history, and against
-/// its mirrors' reads of the same window.
+/// Reads the block at byte `at` from a log member. Takes the member out when it has become too slow, compared with its
+/// own history and with its mirrors' reads of the same window.
 pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
     let place = InLine::new(inner, member, Work::Read(1));
     let result = read.await;
@@ -226,7 +233,7 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
         match (speed.reads.is_slow(took.0), fastest) {
             (true, None) => (false, !std::mem::replace(&mut speed.compares, true)),
             (suspect, fastest) => {
-                // One read may wait by chance for what its mirror's did not: means are compared.
+                // Compare means: by chance one read may wait for something that its mirror's read did not meet.
                 let lately = speed.read_within(now).map_or(took.0, |lately| lately.min(took.0));
                 let slow = suspect && fastest.is_some_and(|fastest| lately > TIMES_MIRROR * fastest);
                 if suspect && !slow {
@@ -237,14 +244,14 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
         }
     };
     match mirrors.into_iter().next() {
-        // The last log member stays, whatever it does.
+        // The last log member always stays.
         None => {}
         Some(mirror) if compares => {
             let inner = Rc::clone(inner);
             inner.seam.clone().spawn(async move { compare(&inner, member, &mirror, at).await });
         }
         Some(_) if out => {
-            // Its outcome shows in the store.
+            // The store's state shows the outcome.
             let _ = take_out(inner, vec![(member, too_slow("reads"))]).await;
         }
         Some(_) => {}
@@ -252,7 +259,7 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
     result
 }
 
-/// Reads the block of a slow read of `member` from the mirror, too: its next slow read is compared with that.
+/// Reads the block of a slow read of `member` from the mirror, too, so that the next slow read has a comparison.
 async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
     if let Some(buffer) = inner.alloc() {
         let place = InLine::new(inner, mirror.member, Work::Read(1));
@@ -271,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn acknowledged_programs_weigh_on_reads_for_a_while() {
+    fn acknowledged_programs_add_to_the_wait_of_reads_and_decay() {
         assert!(Work::Program(16).weight() > 2 * Work::Read(1).weight(), "64 KiB programmed, 4 KiB read");
         let mut programs = Programs::default();
         let begun = Nanos::from_secs(1);
@@ -283,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_another_window_are_no_comparison() {
+    fn reads_outside_the_window_are_not_compared() {
         let (mut speed, now) = (Speed::default(), Nanos::from_secs(1));
         assert_eq!(speed.read_within(now), None);
         speed.note_read(now, Nanos(400));

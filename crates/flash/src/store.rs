@@ -1,4 +1,4 @@
-//! The store as its owner sees it: append, read, retire, and who is in service.
+//! The store's interface to its owner: append, read, retire, and the state of the members.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,136 +23,136 @@ use crate::segments::Segments;
 use crate::slow::Speed;
 use crate::wait::{Answer, Boxed, Gate};
 
-/// How long to wait for a buffer before asking again.
+/// Pause before another attempt to allocate a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
-/// A rule that the store breaks on purpose, so that a test can show that its checker notices.
+/// A rule that the store violates on purpose, so that a test can show that its checker notices.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
-    /// None.
+    /// No violation.
     #[default]
     None,
     /// An append is acknowledged when the first member has it.
     AckBeforeMirror,
     /// Batches are not flushed.
     SkipFlush,
-    /// A block is returned without being checked.
+    /// A block is returned without a check.
     SkipChecksum,
     /// The last batch counts even if its data is torn.
     ReplayTorn,
-    /// A segment is used again before the tail behind it is durable.
+    /// A segment is reused before the tail behind it is durable.
     ReuseBeforeTail,
     /// A failed member is taken out after the acknowledgement that relies on fewer copies.
     AckBeforeMembership,
-    /// A device joins the log without what was in it before.
+    /// A device joins the log without a copy of its earlier content.
     SkipResync,
-    /// A write to the backing goes on before its region is durably in flux.
+    /// A write to the backing proceeds before its region is durably marked dirty.
     WriteBeforeMark,
-    /// A region is unmarked in a commit before the one with its invalidations.
+    /// A region is unmarked in an earlier commit than its invalidations.
     UnmarkEarly,
-    /// A slot is written again before it is durable that nothing speaks of it.
+    /// A slot is reused before it is durable that no map entry refers to it.
     ReuseSlotEarly,
-    /// A page's block is returned without being checked.
+    /// A page's block is returned without a check.
     SkipPageChecksum,
-    /// Pages are kept although the map journal ends short of what is known to have been durable.
+    /// Pages are kept although the map journal ends before its last position that is known to be durable.
     KeepShortMap,
     /// A `put` does not notice that its blocks were invalidated.
     PutOverInvalidate,
-    /// A read does not notice that a block was written again while it was under way.
+    /// A read does not notice that a block was overwritten while it was in flight.
     ReadOverPut,
 }
 
-/// Whether a member serves.
+/// Whether a member is in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberStatus {
     /// It holds everything that was acknowledged.
     InService,
-    /// It was taken out, or is missing; says why.
+    /// It was taken out, or is missing, for this reason.
     Lost(String),
-    /// It is here and was taken out earlier; what it holds is old and is not read.
+    /// It is present but was taken out earlier. Its content is old and is not read.
     Stale,
 }
 
-/// A member for people.
+/// The state of a member, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
-    /// What it carries.
+    /// What it carries: the log and pages, or pages alone.
     pub role: Role,
-    /// The device, where it is here.
+    /// The device's name, if it is present.
     pub device: Option<String>,
-    /// Its size, where it is here.
+    /// The device's size, if it is present.
     pub size_bytes: Option<u64>,
-    /// Whether it serves.
+    /// Whether it is in service.
     pub status: MemberStatus,
 }
 
-/// Notes a generation of the members durably; the error says why it could not.
+/// Notes a generation of the members durably. The error is the reason why it could not.
 pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, Result<(), String>>;
 
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
     pub(crate) records: Vec<Record<S>>,
-    /// It may use what the log keeps for this.
+    /// The request may use the segments that are reserved for tombstones.
     pub(crate) buries: bool,
     pub(crate) answer: Answer<Result<Vec<Position>, StoreError>>,
 }
 
 impl<S: Seam> Request<S> {
-    /// Blocks of data in it.
+    /// The number of data blocks in it.
     pub(crate) fn data_blocks(&self) -> u32 {
         self.records.iter().filter(|record| matches!(record.content, Content::Data(_))).count() as u32
     }
 }
 
 pub(crate) struct State<S: Seam> {
-    /// The devices that serve or served since the opening.
+    /// The devices that are or were in service since the opening.
     pub(crate) devices: Vec<Device<S>>,
-    /// As the members in service know it; the member's own number is set when one is written.
+    /// The superblock as the members in service know it. The member's own number is set when its copy is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
     pub(crate) pending: VecDeque<Request<S>>,
     /// A task is writing batches.
     pub(crate) committing: bool,
-    /// Sequence of the next batch.
+    /// Sequence number of the next batch.
     pub(crate) next: u64,
-    /// Checksum of the last batch's header, 0 if there is none.
+    /// Checksum of the last batch's header, 0 without one.
     pub(crate) previous: u32,
     pub(crate) reports: Vec<MemberReport>,
-    /// Which of its two places each member's next superblock goes to: the one that does not hold its newest.
+    /// The place for each member's next superblock: the one of the two that does not hold its newest.
     pub(crate) next_places: Vec<usize>,
-    /// Why nothing can be written any more.
+    /// The reason why no more writes are possible.
     pub(crate) failed: Option<StoreError>,
-    /// Buffers for headers and superblocks, so that a full pool stops no commit.
+    /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.
     pub(crate) spare: Vec<S::BlockMut>,
-    /// Who waits until nothing is being written.
+    /// Tasks that wait until no batch is being written.
     pub(crate) idle: Vec<Answer<()>>,
     /// The generation of the membership that every member in service durably knows.
     pub(crate) durable_generation: u64,
     /// The generation that the owner has noted.
     pub(crate) noted_generation: u64,
-    /// Why the owner could not note the newest one, since it failed.
+    /// The reason why the owner could not note the newest generation.
     pub(crate) unnoted: Option<String>,
-    /// The device that is becoming a log member: it takes every batch, and nothing relies on it yet.
+    /// The device that is becoming a log member: it takes every batch, but nothing relies on it yet.
     pub(crate) joining: Option<Device<S>>,
-    /// Buffers for copying and scrubbing, so that a full pool stops neither.
+    /// Spare buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copying: Vec<S::BlockMut>,
-    /// How fast each member has been.
+    /// The speed history of each member.
     pub(crate) speeds: BTreeMap<u32, Speed>,
-    /// What the scrub does.
+    /// State of the scrub.
     pub(crate) scrub: Scrub,
-    /// Blocks that were found to have no good copy.
+    /// Blocks that have no good copy, as found by reads.
     pub(crate) lost: LostBlocks,
-    /// Who notes each new generation of the members elsewhere.
+    /// The owner's function that notes each new generation of the members.
     pub(crate) note: Option<Rc<Note>>,
-    /// What is being done to the members.
+    /// The change of the members that is in progress.
     pub(crate) jobs: Jobs,
 }
 
 impl<S: Seam> State<S> {
-    /// How fast a member has been.
+    /// The speed history of a member.
     pub(crate) fn speed(&mut self, member: u32) -> &mut Speed {
         self.speeds.entry(member).or_default()
     }
@@ -161,33 +161,33 @@ impl<S: Seam> State<S> {
 pub(crate) struct Inner<S: Seam> {
     pub(crate) seam: S,
     pub(crate) state: RefCell<State<S>>,
-    /// Whoever writes a batch is inside, and whoever changes the members between two batches.
+    /// Held while a batch is written, or while the members change between two batches.
     pub(crate) batches: Gate,
-    /// Whoever writes superblocks is inside.
+    /// Held while superblocks are written.
     pub(crate) change: Gate,
-    /// This, for tasks of its own.
+    /// A handle to itself, for the tasks that it spawns.
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
     pub(crate) outstanding: Outstanding,
-    /// Where buffers come from when the pool has none left.
+    /// The source of buffers when the pool is exhausted.
     pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
 }
 
-/// The oldest part of the log is this part of its segments, and so many at least.
+/// The oldest part of the log is the segments divided by this number, but at least [`OLDEST_MIN`].
 const OLDEST_PART: usize = 8;
 const OLDEST_MIN: usize = 2;
 
-/// Gives a buffer at somebody else's cost, if that can be.
+/// Frees a buffer of another cache, if possible.
 pub(crate) type Buffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
 
 impl<S: Seam> Inner<S> {
-    /// A buffer, if one can be had at once.
+    /// Allocates a buffer if one is available now.
     pub(crate) fn alloc(&self) -> Option<S::BlockMut> {
         self.seam.alloc().or_else(|| self.more_buffers.borrow().as_ref()?())
     }
 
-    /// A buffer, as soon as there is one.
+    /// Waits for a free buffer.
     pub(crate) async fn buffer(&self) -> S::BlockMut {
         loop {
             match self.alloc() {
@@ -197,14 +197,14 @@ impl<S: Seam> Inner<S> {
         }
     }
 
-    /// Members that serve.
+    /// Members in service.
     pub(crate) fn in_service(&self) -> Vec<Device<S>> {
         let state = self.state.borrow();
         let devices = state.devices.iter().filter(|device| state.superblock.serves(device.member));
         devices.cloned().collect()
     }
 
-    /// Members that serve and carry the log: at most two.
+    /// Members in service that carry the log: at most two.
     pub(crate) fn log_devices(&self) -> Vec<Device<S>> {
         let state = self.state.borrow();
         let devices = state.devices.iter().filter(|device| state.superblock.carries_log(device.member));
@@ -212,7 +212,7 @@ impl<S: Seam> Inner<S> {
     }
 }
 
-/// An open store. A clone is another handle to the same, on the same core.
+/// An open store. Clones are handles to the same store, on the same core.
 pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Store<S> {
@@ -222,24 +222,25 @@ impl<S: Seam> Clone for Store<S> {
 }
 
 impl<S: Seam> Store<S> {
-    /// Makes a store of one to eight devices; the first two carry the log. Refuses devices that hold anything unless told to destroy it.
+    /// Formats one to eight devices as a store; the first two carry the log. Refuses devices that are not empty unless
+    /// `force` is set.
     pub async fn format(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
         format(seam, disks, options).await
     }
 
-    /// Opens a store after whatever happened to it, and says what is live in its log, in the owners' order. Can be repeated, and
-    /// cut off anywhere.
+    /// Opens a store after any crash, and returns the live records of its log, in the order of their owners. The
+    /// opening can be interrupted at any point and repeated.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
         open(seam, disks, options).await
     }
 
-    /// Where buffers come from when the pool has none left: a cache that fills the pool gives one of its own. Asked between two steps of the
-    /// store's, never while its owner is in one of its calls that do not wait.
+    /// Sets the source of buffers when the pool is exhausted: a cache that fills the pool frees one of its own. The
+    /// store calls it between two of its steps, never while its owner is inside a synchronous call.
     pub fn use_buffers(&self, more: impl Fn() -> Option<S::BlockMut> + 'static) {
         *self.0.more_buffers.borrow_mut() = Some(Box::new(more));
     }
 
-    /// The clean pages. To be loaded once, at any time after the opening.
+    /// The clean pages. They are loaded once, at any time after the opening.
     pub fn pages(&self) -> Pages<S> {
         Pages(Rc::clone(&self.0))
     }
@@ -250,7 +251,7 @@ impl<S: Seam> Store<S> {
         RECORDS_MAX.min(segment - 1)
     }
 
-    /// Appends `records`, all in one batch, and returns their positions when they are durable on every member in service.
+    /// Appends `records` in one batch. Returns their positions when they are durable on every member in service.
     ///
     /// After [`StoreError::Full`] nothing was written. After any other error recovery may find the records or not.
     ///
@@ -260,11 +261,11 @@ impl<S: Seam> Store<S> {
         self.append_with(records, false).await
     }
 
-    /// As [`Store::append`] for tombstones after which a volume has nothing in the log: there is room kept for them, so that a log full of what
-    /// is not the volume's own does not hold it up.
+    /// Like [`Store::append`], for tombstones that leave a volume without records in the log. They may use reserved
+    /// segments, so a log that is full of other volumes' records does not block them.
     ///
     /// # Panics
-    /// With anything but tombstones.
+    /// With any other record.
     pub async fn bury(&self, tombstones: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
         let buries = |record: &Record<S>| matches!(record.content, Content::Retire { .. });
         assert!(tombstones.iter().all(buries), "room is kept for tombstones alone");
@@ -296,21 +297,22 @@ impl<S: Seam> Store<S> {
         answer.wait().await
     }
 
-    /// Reads the block that was appended at `position` into `buffer`. Checked; a bad copy is replaced by its mirror's.
+    /// Reads the block that was appended at `position` into `buffer`. The block is checked; a bad copy is replaced by
+    /// its mirror's.
     pub async fn read(&self, owner: Owner, position: Position, buffer: S::BlockMut) -> Result<S::Block, StoreError> {
         crate::read::read(&self.0, owner, position, buffer).await
     }
 
-    /// As [`Store::read`] for many blocks at once, each into the buffer beside it; results in the same order.
+    /// Like [`Store::read`] for many blocks at once, each into its own buffer. The results are in the same order.
     pub async fn read_all(&self, wanted: Vec<(Owner, Position, S::BlockMut)>) -> Vec<Result<S::Block, StoreError>> {
         crate::read::read_all(&self.0, wanted).await
     }
 
-    /// What lay at these positions is dead: on the backing and flushed there, or older than a durable record of the same blocks.
-    /// Each position is retired once.
+    /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of
+    /// the same blocks. Each position is retired once.
     ///
     /// # Panics
-    /// When one was retired before.
+    /// If a position was retired before.
     pub fn retire(&self, positions: &[Position]) {
         let mut state = self.0.state.borrow_mut();
         for position in positions.iter().filter(|position| position.live) {
@@ -325,95 +327,99 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().reports.clone()
     }
 
-    /// How long the oldest request of each device has not been answered, in service or not; those that have answered all are left out.
+    /// The time for which each device's oldest request has been unanswered, in service or not. Devices without such a
+    /// request are left out.
     pub fn unanswered(&self) -> BTreeMap<u32, Nanos> {
         let (state, now) = (self.0.state.borrow(), self.0.seam.now());
         let waits = |device: &Device<S>| Some((device.member, now.since(device.disk.oldest_unanswered()?)));
         state.devices.iter().filter_map(waits).collect()
     }
 
-    /// Copies that the log is kept in: members that serve and carry it.
+    /// The number of copies of the log: members in service that carry it.
     pub fn copies(&self) -> usize {
         self.0.log_devices().len()
     }
 
-    /// Adds a device while the store serves, and returns its number when it is a member. Where the log has fewer than two copies it is
-    /// filled and carries the log, else it holds pages alone. What it holds is destroyed; without `force` it has to be empty, or of
-    /// this store.
+    /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
+    /// copies, the device is filled and carries the log; otherwise it holds pages alone. The device's content is
+    /// destroyed. Without `force` the device must be empty, or of this store.
     pub async fn add(&self, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
         crate::members::add(&self.0, disk, force).await
     }
 
-    /// Puts a device into the place of member `old`, which may be out of service, and returns its number when it is a member and `old`
-    /// is none.
+    /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a
+    /// member and `old` is not.
     pub async fn replace(&self, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 
-    /// Takes a member out for good. A member that holds pages alone takes its place in the log first; where there is none, the log is
-    /// left with one copy, which has to be allowed.
+    /// Removes a member for good. A member that holds pages alone takes its place in the log first. Without one the log
+    /// keeps a single copy, which `allow_single_copy` must permit.
     pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await
     }
 
-    /// Reads at most so many bytes a second of the log in the background, from every copy, and replaces bad ones by good ones; `None`
-    /// stops that, and is how a store begins.
+    /// Scrubs the log in the background at this rate at most: reads every copy and replaces bad ones by good ones.
+    /// `None`, the initial state, stops it.
     pub fn set_scrub(&self, bytes_per_second: Option<u64>) {
         crate::scrub::set(&self.0, bytes_per_second);
     }
 
-    /// Blocks that were read and of which no copy is good, until their records are retired; a thousand at most.
+    /// Blocks without a good copy, as found by reads, until their records are retired; about a thousand at most.
     pub fn lost(&self) -> Vec<Owner> {
         self.0.state.borrow().lost.list()
     }
 
-    /// What the scrub has found.
+    /// Counters of the scrub.
     pub fn scrub_stats(&self) -> ScrubStats {
         self.0.state.borrow().scrub.stats
     }
 
-    /// How far the change of the members has come that is under way.
+    /// Progress of the change of the members, if one is in progress.
     pub fn job(&self) -> Option<JobReport> {
         self.0.state.borrow().jobs.report(self.0.seam.now())
     }
 
-    /// Holds that change, or lets it go on; false when there is none.
+    /// Pauses or resumes that change; false when there is none.
     pub fn pause_job(&self, paused: bool) -> bool {
         self.0.state.borrow_mut().jobs.pause(paused)
     }
 
-    /// Calls that change off: it ends in [`StoreError::Cancelled`], unless it has been made; false when there is none.
+    /// Cancels that change; false when there is none. The change ends in [`StoreError::Cancelled`], unless it is
+    /// already made.
     pub fn cancel_job(&self) -> bool {
         self.0.state.borrow_mut().jobs.cancel()
     }
 
-    /// The store's identity, drawn when it was made.
+    /// The store's identity, drawn at random when it was formatted.
     pub fn uuid(&self) -> Uuid {
         self.0.state.borrow().superblock.store
     }
 
-    /// The sequence of the log's next batch: only greater in every later opening.
+    /// Sequence number of the log's next batch. It grows with every later opening.
     pub fn sequence(&self) -> u64 {
         self.0.state.borrow().next
     }
 
-    /// The membership's generation: +1 with every change.
+    /// The membership generation: +1 with every change.
     pub fn generation(&self) -> u64 {
         self.0.state.borrow().superblock.generation
     }
 
-    /// From now on `note` is called with each new generation of the members, when all of them durably know it, and nothing that relies
-    /// on it is acknowledged before it has succeeded (R10). It is called again where it fails or does not end in time; appends fail meanwhile.
+    /// Sets the function that notes each new generation of the members, once all of them durably know it. Nothing that
+    /// relies on a generation is acknowledged before it is noted (R10). If `note` fails or times out, it is called
+    /// again; appends fail meanwhile.
     pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, Result<(), String>> + 'static) {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
     }
 
-    /// Why the newest generation of the members is not noted, while flushes fail for that.
+    /// The reason why the newest generation of the members is not noted, while flushes fail for it.
     pub fn unnoted(&self) -> Option<String> {
         self.0.state.borrow().unnoted.clone()
     }
 
-    /// The oldest segments of the log, an eighth of it and two at least: what holds them holds everything behind them, too.
+    /// The oldest segments of the log, an eighth of it and at least two. A live record in them keeps every newer
+    /// segment, too.
     pub fn oldest_segments(&self) -> BTreeSet<u32> {
         let state = self.0.state.borrow();
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
@@ -421,7 +427,8 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.
+    /// The number of segments that are free, or will be once a tail is durable or the pages in them are dropped; and
+    /// the total.
     pub fn room(&self) -> (usize, usize) {
         let mut state = self.0.state.borrow_mut();
         let next = state.next;
@@ -430,8 +437,8 @@ impl<S: Seam> Store<S> {
         (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
     }
 
-    /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
-    /// opening finds nothing. Appends that come after it fail. Returns the sequence that the log has reached.
+    /// Waits for batches in progress and moves the durable tail as far as possible: to the end if no record is live, so
+    /// that the next opening finds none. Later appends fail. Returns the sequence number that the log has reached.
     pub async fn close(self) -> Result<u64, StoreError> {
         crate::members::end_jobs(&self.0).await;
         crate::pages::close(&self.0).await;

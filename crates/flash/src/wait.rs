@@ -1,4 +1,4 @@
-//! Waiting inside one core, without an executor: several futures at once, and one answer from another task.
+//! Waiting within one core, without an executor: for several futures at once, and for an answer of another task.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -28,8 +28,8 @@ pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
     results.into_iter().map(|result| result.expect("every future has ended")).collect()
 }
 
-/// Runs all `futures` and returns their results in order. Once one has succeeded the others have `grace`; who needs longer is not
-/// waited for, and `late` is its result.
+/// Runs all `futures` and returns their results in order. Once one has succeeded, the others have `grace`. A future
+/// that takes longer is abandoned, with `late` as its result.
 pub async fn join_with_grace<S: Seam, T, E>(
     seam: &S,
     mut futures: Vec<Boxed<'_, Result<T, E>>>,
@@ -57,7 +57,7 @@ pub async fn join_with_grace<S: Seam, T, E>(
     results.into_iter().map(|result| result.unwrap_or_else(late)).collect()
 }
 
-/// An answer that another task gives once.
+/// A one-time answer from another task.
 pub struct Answer<T>(Rc<RefCell<(Option<T>, Option<Waker>)>>);
 
 impl<T> Clone for Answer<T> {
@@ -73,7 +73,7 @@ impl<T> Default for Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// Gives it.
+    /// Delivers the value and wakes the waiting task.
     pub fn give(&self, value: T) {
         let mut inner = self.0.borrow_mut();
         inner.0 = Some(value);
@@ -82,7 +82,7 @@ impl<T> Answer<T> {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits for it.
+    /// Waits for the value.
     pub async fn wait(self) -> T {
         poll_fn(|context| {
             let mut inner = self.0.borrow_mut();
@@ -98,18 +98,18 @@ impl<T> Answer<T> {
     }
 }
 
-/// Lets one in at a time. Whoever gives up waiting keeps nobody out.
+/// A mutex for tasks: one holder at a time. A waiter that is dropped does not block the others.
 #[derive(Default)]
 pub struct Gate {
     taken: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
-/// Being inside a [`Gate`].
+/// The guard of a [`Gate`].
 pub struct Inside<'a>(&'a Gate);
 
 impl Gate {
-    /// Waits until nobody is inside.
+    /// Waits until the gate is free, then takes it.
     pub async fn enter(&self) -> Inside<'_> {
         poll_fn(|context| match self.taken.replace(true) {
             false => Poll::Ready(Inside(self)),

@@ -1,4 +1,4 @@
-//! Flash stores as earlier releases wrote them, and what becomes of a store of a later format.
+//! Flash stores that earlier releases wrote, and the treatment of stores of a later format.
 
 #![allow(clippy::disallowed_methods, reason = "golden files lie on the operating system's side")]
 
@@ -19,13 +19,13 @@ const DEVICE_BYTES: u64 = (1 << 20) + 10 * SEGMENT_BYTES;
 const POOL_BYTES: usize = 16 << 20;
 const OWNERSHIP: Ownership = Ownership { owner: [4; 16], epoch: 6, life: 77 };
 const RECORDS: &[u8] = b"what the owner wants to find again";
-/// The volume with dirty blocks, the one with a zero-range, the ones with clean pages.
+/// The volume with dirty blocks, the volume with a zero-range, and the volumes with clean pages.
 const DIRTY: u64 = 5;
 const ZEROED: u64 = 6;
 const CACHED: u64 = 7;
 const IN_FLUX: u64 = 8;
 
-/// What a kill leaves on both devices.
+/// The content of both devices after a kill.
 static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder for the test");
     on_devices(folder.path(), async |seam, disks| {
@@ -35,12 +35,12 @@ static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
         let (store, _) = Store::open(&seam, &disks, options).await.expect("a new store");
         write_store(&seam, &store).await;
     });
-    DEVICES.map(|name| fs::read(folder.path().join(name)).expect("it was made"))
+    DEVICES.map(|name| fs::read(folder.path().join(name)).expect("the device file exists"))
 });
 
 type Disks = Vec<<RealSeam as Seam>::Disk>;
 
-/// Runs `work` on the devices in a folder, which are made where they are missing.
+/// Runs `work` on the devices in a folder. Missing devices are created.
 fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam, Disks) -> T + Send + 'static) -> T {
     let paths = DEVICES.map(|name| folder.join(name));
     let run = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
@@ -72,8 +72,8 @@ async fn append(store: &Store<RealSeam>, incarnation: u64, block: u64, content: 
     store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
 }
 
-/// Dirty blocks 0 to 5 with bytes 100 to 105 and then block 0 with byte 200; a block that a tombstone retires; zeroes; three clean pages, one
-/// of them in a region in flux; a destaged block; the owner's records.
+/// Writes the store's content: dirty blocks 0 to 5 with bytes 100 to 105, then block 0 with byte 200; a block with a
+/// tombstone; zeroes; three clean pages, one of them in a dirty region; a destaged block; the owner's manifest.
 async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     let pages = store.pages();
     pages.load().await;
@@ -92,7 +92,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     append(store, ZEROED, 9, Content::Retire { blocks: 1 }).await;
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
     store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
-    // The mark is durable when this returns, and all records of the map before it. The write never ends.
+    // When this returns, the mark is durable, and so are all earlier records of the map. The write never ends.
     let _never_ended = pages.volume(IN_FLUX).begin_write(8_001..8_002).await;
 }
 
@@ -102,7 +102,7 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
     }
 }
 
-/// What the valid blocks of a page read as.
+/// The bytes of a page's valid blocks.
 async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: u64, page: u64) -> Vec<Option<u8>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = pages.volume(volume).read(page, 0..16, buffers).await;
@@ -136,7 +136,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
 }
 
 #[test]
-fn golden_stores_give_back_their_log_their_pages_and_their_records() {
+fn golden_stores_yield_their_log_pages_and_manifest() {
     let [first, second] = [0, 1].map(|at| golden::files(&format!("flash-{at}.zst"), || NEW_STORE[at].clone()));
     for (first, second) in first.into_iter().zip(second) {
         println!("written by {}", first.release);
@@ -155,7 +155,7 @@ fn golden_stores_give_back_their_log_their_pages_and_their_records() {
     }
 }
 
-/// The blocks of a device that begin with `magic`, as byte ranges.
+/// The byte offsets of a device's blocks that begin with `magic`.
 fn metadata(device: &[u8], magic: &[u8; 8]) -> Vec<usize> {
     (0..device.len()).step_by(BLOCK_BYTES).filter(|at| device[*at..].starts_with(magic)).collect()
 }
@@ -164,7 +164,7 @@ fn set(device: &mut [u8], at: usize, bytes: &[u8]) {
     device[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Changes bytes of a metadata block under a right checksum.
+/// Changes bytes of a metadata block, and corrects its checksum.
 fn reseal(device: &mut [u8], at: usize, changes: &[(usize, &[u8])]) {
     changes.iter().for_each(|(offset, bytes)| set(device, at + offset, bytes));
     let end = at + BLOCK_BYTES - 4;
@@ -175,7 +175,7 @@ fn reseal(device: &mut [u8], at: usize, changes: &[(usize, &[u8])]) {
 const LATER_FORMAT: (usize, &[u8]) = (8, &2_u32.to_le_bytes());
 const NEEDS: (usize, &[u8]) = (424, &0x0001_0004_0002_u64.to_le_bytes());
 
-/// Opens the store in every way, none of which may succeed or change it. Returns the message.
+/// Opens the store in every way; each must fail and change nothing. Returns the message.
 fn refused(contents: [&[u8]; 2]) -> String {
     let folder = tempfile::tempdir().expect("a folder for the test");
     put_files(folder.path(), contents);
@@ -197,7 +197,7 @@ fn refused(contents: [&[u8]; 2]) -> String {
 }
 
 #[test]
-fn a_device_with_a_newer_superblock_is_refused_and_stays_as_it_is() {
+fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
     let [first, second] = &*NEW_STORE;
     let superblocks = metadata(first, b"HOTSETFL");
     assert_eq!(superblocks.len(), 2);
@@ -206,8 +206,9 @@ fn a_device_with_a_newer_superblock_is_refused_and_stays_as_it_is() {
         places.iter().for_each(|at| reseal(&mut newer, *at, &[LATER_FORMAT, NEEDS, (128, &[0xff; 256])]));
         for contents in [[&newer[..], second], [second, &newer[..]]] {
             let message = refused(contents);
-            let expected = "holds a flash store that was written by a newer version of Hotset (format 2, this one reads up to 1); \
-                            needs at least Hotset 1.4.2; start that version: this one changes nothing on it";
+            let expected = "holds a flash store that was written by a newer version of Hotset (format 2, \
+                            this one reads up to 1); needs at least Hotset 1.4.2; start that version: \
+                            this one changes nothing on it";
             assert!(message.ends_with(expected), "{message}");
         }
     }
@@ -221,7 +222,7 @@ fn a_device_with_a_newer_superblock_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_newer_store_is_named_by_an_inspection_and_not_formatted() {
+fn newer_store_is_named_by_an_inspection_and_not_formatted() {
     let mut newer = NEW_STORE[0].clone();
     metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
     let folder = tempfile::tempdir().expect("a folder for the test");
@@ -243,7 +244,7 @@ fn a_newer_store_is_named_by_an_inspection_and_not_formatted() {
 }
 
 #[test]
-fn newer_metadata_behind_a_known_superblock_is_refused_too() {
+fn newer_metadata_behind_a_known_superblock_is_refused() {
     let [first, second] = &*NEW_STORE;
     let batches = metadata(first, b"HOTSETLB");
     assert!(batches.len() > 5);
@@ -256,12 +257,12 @@ fn newer_metadata_behind_a_known_superblock_is_refused_too() {
     ];
     for at in places {
         let mut newer = [first.clone(), second.clone()];
-        // A mirror holds the same there, another device its own pages.
+        // A mirror has the same block there; another device has its own pages.
         let is_metadata = |device: &&mut Vec<u8>| device[at..].starts_with(&first[at..at + 8]);
         newer.iter_mut().filter(is_metadata).for_each(|device| reseal(device, at, &[LATER_FORMAT]));
         let message = refused([&newer[0], &newer[1]]);
         assert!(message.contains("needs at least a version that reads format 2"), "byte {at}: {message}");
-        // What another store has left there says nothing.
+        // Metadata of another store has no effect.
         reseal(&mut newer[0], at, &[(16, &[0xee; 16])]);
         let folder = tempfile::tempdir().expect("a folder for the test");
         put_files(folder.path(), [&newer[0], second]);
@@ -271,7 +272,7 @@ fn newer_metadata_behind_a_known_superblock_is_refused_too() {
 }
 
 #[test]
-fn newer_records_of_the_owner_are_refused_and_not_written_over() {
+fn newer_manifest_is_refused_and_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut newer = NEW_STORE.clone();
     let at = metadata(&newer[0], b"HOTSETMF")[0];
@@ -293,9 +294,9 @@ fn newer_records_of_the_owner_are_refused_and_not_written_over() {
             assert!(message.contains("needs at least Hotset 1.4.2"), "{message}");
         }
         let other = read_manifest(&seam, &disks, [0xee; 16]).await;
-        assert_eq!(other, Ok(None), "those of another store say nothing");
+        assert_eq!(other, Ok(None), "another store has no manifest here");
     });
     let after = fs::read(folder.path().join(DEVICES[0])).expect("it is there");
     let place = at..at + 15 * BLOCK_BYTES;
-    assert!(after[place.clone()] == newer[0][place], "they were written over");
+    assert!(after[place.clone()] == newer[0][place], "the manifest was overwritten");
 }

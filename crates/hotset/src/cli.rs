@@ -1,4 +1,4 @@
-//! The command line: one enum that help, man pages and completions are made from.
+//! The command line: one enum, from which help, man pages and completions are generated.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use units::parse_time;
 #[derive(Parser)]
 #[command(name = "hotset", version, propagate_version = true)]
 pub struct Cli {
-    /// The daemon's control socket; without it the one that /etc/hotset/hotset.toml names
+    /// The daemon's control socket; without it the one in /etc/hotset/hotset.toml
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print results as JSON
@@ -39,7 +39,7 @@ enum Command {
     },
     /// Stop the daemon cleanly; returns when it has stopped
     Stop {
-        /// Have everything on the backings: they are complete afterwards
+        /// Destage all dirty data first: the backings are complete afterwards
         #[arg(long)]
         destage: bool,
     },
@@ -47,18 +47,19 @@ enum Command {
     CheckConfig {
         /// The file to check
         file: PathBuf,
-        /// Do not look whether backings and flash devices are there: the daemon waits for them by itself
+        /// Do not require backings and flash devices to exist: the daemon waits for them by itself
         #[arg(long)]
         any_devices: bool,
     },
-    /// Look at this machine and propose a configuration, with reasons; disks that carry data are left alone unless they are named
+    /// Examine this machine and propose a configuration, with reasons; disks that carry data are left out unless they
+    /// are named
     Init(commands::init::Options),
-    /// Watch a cache at work: a simulated disk array, the same load with and without
+    /// Watch a cache at work: a simulated disk array under the same load with and without the cache
     Demo {
-        /// Show one of the lab's scenarios (`hotset lab list`), its bytes and its time cut to fit
+        /// Show one of the lab's scenarios (`hotset lab list`), its bytes and its time scaled down
         #[arg(long, value_name = "NAME")]
         scenario: Option<String>,
-        /// Print the summary alone
+        /// Print only the summary
         #[arg(long)]
         headless: bool,
         /// Time to run the load; without it 30, and 180 for a scenario
@@ -67,75 +68,76 @@ enum Command {
     },
     /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
     Status,
-    /// Show the same, live: on a terminal with keys, elsewhere one look after the other
+    /// Show the status live: on a terminal with keys, elsewhere as one sample after the other
     Top {
-        /// Time between two looks
+        /// Time between two samples
         #[arg(long, default_value = "1s", value_parser = parse_time)]
         every: Duration,
-        /// Print so many looks one after the other, on a terminal too
+        /// Print so many samples one after the other, on a terminal too
         #[arg(long)]
         times: Option<u64>,
     },
-    /// Show what has happened and who did it
+    /// Show what has happened, with the actors
     Events(commands::events::Options),
-    /// Look at the flash log
+    /// Manage the flash devices
     Flash {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
-    /// Look at datastores: whether they are congested, and who has what of them
+    /// Look at datastores: congestion, and the volumes' parts of each
     Datastore {
         #[command(subcommand)]
         action: commands::datastore::Action,
     },
-    /// Look at long work that is under way, or call it off
+    /// List or cancel long operations
     Job {
         #[command(subcommand)]
         action: commands::job::Action,
     },
-    /// Say who may use the HTTP interface
+    /// Manage access to the HTTP interface
     Token {
         #[command(subcommand)]
         action: commands::token::Action,
     },
-    /// Act on volumes
+    /// Manage volumes
     Volume {
         #[command(subcommand)]
         action: Action,
     },
     /// Make a volume a block device of this machine, /dev/hotset/NAME, now and at every boot
     Attach(commands::attach::Options),
-    /// Take the block device of a volume away; the daemon goes on serving the volume
+    /// Remove the block device of a volume; the daemon goes on serving the volume
     Detach(commands::attach::Detach),
-    /// Record block traces, look into them, convert them
+    /// Record, examine and convert block traces
     Trace {
         #[command(subcommand)]
         action: commands::trace::Action,
     },
-    /// Write what the cache gained over a time into one page for a browser, from the history
+    /// Write a page for a browser that shows the benefit of the cache over a time, from the history
     Report(commands::report::Options),
-    /// Collect what somebody who helps has to know into one archive, without secrets; the daemon need not run
+    /// Collect diagnostics for support into one archive, without secrets; the daemon need not run
     Support(commands::support::Options),
-    /// Look after the state directory of a daemon that does not run
+    /// Maintain the state directory while no daemon runs
     State {
         #[command(subcommand)]
         action: commands::state::Action,
     },
-    /// Say whose backings are not complete, with a daemon or without one; fails if there are any
+    /// List volumes whose backings are not complete, with a daemon or without one; fails if there are any
     Undestaged(commands::undestaged::Options),
-    /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
+    /// Advise which sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
-    /// Play a block trace against caches of given sizes, the policies alone
+    /// Replay a block trace against caches of given sizes, the policies alone
     Simulate(commands::simulate::Options),
     /// Run the engine in a hostile simulated world and check it against its promises
     Torture {
-        /// Seeds to run, the end not included; without it 0..1000, or as many as there is time for
+        /// Seeds to run, the end not included; without it 0..1000, or as many as the time allows
         #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
         seeds: Option<Range<u64>>,
-        /// Stop after so many minutes, even if seeds are left
+        /// Stop after so many minutes, even if seeds remain
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         minutes: Option<u64>,
-        /// Let an administrator exchange, lose and restore devices, records and backings in every run, not in one of eight
+        /// Let an administrator exchange, lose and restore devices, records and backings in every run, not only in
+        /// every eighth
         #[arg(long)]
         administrator: bool,
     },
@@ -156,7 +158,7 @@ enum Command {
     },
     /// Print the manual in the format of man pages
     Man {
-        /// Write a page for each command into that folder instead
+        /// Write one page per command into this folder instead
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },
@@ -210,7 +212,7 @@ impl Cli {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    end_when_nobody_reads();
+    exit_quietly_on_closed_stdout();
     match Cli::parse().run() {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
@@ -222,8 +224,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads what a command prints may have seen enough (`hotset man | head`): that is no fault to be explained.
-fn end_when_nobody_reads() {
+/// Ends the process quietly when the reader of its output has closed the pipe (`hotset man | head`).
+fn exit_quietly_on_closed_stdout() {
     let explain = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let closed = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_of_the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 }

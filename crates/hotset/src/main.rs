@@ -1,4 +1,4 @@
-//! The `hotset` command: the command line, and a thin file for each command. What they do lives in the other crates.
+//! The `hotset` command: the command line, and a thin file for each command. The work is done in the other crates.
 
 mod cli;
 mod commands;

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 #[test]
-fn the_demo_measures_both_sides_and_checks_every_read() {
+fn demo_measures_both_sides_and_checks_every_read() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2", "--json"]).output();
     let output = output.expect("the binary was built");
@@ -19,21 +19,21 @@ fn the_demo_measures_both_sides_and_checks_every_read() {
 }
 
 #[test]
-fn the_first_line_leads_to_the_page() {
+fn first_line_is_a_link_to_the_page() {
     let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2"]).output();
     let text = String::from_utf8(output.expect("the binary was built").stdout).expect("text");
     let first = text.lines().next().expect("it says something");
     assert!(first.starts_with("http://127.0.0.1:") && first.contains("/login?key="), "{text}");
 }
 
-/// What was published of a scenario, as far as a daemon shows it: name, memory, flash devices, bytes of each, policy, volumes; and whether the other side
-/// has memory of its own.
+/// The published setting of a scenario: name, memory, flash devices, bytes of each, policy, volumes, and whether the
+/// side without cache has memory of its own.
 type Published = (&'static str, u64, usize, u64, &'static str, usize, bool);
 
 const GB: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
 
-/// The flash of an array with three groups is shown with one of them.
+/// An array with three groups of flash is shown with one of them.
 const PUBLISHED: [Published; 9] = [
     ("autocache", 0, 1, 120 * GB, "write-through", 1, false),
     ("vnx-dram", 4 * GB, 0, 0, "write-back", 3, false),
@@ -47,8 +47,8 @@ const PUBLISHED: [Published; 9] = [
 ];
 
 #[test]
-fn every_scenario_is_shown_as_it_was_published_and_ends_clean() {
-    // Some at a time: a machine is to carry them.
+fn every_scenario_matches_its_publication_and_ends_clean() {
+    // Three at a time, to limit the load on the machine.
     std::thread::scope(|scope| {
         for turn in 0..3 {
             scope.spawn(move || PUBLISHED.iter().skip(turn).step_by(3).for_each(is_shown));
@@ -68,7 +68,7 @@ fn is_shown(&(name, memory, devices, flash, policy, volumes, beside_cached): &Pu
     let cut = number(&summary["cut"]);
     let is_cut = |whole: u64, here: &Value| number(here).abs_diff(whole / cut) <= 2 << 20;
     let (with, without) = (&summary["with"], &summary["without"]);
-    // A daemon has no less than 16 MiB.
+    // A daemon has at least 16 MiB.
     assert!(is_cut(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
     let flash_bytes = with["flash_bytes"].as_array().expect("a list");
     assert_eq!(flash_bytes.len(), devices, "{name}: {with}");
@@ -90,7 +90,7 @@ fn is_shown(&(name, memory, devices, flash, policy, volumes, beside_cached): &Pu
 }
 
 #[test]
-fn a_scenario_says_first_what_it_shows_and_last_what_was_published() {
+fn scenario_prints_its_setting_first_and_published_figures_last() {
     let args = ["demo", "--scenario", "vnx-dram", "--headless", "--seconds", "2"];
     let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(args).output().expect("the binary was built");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -108,7 +108,7 @@ fn a_scenario_says_first_what_it_shows_and_last_what_was_published() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused_with_what_can() {
+fn impossible_demos_are_refused_with_a_remedy() {
     let refused = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(args).output().expect("the binary was built");
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -1,9 +1,9 @@
-//! What commands print goes to whoever reads it, for as long as somebody does.
+//! Behaviour of commands when the reader of their output closes the pipe.
 
 use std::process::{Command, Stdio};
 
 #[test]
-fn a_reader_who_has_seen_enough_ends_a_command_without_a_word() {
+fn closed_output_pipe_ends_a_command_without_an_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hotset"));
     let mut child = command.arg("man").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());

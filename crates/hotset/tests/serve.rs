@@ -1,4 +1,4 @@
-//! A real daemon under its commands: what is kept over a restart, what is refused, what is said.
+//! A real daemon under its commands: state kept over a restart, refusals, messages.
 
 use std::cell::RefCell;
 use std::fs;
@@ -16,21 +16,22 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with a configuration.
-struct Site {
+struct Fixture {
     folder: TempDir,
 }
 
-impl Site {
-    fn new(volumes: &str) -> Site {
-        let site = Site { folder: tempfile::tempdir().expect("a folder for the test") };
+impl Fixture {
+    fn new(volumes: &str) -> Fixture {
+        let site = Fixture { folder: tempfile::tempdir().expect("a folder for the test") };
         site.write(volumes);
         site
     }
 
     /// Two volumes on files that are created.
-    fn with_two() -> Site {
-        Site::new(
-            "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n[[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n",
+    fn with_two() -> Fixture {
+        Fixture::new(
+            "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n\
+             [[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n",
         )
     }
 
@@ -40,7 +41,8 @@ impl Site {
 
     fn write(&self, volumes: &str) {
         let text = format!(
-            "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\nkeep_in = \"none\"\n[control]\nsocket = \"control.sock\"\n\
+            "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\nkeep_in = \"none\"\n\
+             [control]\nsocket = \"control.sock\"\n\
              [nbd]\nlisten = [\"unix:nbd.sock\"]\n{volumes}"
         );
         fs::write(self.path("hotset.toml"), text).expect("the folder can be written");
@@ -56,7 +58,7 @@ impl Site {
         daemon
     }
 
-    /// As [`Site::start_with`], and does not wait until it serves.
+    /// As [`Fixture::start_with`], but does not wait until volumes are served.
     fn begin(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = fs::File::create(self.path("log")).expect("the folder can be written");
         let mut command = hotset();
@@ -67,7 +69,7 @@ impl Site {
 }
 
 struct Daemon<'a> {
-    site: &'a Site,
+    site: &'a Fixture,
     child: Child,
 }
 
@@ -89,7 +91,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Runs a command, which has to succeed, and returns what it printed.
+    /// Runs a command, which must succeed, and returns its output.
     fn command(&self, args: &[&str]) -> String {
         let output = self.try_command(args);
         assert!(output.status.success(), "hotset {args:?}: {}\n{}", errors(&output), self.log());
@@ -118,7 +120,7 @@ impl Daemon<'_> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // Both fail once it has ended, as it should have.
+        // Both fail if the daemon has ended, as it should have.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -139,8 +141,8 @@ fn check_config(path: &Path) -> String {
 }
 
 #[test]
-fn a_newer_state_file_ends_the_start_and_stays_as_it_is() {
-    let site = Site::with_two();
+fn newer_state_file_ends_the_start_and_stays_unchanged() {
+    let site = Fixture::with_two();
     site.start().stop();
     let path = site.path("state/state.json");
     let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("JSON");
@@ -151,18 +153,18 @@ fn a_newer_state_file_ends_the_start_and_stays_as_it_is() {
     let config = site.path("hotset.toml");
     for command in ["serve", "undestaged"] {
         let output = hotset().args([command, "--config"]).arg(&config).output().expect("the binary was built");
-        let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least \
-                        Hotset 1.4.0";
+        let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
+                        at least Hotset 1.4.0";
         assert!(!output.status.success() && errors(&output).contains(expected), "{}", errors(&output));
     }
     assert_eq!(fs::read(&path).expect("it is there"), newer);
 }
 
 #[test]
-fn a_newer_history_is_left_alone_and_told_while_volumes_are_served() {
-    // Where an SQLite file keeps its `user_version`.
+fn newer_history_stays_unchanged_and_raises_an_alert() {
+    // Offset of `user_version` in an SQLite file.
     const VERSION_AT: usize = 60;
-    let site = Site::with_two();
+    let site = Fixture::with_two();
     site.start().stop();
     let path = site.path("state/history/history.db");
     let mut newer = fs::read(&path).expect("it was written");
@@ -178,7 +180,7 @@ fn a_newer_history_is_left_alone_and_told_while_volumes_are_served() {
 
 #[test]
 fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
-    let site = Site::with_two();
+    let site = Fixture::with_two();
     let daemon = site.start();
     daemon.command(&["volume", "set", "a", "policy=write-through"]);
     daemon.command(&["volume", "freeze", "b"]);
@@ -191,7 +193,8 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     daemon.command(&["volume", "resume", "b"]);
     daemon.stop();
     site.write(
-        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\npolicy = \"none\"\n[[volume]]\nname = \"b\"\nbacking = \"b.img\"\n",
+        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\npolicy = \"none\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"b.img\"\n",
     );
     let daemon = site.start();
     assert_eq!(daemon.show("a")["policy"], "none");
@@ -199,7 +202,7 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     daemon.stop();
 }
 
-/// How often the state's file was replaced since the last time in the folder that `watch` watches.
+/// Number of replacements of the state's file since the last call, in the folder that `watch` watches.
 fn replaced(watch: impl AsFd) -> usize {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut room);
@@ -212,12 +215,12 @@ fn replaced(watch: impl AsFd) -> usize {
 }
 
 #[test]
-fn many_volumes_are_noted_together_and_not_one_after_the_other() {
+fn state_of_many_volumes_is_written_together() {
     let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
-    let site = Site::new(&(0..100).map(volume).collect::<String>());
+    let site = Fixture::new(&(0..100).map(volume).collect::<String>());
     fs::create_dir(site.path("state")).expect("the folder can be written");
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is left");
-    // Each new file beside the old one, too, or replacements in a row would be told as one.
+    // Creations are watched, too, because the kernel merges identical events in a row.
     let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
     inotify::add_watch(&watch, site.path("state"), what).expect("it is there");
     let daemon = site.start();
@@ -231,10 +234,10 @@ fn many_volumes_are_noted_together_and_not_one_after_the_other() {
 }
 
 #[test]
-fn among_many_volumes_one_that_cannot_be_opened_keeps_none_from_being_served() {
+fn unopenable_volume_does_not_keep_others_from_service() {
     let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
     let good: String = (0..40).map(volume).collect();
-    let site = Site::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
+    let site = Fixture::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
     let daemon = site.start();
     assert!(daemon.log().contains("serving 40 volumes"), "{}", daemon.log());
     let told: Value = serde_json::from_str(&daemon.command(&["volume", "list", "--json"])).expect("JSON");
@@ -246,15 +249,15 @@ fn among_many_volumes_one_that_cannot_be_opened_keeps_none_from_being_served() {
 }
 
 #[test]
-fn a_reload_during_the_start_leaves_volumes_to_the_start() {
-    let site = Site::new("");
+fn reload_during_the_start_leaves_volumes_to_the_start() {
+    let site = Fixture::new("");
     let socket = site.path("silent.sock");
     let silent = format!("[[volume]]\nname = \"silent\"\nbacking = \"nbd+unix:///x?socket={}\"\n", socket.display());
     site.write(&format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n{silent}"));
     let silent = UnixListener::bind(&socket).expect("the folder can be written");
     silent.set_nonblocking(true).expect("it is open");
     let mut daemon = site.begin(|_| ());
-    // The start has asked for its export, and waits for it.
+    // The start has connected to its export, and waits for it.
     let clients = RefCell::new(Vec::new());
     daemon.wait_for("its start", |_| {
         clients.borrow_mut().extend(silent.accept());
@@ -271,8 +274,8 @@ fn a_reload_during_the_start_leaves_volumes_to_the_start() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_changed_is_refused_with_its_reason() {
-    let site = Site::with_two();
+fn invalid_setting_is_refused_with_a_reason() {
+    let site = Fixture::with_two();
     let daemon = site.start();
     for (setting, reason) in [
         ("polcy=none", "did you mean \"policy\""),
@@ -289,8 +292,8 @@ fn a_setting_that_cannot_be_changed_is_refused_with_its_reason() {
 }
 
 #[test]
-fn volumes_added_and_removed_by_command_stay_so_over_a_restart() {
-    let site = Site::with_two();
+fn added_and_removed_volumes_survive_a_restart() {
+    let site = Fixture::with_two();
     let daemon = site.start();
     let extra = site.path("extra.img");
     daemon.command(&[
@@ -317,7 +320,7 @@ fn volumes_added_and_removed_by_command_stay_so_over_a_restart() {
         "the name is taken"
     );
     daemon.stop();
-    // Another entry for b is another wish.
+    // A changed entry for b serves it again.
     site.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\npolicy = \"none\"\n");
     let daemon = site.start();
     assert_eq!(daemon.show("b")["state"], "active");
@@ -325,8 +328,8 @@ fn volumes_added_and_removed_by_command_stay_so_over_a_restart() {
 }
 
 #[test]
-fn case_16_a_swapped_backing_is_refused_until_it_is_adopted() {
-    let site = Site::with_two();
+fn case_16_swapped_backing_is_refused_until_adopted() {
+    let site = Fixture::with_two();
     let daemon = site.start();
     let before = daemon.show("a")["incarnation"].clone();
     daemon.stop();
@@ -349,8 +352,8 @@ fn case_16_a_swapped_backing_is_refused_until_it_is_adopted() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_is_told_of_at_the_next_start() {
-    let site = Site::with_two();
+fn killed_daemon_is_reported_at_the_next_start() {
+    let site = Fixture::with_two();
     let mut daemon = site.start();
     daemon.child.kill().expect("it runs");
     daemon.child.wait().expect("it is our child");
@@ -363,11 +366,12 @@ fn a_daemon_that_was_killed_is_told_of_at_the_next_start() {
 }
 
 #[test]
-fn a_reload_adds_removes_and_changes_and_keeps_the_old_on_errors() {
-    let site = Site::with_two();
+fn reload_applies_changes_and_keeps_the_old_on_errors() {
+    let site = Fixture::with_two();
     let mut daemon = site.start();
     site.write(
-        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\npolicy = \"none\"\n[[volume]]\nname = \"c\"\nbacking = \"c.img\"\nsize = \"1 MiB\"\n",
+        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\npolicy = \"none\"\n\
+         [[volume]]\nname = \"c\"\nbacking = \"c.img\"\nsize = \"1 MiB\"\n",
     );
     daemon.signal("HUP");
     daemon.wait_for("the new volume", |daemon| daemon.log().contains("volume c: added"));
@@ -382,8 +386,8 @@ fn a_reload_adds_removes_and_changes_and_keeps_the_old_on_errors() {
 }
 
 #[test]
-fn a_reload_leaves_a_volume_alone_that_was_added_by_command_under_a_name_of_the_file() {
-    let site = Site::with_two();
+fn reload_keeps_an_added_volume_with_a_name_from_the_file() {
+    let site = Fixture::with_two();
     let mut daemon = site.start();
     daemon.command(&["volume", "remove", "a"]);
     let other = site.path("other.img");
@@ -397,8 +401,8 @@ fn a_reload_leaves_a_volume_alone_that_was_added_by_command_under_a_name_of_the_
 }
 
 #[test]
-fn a_volume_is_grown_by_command() {
-    let site = Site::with_two();
+fn volume_is_grown_by_command() {
+    let site = Fixture::with_two();
     let daemon = site.start();
     daemon.command(&["volume", "resize", "a", "8 MiB"]);
     assert_eq!(daemon.show("a")["size_bytes"], 8 << 20);
@@ -409,7 +413,7 @@ fn a_volume_is_grown_by_command() {
 
 #[test]
 fn status_has_everything_on_one_screen() {
-    let site = Site::with_two();
+    let site = Fixture::with_two();
     let daemon = site.start();
     let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
     assert_eq!(status["volumes"].as_array().map(Vec::len), Some(2));
@@ -422,8 +426,8 @@ fn status_has_everything_on_one_screen() {
 }
 
 #[test]
-fn the_service_manager_is_told_when_it_serves_and_when_it_stops() {
-    let site = Site::with_two();
+fn service_manager_is_notified_of_readiness_and_stop() {
+    let site = Fixture::with_two();
     let manager = UnixDatagram::bind(site.path("notify")).expect("a socket in the folder");
     manager.set_read_timeout(Some(PATIENCE)).expect("a time-out above zero");
     let notify = site.path("notify");
@@ -445,7 +449,7 @@ fn the_service_manager_is_told_when_it_serves_and_when_it_stops() {
 
 #[test]
 fn stop_waits_until_everything_is_on_the_backing() {
-    let site = Site::with_two();
+    let site = Fixture::with_two();
     let mut daemon = site.start();
     let said = daemon.command(&["stop", "--destage"]);
     assert!(said.contains("the backings are complete"), "{said}");
@@ -454,8 +458,8 @@ fn stop_waits_until_everything_is_on_the_backing() {
 }
 
 #[test]
-fn a_volume_shows_its_curves_and_advice_needs_a_load() {
-    let site = Site::with_two();
+fn volume_shows_its_curves_and_advice_needs_a_load() {
+    let site = Fixture::with_two();
     let daemon = site.start();
     let curve = &daemon.show("a")["miss_ratio_curve"];
     assert_eq!(
@@ -472,10 +476,10 @@ fn a_volume_shows_its_curves_and_advice_needs_a_load() {
 }
 
 #[test]
-fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
+fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     let flash = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
     let volume = "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n";
-    let site = Site::new(&format!("{flash}{volume}"));
+    let site = Fixture::new(&format!("{flash}{volume}"));
     let mut daemon = site.start();
     daemon.command(&["volume", "set", "a", "flash_min=1 MiB", "flash_max=10%", "policy=write-through"]);
     let shown = daemon.show("a");
@@ -510,7 +514,7 @@ fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
     assert!(errors(&refused).contains("memory_min 60% is above memory_max 50%"), "{}", errors(&refused));
     let refused = daemon.try_command(&["volume", "set", "a", "memory_min=1 TiB", "memory_max=none"]);
     assert!(errors(&refused).contains("memory_min would come to 1 TiB"), "{}", errors(&refused));
-    // The file has the last word once it changes.
+    // A changed key in the file overrides the command.
     site.write(&format!("{flash}{volume}flash_min = \"2 MiB\"\n"));
     daemon.signal("HUP");
     daemon.wait_for("the file is read", |daemon| daemon.show("a")["flash"]["min"] == "2 MiB");
@@ -522,17 +526,18 @@ fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
 }
 
 #[test]
-fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
+fn qos_changes_live_and_survives_a_restart() {
     let datastores = "[[datastore]]\nname = \"nl\"\n[[datastore]]\nname = \"sas\"\n";
     let rule = |match_, what| format!("[[qos]]\nmatch = {{ {match_} }}\n{what}\n");
     let rules = rule("vm = \"sql*\"", "shares = \"high\"") + &rule("name = \"x*\"", "limit_iops = 50");
     let volume = |name: &str, rest: &str| {
         format!(
-            "[[volume]]\nname = \"{name}\"\nbacking = \"{name}.img\"\nsize = \"4 MiB\"\nlabels = {{ vm = \"sql-{name}\" }}\n{rest}"
+            "[[volume]]\nname = \"{name}\"\nbacking = \"{name}.img\"\nsize = \"4 MiB\"\n\
+             labels = {{ vm = \"sql-{name}\" }}\n{rest}"
         )
     };
     let on_sas = "datastore = \"sas\"\n";
-    let site = Site::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
+    let site = Fixture::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
     let daemon = site.start();
     let qos = |daemon: &Daemon<'_>, name: &str, key: &str| daemon.show(name)["qos"][key].as_u64().expect("a number");
     let listed = |daemon: &Daemon<'_>| -> Vec<Value> {
@@ -580,7 +585,7 @@ fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
     let mut daemon = site.start();
     assert_eq!((qos(&daemon, "a", "limit_iops"), qos(&daemon, "a", "reservation_iops")), (500, 300));
     assert_eq!((qos(&daemon, "a", "limit_bytes"), qos(&daemon, "x", "limit_iops")), (20_000_000, 50));
-    // Another weight by label, another place for one of them, another threshold, a datastore more.
+    // Change a weight by label, move a volume, change a threshold and add a datastore.
     let datastores =
         datastores.to_owned() + "congestion_threshold = \"10ms\"\nwrite_cost = 4\n[[datastore]]\nname = \"ssd\"\n";
     let rules = rule("vm = \"sql*\"", "shares = 3000") + &rule("name = \"x*\"", "limit_iops = 60");
@@ -604,7 +609,7 @@ fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
     assert_eq!(members(&daemon), ["nl: b", "sas: a", "ssd: "]);
     let sas = &listed(&daemon)[1];
     assert_eq!((&sas["threshold_ms"], &sas["threshold_found"]), (&10.0.into(), &false.into()), "{sas}");
-    // The file has the last word once it changes; a datastore that is gone is told of no more.
+    // A changed key in the file overrides the command, and a removed datastore is no longer listed.
     let a = volume("a", &format!("{on_sas}limit_iops = 700\n"));
     site.write(&format!("{}{rules}{a}{b}", datastores.replace("[[datastore]]\nname = \"ssd\"\n", "")));
     daemon.signal("HUP");
@@ -617,7 +622,7 @@ fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
 }
 
 #[test]
-fn completions_and_the_manual_know_every_command() {
+fn completions_and_manual_contain_every_command() {
     for args in [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]] {
         let output = hotset().args(args).output().expect("the binary was built");
         let text = String::from_utf8(output.stdout).expect("text");

@@ -1,4 +1,5 @@
-//! `hotset init`: looks at the machine and proposes a configuration, with its reasons. It reads disks, and writes one file at most.
+//! `hotset init`: examines the machine and proposes a configuration, with reasons. It only reads disks, and writes at
+//! most one file.
 
 mod machine;
 mod plan;
@@ -17,21 +18,21 @@ use config::Config;
 use config::DEFAULT_CONFIG;
 use terminal::{Failure, print_json};
 
-/// What to look at, and what to propose.
+/// Options of the command.
 pub struct Options {
-    /// The file to write, which must not be there; without it the configuration is printed.
+    /// The file to write, which must not exist; without it the configuration is printed.
     pub out: Option<PathBuf>,
-    /// Served even if they carry data.
+    /// Disks to serve even if they carry data.
     pub volumes: Vec<PathBuf>,
-    /// Devices for the cache; what they carry is erased at the first start.
+    /// Devices for the cache; the administrator erases their content before the first start.
     pub flash: Vec<PathBuf>,
-    /// Devices to look at, and no others but those named above; none for all of the machine.
+    /// Devices to examine besides the ones named above; empty for the whole machine.
     pub look_at: Vec<PathBuf>,
 }
 
-/// Looks, proposes, and writes or prints it.
+/// Examines the machine, and writes or prints a configuration.
 pub fn run(options: Options, json: bool) -> Result<(), Failure> {
-    // Looked at once more when it is written: here so that nobody waits in vain.
+    // Checked again when it is written; this early check saves a useless wait.
     if let Some(out) = options.out.as_deref().filter(|out| out.symlink_metadata().is_ok()) {
         return Err(there_already(out));
     }
@@ -60,7 +61,7 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file that is whole when it appears, and that was not there.
+/// Writes a new file, which appears complete or not at all.
 fn write(out: &Path, text: &str) -> Result<(), Failure> {
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let wrong = |error: std::io::Error| match error.kind() {

@@ -1,4 +1,4 @@
-//! The machine as `hotset init` sees it. All that is known of it is gathered here, and nothing is written.
+//! The machine as `hotset init` sees it. All knowledge about it is gathered here, and nothing is written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
@@ -9,27 +9,27 @@ use std::process::{Command, Output};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
-/// What is asked of lsblk.
+/// Columns requested from lsblk.
 const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,SERIAL,TRAN";
-/// Bytes that are looked at in each place of a device on which nothing is recognised.
+/// Bytes to read in each place of a device without a known signature.
 const LOOK_BYTES: usize = 1 << 20;
-/// Such places, the first and the last megabyte among them.
+/// Number of such places, the first and the last megabyte among them.
 const LOOKS: u64 = 16;
-/// Where udev links disks by what they are called for life.
+/// udev's folder of persistent names.
 const LINKS: &str = "/dev/disk/by-id";
 
-/// What is on a device.
+/// Content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Zeroes wherever it was looked at.
+    /// Zeroes in every place that was read.
     Blank,
-    /// These signatures, by the names that `wipefs` has for them.
+    /// These signatures, by `wipefs`'s names.
     Signatures(Vec<String>),
-    /// Something that nothing here recognises.
+    /// Data without a known signature.
     Unrecognised,
-    /// The kernel has it in use, so that nobody else may.
+    /// The kernel uses it exclusively.
     Held,
-    /// It cannot be looked at, for this reason.
+    /// It cannot be read, for this reason.
     Unseen(String),
 }
 
@@ -38,31 +38,31 @@ pub enum Contents {
 pub struct Device {
     /// Its node.
     pub path: PathBuf,
-    /// The best of the names that stay over a reboot, where there is one.
+    /// The best persistent name, if there is one.
     pub stable: Option<PathBuf>,
     /// lsblk's word: `disk`, `part`, `lvm`, `raid1`, `loop`, …
     pub kind: String,
     /// Size.
     pub bytes: u64,
-    /// It has moving parts, as far as the kernel knows.
+    /// The kernel reports it as rotational.
     pub rotates: bool,
-    /// It takes no writes.
+    /// It is read-only.
     pub read_only: bool,
-    /// It can be pulled out.
+    /// It is removable.
     pub removable: bool,
-    /// What its maker calls it; may be empty.
+    /// Its model; may be empty.
     pub model: String,
     /// How it is connected: `nvme`, `sata`, `usb`, …; may be empty.
     pub transport: String,
-    /// The file system or the like on it; may be empty.
+    /// The file system or similar content; may be empty.
     pub file_system: String,
     /// The kind of its partition table; may be empty.
     pub partition_table: String,
-    /// Where it is mounted.
+    /// Its mount points.
     pub mounts: Vec<String>,
-    /// What is on it, looked at without lsblk.
+    /// Its content, determined without lsblk.
     pub contents: Contents,
-    /// Partitions and what is built on it.
+    /// Partitions, and devices built on it.
     pub parts: Vec<Device>,
 }
 
@@ -71,25 +71,25 @@ pub struct Device {
 pub struct Machine {
     /// Its disks.
     pub disks: Vec<Device>,
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// What of it could be had now.
+    /// Available memory.
     pub available_bytes: u64,
-    /// What says that virtual machines run here; none where nothing does.
+    /// Sign of virtual machines on this machine, if any.
     pub hypervisor: Option<&'static str>,
 }
 
-/// What a machine is made of, whoever tells it.
+/// Input for [`Machine::of`], from this machine or from a test.
 pub struct Sources<'a> {
     /// lsblk's JSON.
     pub lsblk: &'a str,
     /// `/proc/meminfo`.
     pub meminfo: &'a str,
-    /// Names that stay over a reboot, each with the node that it leads to.
+    /// Persistent names, each with its node.
     pub links: &'a [(PathBuf, PathBuf)],
-    /// What is on a device.
+    /// Returns the content of a device.
     pub contents: &'a dyn Fn(&Path) -> Contents,
-    /// What says that virtual machines run here.
+    /// Sign of virtual machines on this machine, if any.
     pub hypervisor: Option<&'static str>,
 }
 
@@ -119,7 +119,7 @@ struct Listed {
 }
 
 impl Machine {
-    /// This one. With `only`, of these devices alone.
+    /// Examines this machine; only the devices in `only` if there are any.
     pub fn look(only: &[PathBuf]) -> Result<Machine, String> {
         let lsblk = run(Command::new("lsblk").args(["--json", "--bytes", "--output", COLUMNS]).args(only))?;
         let meminfo = fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
@@ -134,7 +134,7 @@ impl Machine {
         Machine::of(&sources)
     }
 
-    /// What is made of what was told.
+    /// Builds a machine from `sources`.
     pub fn of(sources: &Sources<'_>) -> Result<Machine, String> {
         let listing: Listing =
             serde_json::from_str(sources.lsblk).map_err(|error| format!("lsblk says something unexpected: {error}"))?;
@@ -148,7 +148,7 @@ impl Machine {
         })
     }
 
-    /// The device of this path, or of this name of it, wherever it is.
+    /// Finds a device by its node or by another name of it.
     pub fn find(&self, path: &Path) -> Option<&Device> {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         self.disks.iter().find_map(|disk| disk.find(path, &real))
@@ -187,12 +187,12 @@ impl Device {
         self.stable.as_deref().unwrap_or(&self.path)
     }
 
-    /// It and everything on it.
+    /// The device and all devices on it.
     pub fn all(&self) -> Vec<&Device> {
         std::iter::once(self).chain(self.parts.iter().flat_map(|part| part.all())).collect()
     }
 
-    /// What it carries, in words; none of a blank one.
+    /// Its content in words; `None` for a blank device.
     pub fn carries(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
         if !self.partition_table.is_empty() {
@@ -224,7 +224,7 @@ impl Device {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// What uses it now, in words: nobody else may.
+    /// Its present exclusive user, in words.
     pub fn used_by(&self) -> Option<String> {
         for device in self.all() {
             let path = device.path.display();
@@ -244,7 +244,7 @@ impl Device {
     }
 }
 
-/// Not what is memory, a drive for media, or another machine's disk that this one is only lent.
+/// False for RAM disks, drives for removable media, and network disks (NBD).
 fn is_a_disk(name: &str) -> bool {
     !["ram", "zram", "fd", "sr", "nbd"].iter().any(|prefix| {
         let rest = name.strip_prefix(prefix);
@@ -258,7 +258,7 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Of a device's names the one that says most to people: its model and serial number, before numbers alone.
+/// The most readable persistent name of a device: one with model and serial number rather than numbers alone.
 fn stable(path: &Path, links: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
     let rank = |link: &Path| {
         let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -274,7 +274,7 @@ fn links(folder: &Path) -> Vec<(PathBuf, PathBuf)> {
     entries.filter_map(|entry| Some((entry.path(), entry.path().canonicalize().ok()?))).collect()
 }
 
-/// What says that virtual machines run on the machine whose root is `root`.
+/// Looks for a sign of virtual machines on the machine whose root is `root`.
 fn hypervisor(root: &Path) -> Option<&'static str> {
     let signs = [
         ("etc/pve", "Proxmox VE is here"),
@@ -291,10 +291,10 @@ fn runs_guests(proc: &Path) -> bool {
     names.any(|name| name.starts_with("qemu-system") || name.trim_end() == "kvm" || name.starts_with("cloud-hyper"))
 }
 
-/// What is on a device: signatures first, and where there are none whether it is zeroes. It is read and nothing else.
+/// Determines the content of a device: signatures first, and without any whether it is zeroes. It only reads.
 fn contents(path: &Path) -> Contents {
     let exclusive = OFlags::EXCL.bits() as i32;
-    // Asked for alone for an instant, so that nobody else is refused it meanwhile.
+    // Opens exclusively only for an instant, so that other programs are not refused meanwhile.
     let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path).and_then(|_| File::open(path));
     let mut file = match opened {
         Ok(file) => file,
@@ -316,7 +316,7 @@ fn contents(path: &Path) -> Contents {
     let last = bytes.saturating_sub(LOOK_BYTES as u64);
     let mut buffer = vec![0; LOOK_BYTES];
     for look in 0..LOOKS {
-        // Spread evenly, the last one at the end.
+        // Places are spread evenly, the last one at the end.
         let at = (u128::from(last) * u128::from(look) / u128::from(LOOKS - 1)) as u64;
         match file.read_at(&mut buffer, at / 4096 * 4096) {
             Ok(read) if buffer[..read].iter().all(|byte| *byte == 0) => (),
@@ -327,7 +327,7 @@ fn contents(path: &Path) -> Contents {
     Contents::Blank
 }
 
-/// Names of what `wipefs --json` has found; it says nothing at all where that is nothing.
+/// Names of the signatures in the output of `wipefs --json`, which is empty if it finds none.
 fn signatures(said: &str) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Found {
@@ -348,7 +348,7 @@ fn signatures(said: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What a program of util-linux says.
+/// Runs a program of util-linux and returns its output.
 fn run(command: &mut Command) -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_named_by_model_and_serial_before_numbers_and_a_partitions_name_is_not_its_disks() {
+    fn stable_name_prefers_model_and_serial_and_fits_the_partition() {
         let link = |name: &str, node: &str| (Path::new(LINKS).join(name), PathBuf::from(node));
         let links = [
             link("wwn-0x5000c500a1b2c3d4", "/dev/sdb"),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wipefs_finds_is_named_and_nothing_is_nothing() {
+    fn signatures_are_read_from_the_output_of_wipefs() {
         let said = r#"{"signatures": [{"device":"sdb","offset":"0x438","type":"ext4","uuid":"1","label":null}]}"#;
         assert_eq!(signatures(said), Ok(vec!["ext4".to_owned()]));
         assert_eq!(signatures("\n"), Ok(Vec::new()));
@@ -389,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_media_are_no_disks() {
+    fn ram_disks_and_removable_media_are_no_disks() {
         assert!(["sda", "nvme0n1", "vda", "loop0", "dm-0", "srv0disk", "fdisk"].iter().all(|name| is_a_disk(name)));
         assert!(["ram0", "zram0", "sr0", "fd0", "nbd12"].iter().all(|name| !is_a_disk(name)));
     }
 
     #[test]
-    fn a_hypervisor_shows_by_its_folders_or_its_guests() {
+    fn hypervisor_is_recognised_by_folders_or_guests() {
         let root = tempfile::tempdir().expect("a folder can be made");
         assert_eq!(hypervisor(root.path()), None);
         fs::create_dir_all(root.path().join("proc/77")).expect("the folder can be written");

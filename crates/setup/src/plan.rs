@@ -1,4 +1,4 @@
-//! What an expert would make of a machine: memory, flash, volumes, and why everything else is left alone.
+//! The proposal for a machine: memory, flash, volumes, and the reasons for leaving other disks alone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,61 +11,62 @@ use terminal::Failure;
 use units::show_bytes;
 
 const GIB: u64 = 1 << 30;
-/// Smaller disks are somebody's boot medium or a leftover.
+/// Smaller disks are usually boot media.
 const DISK_BYTES_MIN: u64 = 4 * GIB;
-/// How disks are connected that are this machine's own: what is fast there is flash. A LUN or a virtual disk that does not rotate may be anything.
+/// Transports of local disks: a local disk that does not rotate is flash. A LUN or a virtual disk that does not rotate
+/// may be anything.
 const LOCAL: [&str; 5] = ["nvme", "sata", "ata", "sas", "spi"];
-/// Disks that others make of their storage, mostly for virtual machines: `zd16`, `rbd0`, `drbd1`.
+/// Prefixes of virtual block devices of other storage systems, mostly for virtual machines: `zd16`, `rbd0`, `drbd1`.
 const MADE_BY_OTHERS: [&str; 3] = ["zd", "rbd", "drbd"];
 
-/// How the reason begins for which a disk with data is left alone.
+/// First word of the reason for leaving a disk with data alone.
 const CARRIES: &str = "carries";
 
-/// What the user named.
+/// Devices named by the user.
 #[derive(Default)]
 pub struct Wishes {
-    /// To be served, whatever they carry.
+    /// Disks to serve, whatever they carry.
     pub volumes: Vec<PathBuf>,
-    /// To keep the cache on, whatever they carry.
+    /// Devices for the cache, whatever they carry.
     pub flash: Vec<PathBuf>,
-    /// The disks were named, so that none is too small or a mere loop device.
+    /// The disks to examine were named, so small disks and loop devices are admitted.
     pub looked_at_by_name: bool,
 }
 
 /// A proposal.
 #[derive(Debug, Serialize)]
 pub struct Plan {
-    /// For `[memory]`.
+    /// Values for `[memory]`.
     pub memory: Memory,
-    /// For `[flash]`.
+    /// Devices for `[flash]`.
     pub flash: Vec<Chosen>,
-    /// A free flash device that is no use alone; it is shown as a comment.
+    /// A single free flash device, which is of no use alone; it is shown as a comment.
     pub single_flash: Option<Chosen>,
-    /// A `[[volume]]` each.
+    /// The volumes, each a `[[volume]]`.
     pub volumes: Vec<Volume>,
-    /// Disks that stay as they are.
+    /// Disks left alone.
     pub left: Vec<Left>,
-    /// What says that virtual machines run here.
+    /// Sign of virtual machines on this machine, if any.
     pub hypervisor: Option<&'static str>,
 }
 
-/// How much memory, of how much, and why.
+/// The proposed memory and its reason.
 #[derive(Debug, Serialize)]
 pub struct Memory {
-    /// To be given.
+    /// Proposed size.
     pub size_bytes: u64,
-    /// All there is.
+    /// Total memory.
     pub total_bytes: u64,
-    /// What could be had now.
+    /// Available memory.
     pub available_bytes: u64,
-    /// In a sentence.
+    /// The reason, in a sentence.
     pub why: String,
 }
 
-/// A device that is put to use.
+/// A device in the proposal.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chosen {
-    /// The name to write.
+    /// The name for the configuration.
     pub device: PathBuf,
     /// Its node.
     pub node: PathBuf,
@@ -73,17 +74,17 @@ pub struct Chosen {
     pub size_bytes: u64,
     /// What it is, in words.
     pub what: String,
-    /// What it carries; absent where that is nothing.
+    /// Its content; absent if it is blank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<String>,
 }
 
-/// A device that is served.
+/// A proposed volume.
 #[derive(Debug, Serialize)]
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// Its backing.
     #[serde(flatten)]
     pub backing: Chosen,
 }
@@ -97,9 +98,9 @@ pub struct Left {
     pub size_bytes: u64,
     /// What it is, in words.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// How to have it all the same; absent where there is no way.
+    /// How to use it nevertheless; absent if that is impossible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -110,7 +111,7 @@ enum Verdict {
     Left(String, Option<String>),
 }
 
-/// Makes the proposal. What was named and cannot be is a failure.
+/// Makes the proposal. Fails if a named device cannot be used.
 pub fn plan(machine: &Machine, wishes: &Wishes) -> Result<Plan, Failure> {
     let named_volumes = named(machine, "--volume", &wishes.volumes)?;
     let named_flash = named(machine, "--flash", &wishes.flash)?;
@@ -137,7 +138,7 @@ pub fn plan(machine: &Machine, wishes: &Wishes) -> Result<Plan, Failure> {
     Ok(Plan { memory, flash, single_flash, volumes, left, hypervisor: machine.hypervisor })
 }
 
-/// The devices of these names, none of which anybody uses.
+/// The devices of these names. Fails if one does not exist or is in use.
 fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Vec<&'a Device>, Failure> {
     let mut found: Vec<&Device> = Vec::new();
     for path in paths {
@@ -162,7 +163,7 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
     Ok(found)
 }
 
-/// Disks, and arrays and paths to disks that are built on them; each once.
+/// Disks, and RAID and multipath devices built on them; each once.
 fn candidates(machine: &Machine) -> Vec<&Device> {
     let is_built = |device: &Device| device.kind.starts_with("raid") || device.kind == "mpath";
     let mut seen = BTreeSet::new();
@@ -208,7 +209,8 @@ fn judge(device: &Device, by_name: bool) -> Verdict {
     if !device.rotates && LOCAL.contains(&device.transport.as_str()) { Verdict::Flash } else { Verdict::Volume }
 }
 
-/// Two devices carry the log, mirrored: those that were named, else the two best that are free. One alone carries nothing unasked.
+/// Chooses the two devices of the mirrored log: the named ones, else the two best free ones. A single free device is
+/// not used unasked.
 fn choose_flash(named: &[&Device], free: &[&Device], left: &mut Vec<Left>) -> (Vec<Chosen>, Option<Chosen>) {
     let (taken, single, rest) = match (named, free) {
         ([], [first, second, rest @ ..]) => (vec![chosen(first), chosen(second)], None, rest),
@@ -251,7 +253,7 @@ fn describe(device: &Device) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a cache may take, by what else the machine is for.
+/// The memory that the cache may take, by the other uses of the machine.
 fn memory(machine: &Machine, serves: bool) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
     let (share, most, why) = match (machine.hypervisor, serves) {
@@ -282,14 +284,14 @@ fn memory(machine: &Machine, serves: bool) -> Memory {
         ),
     };
     let bytes = share.min(most);
-    // A figure that people would write.
+    // Rounded to a convenient number.
     let unit = if bytes >= 4 * GIB { GIB } else { 64 << 20 };
     let size_bytes = (bytes / unit * unit).max(MEMORY_MIN_BYTES);
     Memory { size_bytes, total_bytes: total, available_bytes: available, why }
 }
 
 impl Plan {
-    /// A disk that carries data and could be served as it is.
+    /// The first disk that carries data and could be served as it is.
     pub fn could_serve(&self) -> Option<&Left> {
         self.left.iter().find(|left| left.why.starts_with(CARRIES) && left.remedy.is_some())
     }

@@ -1,4 +1,4 @@
-//! Made-up machines: what an expert would propose for each, and what stays untouched.
+//! Invented machines: the proposal for each, and the disks that stay untouched.
 
 use super::machine::{Contents, Sources};
 use super::plan::{Plan, Volume, plan};
@@ -9,7 +9,7 @@ const HYPERVISOR: &str = include_str!("fixtures/hypervisor.json");
 const SMALL_BOX: &str = include_str!("fixtures/small-box.json");
 const GIB: u64 = 1 << 30;
 
-/// A machine with so much memory. What lsblk says nothing of is blank, but for `odd`.
+/// A machine with `gib` of memory. Devices without content in lsblk's output are blank, except for `odd`.
 fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, odd: &[(&str, Contents)]) -> Machine {
     let kib = gib << 20;
     let meminfo = format!("MemTotal: {kib} kB\nMemFree: 1 kB\nMemAvailable: {} kB\n", kib / 16 * 15);
@@ -28,7 +28,8 @@ fn wishes(volumes: &[&str], flash: &[&str]) -> Wishes {
     Wishes { volumes: paths(volumes), flash: paths(flash), looked_at_by_name: false }
 }
 
-/// What is proposed, and that the parser takes it. The made-up machine's memory and disks alone are not there: others stand for them.
+/// Makes a proposal and checks that the configuration parses. Memory and disks of the invented machine are replaced by
+/// real ones.
 fn propose(machine: &Machine, wishes: &Wishes) -> (Plan, String) {
     let plan = plan(machine, wishes).expect("there is a proposal");
     let text = text::text(&plan);
@@ -56,7 +57,7 @@ fn nodes<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
 }
 
 #[test]
-fn a_storage_servers_blank_disks_are_served_behind_mirrored_flash_and_most_of_the_memory() {
+fn storage_server_serves_blank_disks_behind_mirrored_flash() {
     let machine = machine(STORAGE_SERVER, 64, None, &[]);
     let (plan, text) = propose(&machine, &Wishes::default());
     assert_eq!(nodes(plan.flash.iter().map(|device| &*device.node)), ["/dev/nvme0n1", "/dev/nvme1n1"]);
@@ -70,7 +71,7 @@ fn a_storage_servers_blank_disks_are_served_behind_mirrored_flash_and_most_of_th
 }
 
 #[test]
-fn a_hypervisor_keeps_its_disks_and_most_of_its_memory_and_is_told_what_one_ssd_lacks() {
+fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     let sign = Some("Proxmox VE is here");
     let held = [("/dev/sdc1", Contents::Held), ("/dev/sdd1", Contents::Held)];
     let machine = machine(HYPERVISOR, 128, sign, &held);
@@ -79,14 +80,14 @@ fn a_hypervisor_keeps_its_disks_and_most_of_its_memory_and_is_told_what_one_ssd_
     assert_eq!(plan.single_flash.as_ref().map(|device| &*device.node), Some(Path::new("/dev/sdb")));
     assert_eq!(plan.memory.size_bytes, 25 * GIB);
     insta::assert_snapshot!(text);
-    // What carries data and is not used may be named; it is served as it is.
+    // An unused disk with data may be named, and is served as it is.
     let (plan, text) = propose(&machine, &wishes(&["/dev/sdf"], &[]));
     assert_eq!(plan.volumes[0].backing.carries.as_deref(), Some("ext4"));
     assert!(
         text.contains("is served as it is") && text.contains("backing = \"/dev/disk/by-id/ata-DISK_sdf\""),
         "{text}"
     );
-    // What is used may not, under whatever name.
+    // A used disk may not be named, under any of its names.
     assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("mounted at /mnt/backup"));
     assert!(refused(&machine, &wishes(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
     assert!(refused(&machine, &wishes(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
@@ -98,7 +99,7 @@ fn a_hypervisor_keeps_its_disks_and_most_of_its_memory_and_is_told_what_one_ssd_
 }
 
 #[test]
-fn a_small_box_with_nothing_free_is_told_what_it_can_do() {
+fn small_box_without_free_disks_gets_remedies() {
     let machine = machine(SMALL_BOX, 4, None, &[]);
     let (plan, text) = propose(&machine, &Wishes::default());
     assert!(plan.flash.is_empty() && plan.single_flash.is_none() && plan.volumes.is_empty(), "{plan:?}");
@@ -107,7 +108,7 @@ fn a_small_box_with_nothing_free_is_told_what_it_can_do() {
 }
 
 #[test]
-fn a_disk_that_lsblk_calls_empty_and_that_is_not_is_left_alone() {
+fn disk_with_data_that_lsblk_misses_is_left_alone() {
     let signatures = Contents::Signatures(vec!["LVM2_member".to_owned()]);
     let unseen = Contents::Unseen("Permission denied (os error 13)".to_owned());
     let odd = [
@@ -126,16 +127,16 @@ fn a_disk_that_lsblk_calls_empty_and_that_is_not_is_left_alone() {
             "{said}\n{text}"
         );
     }
-    // Flash that is named is taken with what it carries, and the file says what has to be done first.
+    // Named flash is used in spite of its content, and the file says how to erase it.
     let (plan, text) = propose(&machine, &wishes(&[], &["/dev/nvme0n1", "/dev/nvme1n1"]));
     assert_eq!(plan.flash.len(), 2);
     assert!(text.contains("blkdiscard -z /dev/nvme1n1") && !text.contains("blkdiscard -z /dev/nvme0n1"), "{text}");
-    // Who may not look is told so, and nothing is taken for blank.
+    // An unreadable disk is refused, not taken for blank.
     assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("run this as root"));
 }
 
 #[test]
-fn a_file_appears_whole_and_is_never_written_over() {
+fn file_appears_complete_and_is_never_overwritten() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let out = folder.path().join("hotset.toml");
     write(&out, "one").expect("it is not there");

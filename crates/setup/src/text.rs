@@ -1,4 +1,4 @@
-//! The proposal as a configuration, its reasons as comments.
+//! The proposal as a configuration, with its reasons as comments.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,12 +9,14 @@ use units::{exact_bytes, show_bytes};
 /// Longest line of a comment.
 const COLUMNS: usize = 110;
 
-/// The file's text.
+/// The configuration as text.
 pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     comment(
         &mut out,
-        "Proposed by `hotset init` from what it found on this machine, and changed nothing. Look through it; names of volumes are easy to change now, and are what clients know them by later. docs/admin/configuration.md explains every key.",
+        "Proposed by `hotset init` from what it found on this machine, and changed nothing. Look through it; names \
+         of volumes are easy to change now, and are what clients know them by later. docs/admin/configuration.md \
+         explains every key.",
     );
     comment(&mut out, "Next: `hotset check-config FILE`, then `hotset serve --config FILE`.");
     out.push_str("\n[state]\ndirectory = \"/var/lib/hotset\"\n\n[memory]\n");
@@ -39,7 +41,9 @@ fn flash(out: &mut String, plan: &Plan) {
         comment(
             out,
             &format!(
-                "One flash device is free: {}, {}. What is not on the backing yet is kept on two, mirrored: with one, its failure loses writes that clients were told are safe. Either find a second one, or accept that with allow_single_copy, and take the marks away:",
+                "One flash device is free: {}, {}. What is not on the backing yet is kept on two, mirrored: with one, \
+                 its failure loses writes that clients were told are safe. Either find a second one, or accept that \
+                 with allow_single_copy, and take the marks away:",
                 single.node.display(),
                 single.what
             ),
@@ -50,7 +54,8 @@ fn flash(out: &mut String, plan: &Plan) {
     if plan.flash.is_empty() {
         comment(
             out,
-            "No flash is free: memory alone caches, and a flush waits for the backing. Two flash devices would answer flushes, and keep what clients come back to over restarts.",
+            "No flash is free: memory alone caches, and a flush waits for the backing. Two flash devices would answer \
+             flushes, and keep what clients come back to over restarts.",
         );
         out.push('\n');
         return;
@@ -59,11 +64,13 @@ fn flash(out: &mut String, plan: &Plan) {
     match plan.flash.len() {
         1 => comment(
             out,
-            "One device, as it was named. Without a mirror its failure loses writes that clients were told are safe, so without allow_single_copy it keeps clean pages alone.",
+            "One device, as it was named. Without a mirror its failure loses writes that clients were told are safe, \
+             so without allow_single_copy it keeps clean pages alone.",
         ),
         _ => comment(
             out,
-            "Two devices carry what is not on the backing yet, mirrored, so that flushes need not wait for slow disks; and what clients come back to.",
+            "Two devices carry what is not on the backing yet, mirrored, so that flushes need not wait for slow disks; \
+             and what clients come back to.",
         ),
     }
     for device in &plan.flash {
@@ -72,7 +79,8 @@ fn flash(out: &mut String, plan: &Plan) {
             comment(
                 out,
                 &format!(
-                    "It carries {carries}. The daemon takes only what is empty: once you are sure that nobody needs that, `blkdiscard -z {}`, or `dd` of zeroes over its first MiB.",
+                    "It carries {carries}. The daemon takes only what is empty: once you are sure that nobody needs \
+                     that, `blkdiscard -z {}`, or `dd` of zeroes over its first MiB.",
                     device.node.display()
                 ),
             );
@@ -91,7 +99,8 @@ fn volumes(out: &mut String, plan: &Plan) {
     if blank > 1 {
         comment(
             out,
-            "Each disk is a volume of its own, and as safe as that disk. To outlive the loss of one, build an array first (mdadm, or the controller's own) and name it: `hotset init --volume /dev/md0`.",
+            "Each disk is a volume of its own, and as safe as that disk. To outlive the loss of one, build an array \
+             first (mdadm, or the controller's own) and name it: `hotset init --volume /dev/md0`.",
         );
         out.push('\n');
     }
@@ -120,7 +129,8 @@ fn volumes(out: &mut String, plan: &Plan) {
         comment(out, "- a disk that you add: run `hotset init` again");
         comment(
             out,
-            "- an image file on a file system that is there, with memory in front of it. Make it (`truncate -s 20G /srv/hotset/vm1.img`) and take the marks away:",
+            "- an image file on a file system that is there, with memory in front of it. Make it \
+             (`truncate -s 20G /srv/hotset/vm1.img`) and take the marks away:",
         );
         out.push_str("# [[volume]]\n# name = \"vm1\"\n# backing = \"/srv/hotset/vm1.img\"\n\n");
     }
@@ -137,7 +147,7 @@ fn left(out: &mut String, left: &[Left]) {
     }
 }
 
-/// What to know of a device that has no name but its node.
+/// A warning for a device without a persistent name.
 fn unstable(device: &Chosen) -> &'static str {
     match device.device == device.node && device.node.starts_with("/dev") && !device.node.starts_with("/dev/mapper") {
         true => "; it has no name in /dev/disk/by-id: this one may be another disk's after a reboot",
@@ -155,7 +165,7 @@ fn capital(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// Adds a comment in lines that fit; what is no plain text, as a disk's model may be, is left out.
+/// Adds a wrapped comment. Control characters, which a disk's model may contain, are left out.
 fn comment(out: &mut String, text: &str) {
     let mut line = "#".to_owned();
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
@@ -173,7 +183,7 @@ fn comment(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// What was done, in a few lines for people.
+/// The proposal in one line.
 pub fn summary(plan: &Plan) -> String {
     let flash: u64 = plan.flash.iter().map(|device| device.size_bytes).sum();
     let flash = if flash == 0 { "no flash".to_owned() } else { format!("{} of flash", show_bytes(flash)) };

@@ -1,18 +1,18 @@
-//! How a command ends: exit codes, what went wrong, and results as JSON.
+//! The end of a command: exit codes, errors, and results as JSON.
 
 use serde::Serialize;
 
-/// Done.
+/// The command succeeded.
 pub const EXIT_DONE: u8 = 0;
 /// The command failed.
 pub const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 pub const EXIT_USAGE: u8 = 2;
 
-/// What went wrong, and what the process ends with.
+/// An error with its exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// For people, without a trailing newline.
+    /// The message, without a trailing newline.
     pub message: String,
     /// [`EXIT_FAILED`] or [`EXIT_USAGE`].
     pub code: u8,

@@ -1,4 +1,4 @@
-//! What a terminal shows: reports as text, the live view of `hotset top`, lines of a log, and how a command ends.
+//! Terminal output: reports as text, the live view of `hotset top`, lines of a log, and the end of a command.
 
 pub mod failure;
 pub mod log;

@@ -1,11 +1,11 @@
-//! Lines for the operator on standard error: events, never requests. Under systemd each carries its priority.
+//! Log lines for the operator on standard error: events, never requests. Under systemd each carries its priority.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ONLY_PROBLEMS: AtomicBool = AtomicBool::new(false);
 
-/// From now on, events that went as they should are not told.
+/// Suppresses informational lines from now on.
 pub fn only_problems() {
     ONLY_PROBLEMS.store(true, Ordering::Relaxed);
 }
@@ -23,19 +23,19 @@ fn write(priority: u8, text: &str) {
     }
 }
 
-/// Something went as it should.
+/// Logs an informational line.
 pub fn info(text: impl AsRef<str>) {
     if !ONLY_PROBLEMS.load(Ordering::Relaxed) {
         write(6, text.as_ref());
     }
 }
 
-/// Something an operator should look at.
+/// Logs a warning.
 pub fn warn(text: impl AsRef<str>) {
     write(4, &format!("warning: {}", text.as_ref()));
 }
 
-/// Something does not work.
+/// Logs an error.
 pub fn error(text: impl AsRef<str>) {
     write(3, &format!("error: {}", text.as_ref()));
 }

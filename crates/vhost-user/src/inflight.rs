@@ -157,8 +157,8 @@ impl Inflight {
         load64(&self.part, self.entry(head) + 8)
     }
 
-    /// What an earlier daemon had taken and not given back by the time that `used` requests were, oldest first. Fails, and changes nothing,
-    /// where that was a later version.
+    /// Returns the requests that an earlier daemon had taken and not given back when the ring's used index was `used`,
+    /// oldest first. Fails and changes nothing if that daemon was of a later version.
     pub fn recover(&mut self, used: u16) -> Result<Vec<u16>, NewerFormat> {
         let version = load16(&self.part, VERSION_AT);
         if version > VERSION {
@@ -319,7 +319,8 @@ mod tests {
         let before = content(&file);
         assert_eq!(
             queue.recover(7).expect_err("a later version").to_string(),
-            "written by a newer version of Hotset (format 2, this one reads up to 1); needs at least a version that reads format 2"
+            "written by a newer version of Hotset (format 2, this one reads up to 1); needs at least a version that \
+             reads format 2"
         );
         assert_eq!(content(&file), before);
     }

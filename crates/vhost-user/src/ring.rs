@@ -48,8 +48,8 @@ pub enum QueueError {
     Outside(u64, u32),
     /// A page of the front end's memory is lost.
     #[error(
-        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Isolation of \
-         guests\" in docs/admin/vhost-user.md)"
+        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \
+         \"Isolation of guests\" in docs/admin/vhost-user.md)"
     )]
     Lost,
     /// A later version has noted which requests are under way.

@@ -1,6 +1,8 @@
-# Each function of the plug-in against a running daemon, under -T as Proxmox's own daemons run. HOTSET_BIN is the daemon's binary.
+# Tests each function of the plug-in against a running daemon, under -T as Proxmox's own daemons
+# run. HOTSET_BIN is the daemon's binary.
 #   perl -T -Ipackaging/proxmox/t/lib -Ipackaging/proxmox packaging/proxmox/t/contract.t
-# A real Proxmox is not here: what its base class and its loader do is in lib/, written from their documentation.
+# The test needs no Proxmox: lib/ replaces its base class and its loader, written from their
+# documentation.
 use strict;
 use warnings;
 
@@ -87,7 +89,7 @@ sub stop_daemon {
     $daemon = undef;
 }
 
-# What a program wrote; dies where it fails.
+# Runs a program and returns its output; dies if it fails.
 sub run {
     my @command = @_;
     open(my $output, '-|', @command) or die "$command[0]: $!\n";
@@ -99,14 +101,15 @@ sub run {
 
 sub hotset { return run($HOTSET, @_, '--socket', "$root/control.sock"); }
 
-# A disk as QEMU opens it: with the very options that Proxmox would give it, below a node of format raw as Proxmox has it.
+# Opens a disk as QEMU does: with the options from the plug-in, below a node of format raw as in
+# Proxmox.
 sub qemu_io {
     my ($blockdev, @commands) = @_;
     my $node = encode_json({ driver => 'raw', file => $blockdev });
     return run('qemu-io', (map { ('-c', $_) } @commands), "json:$node");
 }
 
-# That a call dies, and says so.
+# Checks that a call dies with a message that fits.
 sub refuses {
     my ($what, $pattern, $call) = @_;
     my @result = eval { $call->() };
@@ -303,7 +306,7 @@ subtest 'what is dirty is removed' => sub {
 
 subtest 'streams from and to other storages' => sub {
     my @plain = ('raw+size', undef, undef, 0);
-    # QEMU flushes when it closes a disk. What nobody flushed the export has to see to.
+    # QEMU flushes when it closes a disk. The export must flush other writes itself.
     run('nbdsh', '-u', scalar($PLUGIN->path($scfg, 'vm-100-disk-0', $STORE)), '-c', 'h.pwrite(b"\x33" * 65536, 5 << 20)');
     is_deeply([$PLUGIN->volume_export_formats($scfg, $STORE, 'vm-100-disk-0', undef, undef, 0)], ['raw+size']);
     is_deeply([$PLUGIN->volume_import_formats($scfg, $STORE, 'vm-100-disk-0', undef, undef, 0)], ['raw+size']);

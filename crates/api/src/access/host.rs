@@ -1,5 +1,6 @@
-//! Whose name a request came under. A page of another site can have a name of its own lead to this address (DNS rebinding) and would then be
-//! told everything as if it were ours; so only names that are known to be ours are answered, on loopback too.
+//! Checks of the host name that a request was sent to, against DNS rebinding. A page of another site can point a name
+//! of its own to this address; a browser would then treat our answers as that site's. So only names that are known to
+//! be ours are answered, on loopback too.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use axum::http::uri::Authority;
 /// True when `authority` (`host` or `host:port`) names loopback or one of `names`.
 pub fn is_ours(authority: &str, names: &[String]) -> bool {
     let Ok(authority) = authority.parse::<Authority>() else { return false };
-    // `user@host` is nothing that a Host may be.
+    // A Host header has no `user@`.
     if authority.as_str().contains('@') {
         return false;
     }
@@ -21,8 +22,8 @@ pub fn is_ours(authority: &str, names: &[String]) -> bool {
     is_loopback || names.iter().any(|name| name.eq_ignore_ascii_case(bare))
 }
 
-/// True when a page from `origin` is one of ours: it came under the same name as the request. Where there is TLS, what came without it is
-/// anybody's; where there is none, a proxy in front may have it.
+/// True when `origin` is the origin of our own page: the same authority as the request. With TLS only `https` counts,
+/// because anybody can alter a plain page. Without TLS a proxy in front may add it, so both schemes count.
 pub fn is_own_origin(origin: &str, authority: &str, is_tls: bool) -> bool {
     let plain = || if is_tls { None } else { origin.strip_prefix("http://") };
     let own = origin.strip_prefix("https://").or_else(plain);
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_and_known_names_are_ours_and_nothing_else_is() {
+    fn only_loopback_and_configured_names_are_ours() {
         let names = ["cache.example".to_owned(), "10.1.2.3".to_owned(), "fd00::7".to_owned()];
         let ours = [
             "localhost",
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_ours_under_the_very_same_name() {
+    fn origin_is_ours_only_with_the_same_authority() {
         for is_tls in [false, true] {
             assert_eq!(is_own_origin("http://127.0.0.1:7400", "127.0.0.1:7400", is_tls), !is_tls);
             assert!(is_own_origin("https://Cache.example", "cache.example", is_tls));

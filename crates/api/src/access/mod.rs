@@ -1,6 +1,6 @@
-//! Who may do what: tokens, sessions of browsers, links that log one in.
+//! Access control: tokens, sessions of browsers, log-in links.
 //!
-//! All of it is in memory, and bounded; tokens are kept in the state directory by the daemon, which hands them in again after a start.
+//! All state is in memory and bounded. The daemon keeps tokens in the state directory and passes them in after a start.
 
 pub mod host;
 pub mod rules;
@@ -19,22 +19,22 @@ use self::secret::{Hash, Secret, hash_of, hex, same};
 pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 /// How long a link can be used.
 pub const LINK_TIME: Duration = Duration::from_secs(15 * 60);
-/// What stands for the name of whoever logged in with a link; no token can be called so.
+/// Name of a session that was begun with a link. No token can have it.
 pub const LINK_NAME: &str = "log-in link";
-/// Browsers that are logged in at once; the one that logged in first has to do so again.
+/// Sessions at once. One more ends the oldest.
 const SESSIONS_MAX: usize = 256;
-/// Links that wait to be used.
+/// Unused links at once. One more drops the oldest.
 const LINKS_MAX: usize = 16;
-/// Log-ins that an address may fail within [`FAILURES_TIME`].
+/// Failed log-ins that an address may have within [`FAILURES_TIME`].
 const FAILURES_MAX: u32 = 5;
-/// Time after which an address has a clean record again.
+/// Time after which the failures of an address are forgotten.
 const FAILURES_TIME: Duration = Duration::from_secs(60);
-/// Addresses with a record; past that nobody logs in until the oldest have their time behind them.
+/// Addresses with failures at once. Past it no other address may log in until the oldest failures are forgotten.
 const ADDRESSES_MAX: usize = 256;
-/// Begins every token, so that one that was leaked is recognised for what it is.
+/// Prefix of every token, so that scanners recognise a leaked one.
 const PREFIX: &str = "hotset_";
 
-/// A token, as it is kept.
+/// A token as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// Its name.
@@ -46,7 +46,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Draws one; its text is told this once.
+    /// Draws a token and returns its text, which is not stored.
     pub fn draw(name: &str, role: Role) -> Result<(Token, String), String> {
         let secret = Secret::draw().map_err(|_| "the system gives no random numbers".to_owned())?;
         let text = format!("{PREFIX}{}", secret.text());
@@ -54,19 +54,19 @@ impl Token {
     }
 }
 
-/// Who asks.
+/// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// The token's name; of a link [`LINK_NAME`].
+    /// The token's name, or [`LINK_NAME`].
     pub name: String,
-    /// What is permitted.
+    /// Its role.
     pub role: Role,
 }
 
 struct Session {
     hash: Hash,
     who: Who,
-    /// The token that it was begun with; of a link none.
+    /// Name of the token that began it; `None` for a link.
     token: Option<String>,
     ends: Instant,
 }
@@ -85,17 +85,17 @@ struct Held {
     failures: BTreeMap<IpAddr, (u32, Instant)>,
 }
 
-/// Who is known.
+/// The known tokens, sessions and links.
 #[derive(Default)]
 pub struct Access(Mutex<Held>);
 
 impl Access {
     fn held(&self) -> MutexGuard<'_, Held> {
-        // What is held is whole between any two statements.
+        // No statement that can panic leaves the state inconsistent, so a poisoned lock is safe to use.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on these are the tokens. Who logged in with one that is gone is logged out.
+    /// Replaces the tokens. Sessions of a token that is gone, or whose role has changed, end.
     pub fn set_tokens(&self, tokens: Vec<Token>) {
         let mut held = self.held();
         let is_known = |name: &str, role| tokens.iter().any(|token| token.name == name && token.role == role);
@@ -103,12 +103,12 @@ impl Access {
         held.tokens = tokens;
     }
 
-    /// Whose token this is.
+    /// The client with this token.
     pub fn of_token(&self, text: &str) -> Option<Who> {
         let hash = hex(&hash_of(text));
         let held = self.held();
         let mut found = None;
-        // All of them are compared, so that the time does not tell which one it is.
+        // Compares all tokens, so that the time does not reveal which one matches.
         for token in &held.tokens {
             let is_same = token.hash.len() == hash.len()
                 && subtle::ConstantTimeEq::ct_eq(token.hash.as_bytes(), hash.as_bytes()).into();
@@ -119,7 +119,7 @@ impl Access {
         found
     }
 
-    /// Whose session this is.
+    /// The client with this session.
     pub fn of_session(&self, text: &str) -> Option<Who> {
         let (hash, now) = (hash_of(text), Instant::now());
         let held = self.held();
@@ -127,7 +127,7 @@ impl Access {
         (session.ends > now).then(|| session.who.clone())
     }
 
-    /// Makes a link that logs a browser in, once: its secret.
+    /// Makes a link that logs a browser in once, and returns its secret.
     pub fn make_link(&self, role: Role) -> Result<String, String> {
         let secret = Secret::draw().map_err(|_| "the system gives no random numbers".to_owned())?;
         let mut held = self.held();
@@ -138,13 +138,13 @@ impl Access {
         Ok(secret.text().to_owned())
     }
 
-    /// Begins a session with a token: its secret and whose it is.
+    /// Begins a session with a token, and returns the session's secret and the client.
     pub fn begin(&self, token: &str) -> Option<(String, Who)> {
         let who = self.of_token(token)?;
         self.begin_as(who.clone(), Some(who.name.clone())).map(|secret| (secret, who))
     }
 
-    /// Begins a session with a link, which cannot be used again.
+    /// Begins a session with a link and uses the link up. Returns the session's secret and the client.
     pub fn begin_with_link(&self, text: &str) -> Option<(String, Who)> {
         let (hash, now) = (hash_of(text), Instant::now());
         let role = {
@@ -174,14 +174,15 @@ impl Access {
         self.held().sessions.retain(|session| !same(&session.hash, &hash));
     }
 
-    /// True as long as somebody who was known still is; a session outlives the token of a link, which is none.
+    /// True while the client still has access: its token exists with the same role, or one of its sessions goes on. A
+    /// client of a link has no token.
     pub fn still_knows(&self, who: &Who) -> bool {
         let (held, now) = (self.held(), Instant::now());
         let by_token = held.tokens.iter().any(|token| token.name == who.name && token.role == who.role);
         by_token || held.sessions.iter().any(|session| session.who == *who && session.ends > now)
     }
 
-    /// Seconds for which nobody may log in from that address; none when somebody may try.
+    /// Seconds for which log-ins from `address` are refused; `None` when they are admitted.
     pub fn locked_out(&self, address: IpAddr) -> Option<u64> {
         let now = Instant::now();
         let mut held = self.held();
@@ -195,7 +196,7 @@ impl Access {
         }
     }
 
-    /// A log-in from that address failed.
+    /// Records a failed log-in from `address`.
     pub fn note_failure(&self, address: IpAddr) {
         let mut held = self.held();
         held.failures.entry(address).or_insert((0, Instant::now())).0 += 1;
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_known_by_its_text_alone_and_kept_by_its_hash_alone() {
+    fn token_is_matched_by_its_text_and_stored_as_its_hash() {
         let (access, text) = access();
         assert_eq!(access.of_token(&text), Some(Who { name: "ops".to_owned(), role: Role::Operate }));
         let kept = access.held().tokens[0].hash.clone();
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_with_its_token() {
+    fn session_ends_with_its_token() {
         let (access, text) = access();
         let (session, _) = access.begin(&text).expect("the token is known");
         assert!(access.of_session(&session).is_some());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_logs_in_once() {
+    fn link_logs_in_once() {
         let access = Access::default();
         let link = access.make_link(Role::Administer).expect("random");
         let (session, who) = access.begin_with_link(&link).expect("it is new");
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_to_log_in_too_often_has_to_wait_and_others_need_not() {
+    fn failed_log_ins_lock_out_their_address_alone() {
         let access = Access::default();
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..FAILURES_MAX {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn sessions_links_and_failures_are_bounded() {
         let (access, text) = access();
         let first = access.begin(&text).expect("known").0;
         for number in 0..2 * SESSIONS_MAX {

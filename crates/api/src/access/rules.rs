@@ -1,11 +1,11 @@
-//! The rules, in one place: a request either passes, with who asks as far as that is known, or is told why not.
+//! The access rules. A request passes, with its client if that is known, or is refused with a reason.
 //!
 //! 1. The `Host` is loopback or one of `[api] names`, on every connection.
-//! 2. A connection from loopback may read without a token if its `Host` is loopback, too, and no header says that it was forwarded: a
-//!    reverse proxy on this machine connects from loopback for clients of any other.
-//! 3. Everything else needs a token or a session; what changes something needs one always, with the role for it.
-//! 4. A session's cookie is sent by browsers unasked, so with one what changes something must come from a page of our own.
-//! 5. A token that is unknown is refused even where none was needed: whoever sends one believes that it counts.
+//! 2. A connection from loopback may read without a token if its `Host` is loopback, too, and no header says that it
+//!    was forwarded: a reverse proxy on this machine connects from loopback for clients of any other.
+//! 3. Everything else needs a token or a session. A change always needs one, with the role for it.
+//! 4. Browsers send a session's cookie unasked (CSRF), so a change with a cookie must come from a page of our own.
+//! 5. An unknown token is refused even where none is needed: the client that sends it expects it to count.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,8 @@ use crate::problem::Problem;
 
 /// Name of the session's cookie.
 pub const COOKIE: &str = "hotset_session";
-/// Headers by which proxies and load balancers say that they forward a request, besides all that begin with [`FORWARDED_PREFIX`].
+/// Headers with which proxies and load balancers mark a forwarded request, besides all that begin with
+/// [`FORWARDED_PREFIX`].
 const FORWARDED: [&str; 15] = [
     "cf-connecting-ip",
     "client-ip",
@@ -37,10 +38,10 @@ const FORWARDED: [&str; 15] = [
     "x-proxyuser-ip",
     "x-real-ip",
 ];
-/// Begins the names of most of those headers.
+/// Prefix of most such headers.
 const FORWARDED_PREFIX: &str = "x-forwarded";
 
-/// Where one logs in: open to everybody, for nobody can have logged in before.
+/// The routes for logging in, which need no token.
 pub const LOGIN: [(Method, &str); 2] = [(Method::POST, "/api/v1/login"), (Method::GET, "/login")];
 
 /// Whether `method` changes nothing.
@@ -48,12 +49,14 @@ pub fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// Whether this is the page, where one logs in: open to everybody, for it tells nothing of this daemon.
+/// Whether this is a file of the web page. It needs no token: it contains the log-in form and nothing about this
+/// daemon.
 fn is_page(method: &Method, path: &str) -> bool {
     is_safe(method) && (path == "/" || path.starts_with("/assets/"))
 }
 
-/// What a request needs; `None` is a log-in, or the page that leads there. What is not listed needs most.
+/// The role that a request needs; `None` for a log-in or the web page. A request that is not listed needs
+/// [`Role::Administer`].
 pub fn needed(method: &Method, path: &str) -> Option<Role> {
     if LOGIN.contains(&(method.clone(), path)) || is_page(method, path) {
         return None;
@@ -68,22 +71,22 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
         ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume" | "pin" | "unpin"]) => {
             Role::Operate
         }
-        // Whoever may have a volume flushed may call that off.
+        // The role that may start a flush may cancel it.
         ("DELETE", ["api", "v1", "jobs", id]) if id.starts_with("flush-") => Role::Operate,
         _ => Role::Administer,
     })
 }
 
-/// What is known to be ours.
+/// What the rules know about this server.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours<'a> {
-    /// Names of hosts, besides loopback's.
+    /// Host names besides loopback's.
     pub names: &'a [String],
     /// Connections are encrypted.
     pub is_tls: bool,
 }
 
-/// Judges a request: who asks, as far as that is known, and why not, if so.
+/// Applies the rules to a request. Returns its client, if that is known, and the verdict.
 pub fn judge(access: &Access, ours: Ours<'_>, parts: &Parts, peer: SocketAddr) -> (Option<Who>, Result<(), Problem>) {
     let host = match check_host(parts, ours.names) {
         Ok(host) => host,
@@ -117,7 +120,8 @@ fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
     let why = match is_safe(&parts.method) {
         true if is_local && for_loopback => return Ok(()),
         true => {
-            "from another machine, under another name than loopback's, or through a proxy, nothing is shown without a token"
+            "from another machine, under another name than loopback's, or through a proxy, \
+             nothing is shown without a token"
         }
         false => "nothing is changed without a token",
     };
@@ -125,12 +129,12 @@ fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
-/// True when the request was somebody else's before it was the peer's.
+/// True when a proxy or a load balancer has forwarded the request.
 pub fn is_forwarded(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| FORWARDED.contains(&name.as_str()) || name.as_str().starts_with(FORWARDED_PREFIX))
 }
 
-/// The names under which a request asks: its `Host` headers, and the host in its target where there is one.
+/// The host names in a request: its `Host` headers, and the host in its target if there is one.
 fn names_asked(parts: &Parts) -> impl Iterator<Item = &str> {
     let hosts = parts.headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     hosts.chain(parts.uri.authority().map(|authority| authority.as_str()))
@@ -150,7 +154,7 @@ fn check_host<'a>(parts: &'a Parts, names: &[String]) -> Result<&'a str, Problem
     Ok(host)
 }
 
-/// Whoever sends a token or a session, and whether it was a browser's cookie.
+/// The client of the token or session in the headers, and whether a cookie named it.
 fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Who>, bool), Problem> {
     if let Some(sent) = headers.get(header::AUTHORIZATION) {
         let token = sent.to_str().ok().and_then(|sent| {
@@ -161,7 +165,7 @@ fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Who>, bool),
         let text = "the token is not known; `hotset token list` shows which are, `hotset token create` makes one";
         return who.map(|who| (Some(who), false)).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text));
     }
-    // A session that is over is as good as none.
+    // An expired session counts as none.
     let who = session(headers).and_then(|session| access.of_session(session));
     Ok((who, true))
 }

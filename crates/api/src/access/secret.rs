@@ -1,20 +1,20 @@
 //! Secrets and their hashes.
 //!
-//! A secret is 256 random bits, so SHA-256 is enough to keep it: there is nothing to guess, and a hash made slow on purpose, as passwords
-//! need it, would let anybody who asks keep the control thread busy.
+//! A secret is 256 random bits, so SHA-256 is enough to store it: guessing is hopeless. A deliberately slow hash, as
+//! for passwords, would let any client keep the control thread busy.
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::ConstantTimeEq;
 
-/// What a secret is known by.
+/// SHA-256 of a secret.
 pub type Hash = [u8; 32];
 
-/// What is told once and never kept.
+/// The text of a token, a session or a link. It is shown once and never stored.
 pub struct Secret(String);
 
 impl Secret {
-    /// Draws one; fails where the system gives no random numbers.
+    /// Draws a secret; fails if the system has no random numbers.
     pub fn draw() -> Result<Secret, ring::error::Unspecified> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes)?;
@@ -26,19 +26,19 @@ impl Secret {
         &self.0
     }
 
-    /// What it is known by.
+    /// Its hash.
     pub fn hash(&self) -> Hash {
         hash_of(&self.0)
     }
 }
 
-/// What a secret is known by.
+/// Hashes a secret.
 pub fn hash_of(secret: &str) -> Hash {
     let digest = digest(&SHA256, secret.as_bytes());
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// True when both are the same; the time that it takes does not tell how much of them is.
+/// Compares two hashes in constant time.
 pub fn same(one: &Hash, other: &Hash) -> bool {
     one.ct_eq(other).into()
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_sha256_and_no_secret_is_drawn_twice() {
+    fn hash_is_sha256_and_secrets_differ() {
         // FIPS 180-2, appendix B.1.
         assert_eq!(hex(&hash_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let (one, other) = (Secret::draw().expect("random"), Secret::draw().expect("random"));

@@ -5,7 +5,7 @@ use control::report::AlertKind;
 
 use super::lines::{Labels, Lines};
 
-/// Writes all of them. Every kind has a series, raised or not, and none has a label that grows with volumes.
+/// Writes all families. Every kind of alert has a series, raised or not, and no label grows with the number of volumes.
 pub fn write(lines: &mut Lines, status: &StatusReport) {
     let none = Labels::default();
     lines.family("hotset_alerts", "gauge", "What is wrong now, by kind: how many volumes, devices or parts have it.");

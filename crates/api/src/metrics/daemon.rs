@@ -7,7 +7,7 @@ use control::{FlashReport, StatusReport};
 
 use super::lines::{Labels, Lines};
 
-/// Writes all of them; `left_out` is how many volumes have no series of their own.
+/// Writes all families; `left_out` is the number of volumes without series of their own.
 pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     let none = Labels::default();
     let mut one = |name, kind, help, value: f64| {
@@ -54,7 +54,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     }
 }
 
-/// An initiator may have several sessions; they are told together.
+/// Sums over the sessions of each initiator.
 fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     let none = Labels::default();
     lines.family("hotset_iscsi_connections_total", "counter", "Connections that iSCSI initiators have made.");
@@ -129,7 +129,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     write_drives(lines, flash);
 }
 
-/// What a drive tells: name, kind, help, how it is read.
+/// A metric that a drive reports: name, kind, help and the function that reads it.
 type OfDrive = (&'static str, &'static str, &'static str, fn(&DriveReport) -> Option<f64>);
 
 const OF_DRIVE: [OfDrive; 5] = [

@@ -1,4 +1,5 @@
-//! Families of datastores: whether they are congested, and sums over their volumes, which remain when there are too many volumes for series of their own.
+//! Families of datastores: congestion, and sums over their volumes. The sums remain when there are too many volumes for
+//! series of their own.
 
 use control::StatusReport;
 use control::report::DatastoreReport;
@@ -69,7 +70,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     }
 }
 
-/// Of flash as well, as a datastore of that name.
+/// Writes the families of congestion. Flash appears as a datastore named `flash`.
 fn write_congestion(lines: &mut Lines, status: &StatusReport) {
     let label = |report: &DatastoreReport| Labels::default().with("datastore", &report.name);
     let labels: Vec<_> = status.datastores.iter().map(label).collect();

@@ -8,10 +8,10 @@ use control::Counts;
 /// Media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Names that this project gives labels, which a volume's own do not take away.
+/// Label names of ours. A volume's own labels cannot take them.
 const OWN: [&str; 8] = ["volume", "datastore", "op", "source", "cause", "state", "use", "device"];
 
-/// The text, as it grows.
+/// A writer of the format.
 #[derive(Default)]
 pub struct Lines {
     text: String,
@@ -19,19 +19,19 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Begins a family; all of its samples follow.
+    /// Begins a family; all its samples must follow.
     pub fn family(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a text grows");
     }
 
-    /// A sample of the family, whose labels are `labels` and `more`.
+    /// Writes a sample of the family with the labels `labels` and `more`.
     pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: f64) {
         self.part("", labels, more, None, value);
     }
 
-    /// A histogram's buckets, sum and count.
+    /// Writes a histogram's buckets, sum and count.
     pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts) {
         for below in &counts.below {
             self.part("_bucket", labels, more, Some(below.us / 1e6), below.count as f64);
@@ -41,13 +41,13 @@ impl Lines {
         self.part("_count", labels, more, None, counts.all as f64);
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn into_text(self) -> String {
         self.text
     }
 
-    /// A line; `end` is what its name has behind the family's, `below` a bucket's bound. A thousand volumes have sixty thousand of these, so
-    /// nothing is put together elsewhere and copied.
+    /// Writes a line. `end` is the suffix of the family's name, `below` a bucket's bound. A thousand volumes have sixty
+    /// thousand lines, so all parts go straight into the text, without temporary strings.
     fn part(&mut self, end: &str, labels: &Labels, more: &[(&str, &str)], below: Option<f64>, value: f64) {
         let text = &mut self.text;
         text.push_str(self.name);
@@ -79,12 +79,12 @@ impl Lines {
     }
 }
 
-/// Labels that several samples have, as they are written, without the braces.
+/// Labels that several samples share, in the format's text without the braces.
 #[derive(Default)]
 pub struct Labels(String);
 
 impl Labels {
-    /// The same with one more.
+    /// Adds a label.
     pub fn with(mut self, name: &str, value: &str) -> Labels {
         if !self.0.is_empty() {
             self.0.push(',');
@@ -93,14 +93,14 @@ impl Labels {
         self
     }
 
-    /// The same with a volume's own labels: characters that a label's name cannot have become `_`, and what would stand for one of ours, or
-    /// for another of the same volume, gets a name of its own.
+    /// Adds a volume's own labels. Characters that a label's name cannot have become `_`. A name that would collide
+    /// with one of ours, or with another of the same volume, is changed until it is unique.
     pub fn with_own(self, own: &BTreeMap<String, String>) -> Labels {
         let mut taken: Vec<String> = OWN.iter().map(|name| (*name).to_owned()).chain(["le".to_owned()]).collect();
         own.iter().fold(self, |labels, (name, value)| {
             let mut name: String =
                 name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-            // Names with two underscores in front are Prometheus's.
+            // Prometheus reserves names that begin with two underscores.
             let begins_well =
                 name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
             if !begins_well || taken.contains(&name) {
@@ -123,7 +123,7 @@ fn label(text: &mut String, name: &str, value: &str) {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            // A viewer of the page may be a terminal.
+            // The text may be shown in a terminal.
             c if control::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("a text grows"),
             c => text.push(c),
         }
@@ -131,7 +131,7 @@ fn label(text: &mut String, name: &str, value: &str) {
     text.push('"');
 }
 
-/// Whole numbers up to here are the same as integers.
+/// Bound up to which an `f64` holds every integer exactly.
 const WHOLE_MAX: f64 = (1u64 << 53) as f64;
 
 /// Writes a value as Prometheus reads it.
@@ -141,7 +141,7 @@ fn number(text: &mut String, value: f64) {
     } else if value.is_infinite() {
         text.write_str(if value > 0.0 { "+Inf" } else { "-Inf" })
     } else if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
-        // Most are counts, and an integer is written several times as fast.
+        // Most values are counts, and an integer is formatted several times as fast.
         write!(text, "{}", value as i64)
     } else {
         write!(text, "{value}")
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_in_a_label_are_spelled_out() {
+    fn control_characters_in_a_label_are_escaped() {
         let mut lines = Lines::default();
         let labels = Labels::default().with("initiator", "a\u{1b}[2J\"\\\n\u{202e}ü");
         lines.sample(&labels, &[], 1.0);

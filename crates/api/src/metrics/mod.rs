@@ -1,4 +1,4 @@
-//! What Prometheus scrapes: a list of families, written in its text format.
+//! Metric families in Prometheus's text format.
 
 mod alerts;
 mod daemon;
@@ -11,7 +11,8 @@ use control::StatusReport;
 pub use self::lines::CONTENT_TYPE;
 use self::lines::Lines;
 
-/// All families of `status`; of more than `volumes_max` volumes the sums alone.
+/// All families of `status`. With more than `volumes_max` volumes, their own families are left out and only the sums
+/// remain.
 pub fn text(status: &StatusReport, volumes_max: usize) -> String {
     let mut lines = Lines::default();
     let left_out = if status.volumes.len() > volumes_max { status.volumes.len() } else { 0 };

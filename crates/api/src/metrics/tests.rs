@@ -1,4 +1,4 @@
-//! The text against the format's grammar, the bound of series, and values that are known.
+//! Checks the text against the format's grammar, the bound on series, and known values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::*;
 
-/// What a text holds: values by name and labels. Refuses what Prometheus's own parser and linter would.
+/// Parses a text into values by name and labels. It refuses what Prometheus's own parser and linter refuse.
 fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let mut values = BTreeMap::new();
     let (mut family, mut kind, mut families) = ("", "", BTreeSet::new());
@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
     Ok(values)
 }
 
-/// A line's series, its labels checked one by one, and its value.
+/// Splits a line into its series, whose labels it checks, and its value.
 fn split(line: &str) -> Result<(String, &str), String> {
     let wrong = |why: &str| format!("{why}: {line}");
     let at = line.find(['{', ' ']).ok_or_else(|| wrong("no value"))?;
@@ -85,7 +85,7 @@ fn split(line: &str) -> Result<(String, &str), String> {
     Ok((line[..line.len() - value.len() - 1].to_owned(), value))
 }
 
-/// A volume of which everything is told that can be.
+/// A volume with every series that a volume can have.
 fn volume(name: &str) -> VolumeReport {
     let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/x");
     volume.datastore = "sas-pool".to_owned();
@@ -116,7 +116,7 @@ fn status(volumes: Vec<VolumeReport>) -> StatusReport {
 }
 
 #[test]
-fn a_datastore_tells_whether_it_is_congested_and_a_volume_how_long_it_waited() {
+fn congestion_and_waits_have_series() {
     let mut waits = volume("a");
     waits.qos = QosUse {
         limit_waits: 3,
@@ -149,7 +149,7 @@ fn a_datastore_tells_whether_it_is_congested_and_a_volume_how_long_it_waited() {
 }
 
 #[test]
-fn the_text_is_what_prometheus_reads() {
+fn text_follows_the_format_and_holds_known_values() {
     let values = parse(&text(&status(vec![volume("a"), volume("b")]), 1000)).expect("it is sound");
     let labels = "volume=\"a\",datastore=\"sas-pool\"";
     assert_eq!(values[&format!("hotset_volume_requests_total{{{labels},op=\"read\"}}")], 10.0);
@@ -165,7 +165,7 @@ fn the_text_is_what_prometheus_reads() {
 }
 
 #[test]
-fn the_reader_refuses_what_is_not_sound() {
+fn parser_refuses_malformed_texts() {
     let sound = "# HELP hotset_a_total A.\n# TYPE hotset_a_total counter\nhotset_a_total{x=\"1\"} 1\n";
     parse(sound).expect("it is sound");
     for (from, to) in [
@@ -187,14 +187,14 @@ fn the_reader_refuses_what_is_not_sound() {
 }
 
 #[test]
-fn a_volume_has_64_series_at_most() {
+fn volume_has_64_series_at_most() {
     let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("it is sound");
     let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
     assert!((50..=64).contains(&own), "{own}");
 }
 
 #[test]
-fn past_the_bound_sums_are_left_and_the_number_of_those_left_out() {
+fn too_many_volumes_leave_sums_and_a_count_of_left_out_ones() {
     let many: Vec<_> = (0..11).map(|number| volume(&format!("v{number}"))).collect();
     let within = parse(&text(&status(many[..10].to_vec()), 10)).expect("it is sound");
     assert_eq!(within["hotset_metrics_volumes_left_out"], 0.0);
@@ -207,7 +207,7 @@ fn past_the_bound_sums_are_left_and_the_number_of_those_left_out() {
 }
 
 #[test]
-fn whatever_a_label_is_called_the_text_stays_sound() {
+fn odd_label_names_give_a_valid_text() {
     let mut odd = volume("a \"quoted\" \\ name\nof two lines");
     for name in ["vm", "op", "0", "", "a-b", "a.b", "__x", "label_op", "le", "volume", "größe"] {
         odd.labels.insert(name.to_owned(), "\"\\\n".to_owned());

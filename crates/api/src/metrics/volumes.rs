@@ -4,7 +4,8 @@ use control::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 
-/// Ways and reasons of requests to a backing that are told: as many as the engine has, so that 64 series are enough whatever it will ask for.
+/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 64
+/// series whatever the engine adds.
 const CAUSES_MAX: usize = 7;
 
 /// Adds a volume's samples of one family.
@@ -25,7 +26,7 @@ const fn gauge(name: &'static str, help: &'static str, samples: Samples) -> Fami
     Family { name, kind: "gauge", help, samples }
 }
 
-/// All of them.
+/// All families.
 const FAMILIES: &[Family] = &[
     counter("hotset_volume_requests_total", "Requests of clients.", |lines, labels, volume| {
         let ops =
@@ -38,7 +39,8 @@ const FAMILIES: &[Family] = &[
     }),
     counter(
         "hotset_volume_reads_by_source_total",
-        "Reads by what they were served from: all from memory, all from caches with flash taking part, all from the backing, or mixed.",
+        "Reads by what they were served from: all from memory, all from caches with flash taking part, \
+         all from the backing, or mixed.",
         |lines, labels, volume| {
             let sources = [
                 ("memory", volume.memory_hits),

@@ -1,4 +1,5 @@
-//! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate, resize. Each answers when it is done, and goes on when the client leaves.
+//! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate, resize. Each answers when it is done, and
+//! goes on if the client leaves.
 
 use std::sync::Arc;
 
@@ -31,15 +32,15 @@ pub(super) fn routes() -> Routes {
 /// What was done, in sentences.
 #[derive(Serialize, ToSchema)]
 struct Said {
-    /// A sentence each.
+    /// The sentences.
     said: Vec<String>,
 }
 
-/// Whether to wait.
+/// Options of a flush.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Flush {
-    /// Answer when it is done; else with the job that it is, once it has begun.
+    /// Answer when the flush is done; otherwise with its job, once it has begun.
     wait: bool,
 }
 
@@ -49,7 +50,7 @@ impl Default for Flush {
     }
 }
 
-/// Destage all that is dirty, then flush the backing: it is complete afterwards. `jobs` tells how far it is
+/// Destage all dirty data, then flush the backing, which is then complete. `jobs` shows the progress
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/flush", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Flush>,
     responses(
@@ -92,21 +93,23 @@ async fn resume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result
     shared.volume(Request::VolumeResume { name }).await.map(Json)
 }
 
-/// A part of a volume. The pages of 64 KiB that it touches count whole.
+/// A range of a volume. Every 64 KiB page that it touches counts whole.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Range {
     /// First byte; without it the volume's first.
     #[serde(default)]
     from_bytes: u64,
-    /// The byte behind the last; without it the volume's end.
+    /// The byte after the last; without it the volume's end.
     to_bytes: Option<u64>,
 }
 
-/// Bring a range to flash in the background and let none of it go; without a body all of the volume. Others that are pinned stay so
+/// Pin a range: promote it to flash in the background and never evict it. Without a body the whole volume. Ranges that
+/// are pinned already stay so
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/pin", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
-    responses((status = 200, description = "Noted; `flash.pinned_whole_pages` says how much of it is there", body = VolumeReport)))]
+    responses((status = 200, description = "Noted; `flash.pinned_whole_pages` says how much of it is there",
+        body = VolumeReport)))]
 async fn pin(
     State(shared): State<Arc<Shared>>,
     Named(name): Named,
@@ -116,10 +119,11 @@ async fn pin(
     shared.volume(Request::VolumePin { name, from_bytes, to_bytes }).await.map(Json)
 }
 
-/// Let a range go like the rest; without a body all that is pinned
+/// Unpin a range, so that it can be evicted again. Without a body all pinned ranges
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/unpin", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
-    responses((status = 200, description = "Noted; what is there stays until its place is needed", body = VolumeReport)))]
+    responses((status = 200, description = "Noted; what is there stays until its place is needed",
+        body = VolumeReport)))]
 async fn unpin(
     State(shared): State<Arc<Shared>>,
     Named(name): Named,
@@ -129,15 +133,16 @@ async fn unpin(
     shared.volume(Request::VolumeUnpin { name, from_bytes, to_bytes }).await.map(Json)
 }
 
-/// How far to go.
+/// Options of an invalidation.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Invalidation {
-    /// The volume's name once more: give up what is dirty instead of refusing.
+    /// The volume's name once more: discard dirty data instead of refusing.
     discard_dirty: Option<String>,
 }
 
-/// Drop what is cached, on flash too, for the backing was changed by others; refused while something is dirty
+/// Drop all cached content, on flash too, because something else has changed the backing; refused while anything is
+/// dirty
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/invalidate", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Invalidation>,
     responses((status = 200, description = "Done", body = Said)))]
@@ -151,17 +156,17 @@ async fn invalidate(
     shared.said(request).await.map(|said| Json(Said { said }))
 }
 
-/// What size.
+/// Options of a resize.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Resize {
-    /// The new size, a multiple of 512, where the backing can be grown or cut; without it whatever the backing has now.
+    /// The new size, a multiple of 512, for a backing that can be grown or cut; without it the backing's present size.
     size_bytes: Option<u64>,
-    /// The volume's name once more: give up dirty data past the new end instead of refusing.
+    /// The volume's name once more: discard dirty data past the new end instead of refusing.
     discard_dirty: Option<String>,
 }
 
-/// Change the size: to what the backing has now, or to `size_bytes` where the backing can be grown or cut
+/// Change the size: to the backing's present size, or to `size_bytes` for a backing that can be grown or cut
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/resize", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Resize>,
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
@@ -174,7 +179,7 @@ async fn resize(
     shared.volume(Request::VolumeResize { name, size_bytes: how.size_bytes, discard_dirty }).await.map(Json)
 }
 
-/// Whether dirty data may go: only where the volume's name was said once more.
+/// Whether dirty data may be discarded: only if the request repeats the volume's name.
 fn consented(name: &str, again: Option<&str>) -> Result<bool, Problem> {
     if again.is_some_and(|again| again != name) {
         let text = format!("discard_dirty gives up dirty data, so it takes the volume's name once more: \"{name}\"");

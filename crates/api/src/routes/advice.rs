@@ -1,4 +1,4 @@
-//! `advice`: what each further step of memory and flash would bring the volumes, page by page.
+//! `advice`: the benefit of each further step of memory and flash for the volumes, page by page.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, Question};
 use crate::problem::Problem;
 
-/// Volumes on a page where nothing is said.
+/// Volumes on a page by default.
 const LIMIT: u32 = 20;
-/// Volumes on a page at most: the curves of each are drawn for it.
+/// Volumes on a page at most: each needs its curves computed.
 const LIMIT_MAX: u32 = 100;
 
 pub(super) fn routes() -> Routes {
@@ -31,7 +31,7 @@ struct Wanted {
     /// How many volumes, 1 to 100; without it 20
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
-    /// Those whose names come after this one: `next` of the page before
+    /// Volumes whose names come after this one: `next` of the page before
     after: Option<String>,
     /// This volume alone
     volume: Option<String>,
@@ -40,16 +40,17 @@ struct Wanted {
     spindle_iops: Option<u32>,
     /// Assumed: latency of a request that the array answers; without it 8000
     array_latency_us: Option<u32>,
-    /// Assumed: latency of one that flash answers; without it 200
+    /// Assumed: latency of a request that flash answers; without it 200
     flash_latency_us: Option<u32>,
-    /// Assumed: latency of one that memory answers; without it 20
+    /// Assumed: latency of a request that memory answers; without it 20
     memory_latency_us: Option<u32>,
 }
 
-/// What further memory and flash would bring the volumes, by name, page by page
+/// The benefit of further memory and flash for the volumes, by name, page by page
 #[utoipa::path(get, path = "/api/v1/advice", tag = "volumes", params(Wanted),
     responses((status = 200, description = "A page", body = AdvicePage),
-        (status = 404, description = "There is no such volume", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "There is no such volume", body = Problem,
+            content_type = "application/problem+json")))]
 async fn advise(
     State(shared): State<Arc<Shared>>,
     Question(wanted): Question<Wanted>,
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_read_as_it_is_meant() {
+    fn query_becomes_the_control_request() {
         let asked = |volume: Option<&str>, assumptions| {
             let volume = volume.map(str::to_owned);
             Ok(Request::Advice { limit: 20, after: None, volume, assumptions })

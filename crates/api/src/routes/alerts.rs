@@ -1,4 +1,4 @@
-//! `alerts`: what is wrong now, why, what follows from it, and what to do.
+//! `alerts`: what is wrong now, with cause, effect and remedy.
 
 use std::sync::Arc;
 

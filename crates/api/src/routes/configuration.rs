@@ -1,4 +1,4 @@
-//! `configuration`: every key with what holds, what would hold without it, and where it comes from.
+//! `configuration`: every key with its value, its default and the source of the value.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(configuration))
 }
 
-/// Each key of the configuration: what holds, what would without it, and where it comes from
+/// Each key of the configuration: its value, its default and the source of the value
 #[utoipa::path(get, path = "/api/v1/configuration", tag = "daemon",
     responses((status = 200, description = "As it holds now, without what may be secret", body = ConfigurationReport)))]
 async fn configuration(State(shared): State<Arc<Shared>>) -> Result<Json<ConfigurationReport>, Problem> {

@@ -1,4 +1,4 @@
-//! `datastores`: whether each is congested and who has what of it, and sums over its volumes, for load and latency by what they share.
+//! `datastores`: congestion of each, how its volumes divide it, and sums over its volumes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_datastores))
 }
 
-/// A datastore: what it does, and what its volumes have done together since the start, and hold. The name is empty for volumes without one, of
-/// which no congestion is known.
+/// A datastore: its state, and sums over its volumes since the start. The name is empty for volumes without a
+/// datastore, whose congestion is unknown.
 #[derive(Serialize, ToSchema)]
 struct Datastore {
     #[serde(flatten)]
@@ -29,9 +29,10 @@ struct Datastore {
     totals: Totals,
 }
 
-/// Datastores by name, with congestion, the parts that volumes have, and sums over them
+/// Datastores by name, with congestion, the volumes' parts of each, and sums over volumes
 #[utoipa::path(get, path = "/api/v1/datastores", tag = "datastores",
-    responses((status = 200, description = "Those that have volumes or are configured, and flash", body = Vec<Datastore>)))]
+    responses((status = 200, description = "Those that have volumes or are configured, and flash",
+        body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;
     let mut sums = by_datastore(&status.volumes);

@@ -1,4 +1,4 @@
-//! `openapi.json`: made from the routes themselves, with what the guard may answer to any of them.
+//! `openapi.json`: generated from the routes, with the answers that the guard may give to any of them.
 
 use std::sync::Arc;
 
@@ -16,23 +16,24 @@ use super::{Routes, Shared};
 use crate::access::rules::COOKIE;
 use crate::problem::{PROBLEM, Problem};
 
-/// Where it is served.
+/// Path of the document.
 const PATH: &str = "/api/v1/openapi.json";
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Hotset", description = "What the cache does, and what it is to do", license(name = "Apache-2.0", identifier = "Apache-2.0")),
+    info(title = "Hotset", description = "What the cache does, and what it is to do",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")),
     components(schemas(Problem)),
     security((), ("token" = []), ("session" = []))
 )]
 struct Begin;
 
-/// The routes' document before there are any.
+/// An empty set of routes with the document's head.
 pub(super) fn begin() -> Routes {
     OpenApiRouter::with_openapi(Begin::openapi())
 }
 
-/// The route that serves it.
+/// The route that serves the document.
 pub(super) fn serving(mut document: Document) -> Router<Arc<Shared>> {
     complete(&mut document);
     let text = Bytes::from(document.to_json().expect("a document has only text keys"));
@@ -58,7 +59,7 @@ fn operations(item: &mut PathItem) -> Vec<(&mut Operation, bool)> {
     all.into_iter().filter_map(|(operation, is_get)| Some((operation.as_mut()?, is_get))).collect()
 }
 
-/// What any request may be told, and what this one may for what it is.
+/// Adds the error answers that any request may get, and those of this kind of request.
 fn add_problems(operation: &mut Operation, path: &str, is_get: bool) {
     let of_any = [
         (400, "The request cannot be read, or makes no sense"),
@@ -92,9 +93,9 @@ fn add_problems(operation: &mut Operation, path: &str, is_get: bool) {
 mod tests {
     use super::*;
 
-    /// Every `$ref` of the document leads somewhere, and every answer is described.
+    /// Every `$ref` of the document resolves, and every answer has a description.
     #[test]
-    fn the_document_is_whole() {
+    fn document_is_complete() {
         let (_, mut document) = super::super::all().split_for_parts();
         complete(&mut document);
         let text = document.to_json().expect("it can be written");

@@ -1,4 +1,4 @@
-//! `events`: what has happened and who did it, page by page.
+//! `events`: what has happened, with the actors, page by page.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, Question};
 use crate::problem::Problem;
 
-/// Events on a page where nothing is said.
+/// Events on a page by default.
 const LIMIT: u32 = 100;
 /// Events on a page at most.
 const LIMIT_MAX: u32 = 1000;
@@ -31,22 +31,22 @@ struct Part {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// Those before the event of this number: `next` of the page before
+    /// Events before this number: `next` of the page before
     before: Option<u64>,
-    /// Those after the event of this number
+    /// Events after this number
     after: Option<u64>,
-    /// Those from then on: `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970
+    /// Events from this time on: `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970
     since: Option<String>,
-    /// Those before then, written the same way
+    /// Events before this time, written the same way
     until: Option<String>,
-    /// Those of this volume or device
+    /// Events of this volume or device
     subject: Option<String>,
-    /// Those of this kind
+    /// Events of this kind
     #[param(inline)]
     kind: Option<EventKind>,
 }
 
-/// What has happened and who did it, the newest first
+/// What has happened, with the actors, the newest first
 #[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(Part),
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_read_as_it_is_meant() {
+    fn query_becomes_the_control_request() {
         let part = Part { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..Part::default() };
         let wanted = Request::Events {
             limit: 100,

@@ -1,4 +1,4 @@
-//! `flash`: the devices, another one, one less.
+//! `flash`: list, add, replace and remove devices.
 
 use std::sync::Arc;
 
@@ -24,20 +24,20 @@ async fn show_flash(State(shared): State<Arc<Shared>>) -> Result<Json<FlashRepor
     shared.flash().await.map(Json)
 }
 
-/// A device that is to be used.
+/// A device to add.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewDevice {
     /// The device, partition or file.
     path: String,
-    /// The device whose place it takes: its path, or its number. Without it, it is one more.
+    /// The device that it replaces: its path or its number. Without it the device is added.
     replace: Option<String>,
     /// Destroy what it holds.
     #[serde(default)]
     force: bool,
 }
 
-/// Add a device, or put one into another one's place; answers when that is done, `jobs` tells how far it is
+/// Add a device, or replace one; answers when that is done, `jobs` shows the progress
 #[utoipa::path(post, path = "/api/v1/flash", tag = "flash", request_body = NewDevice,
     responses((status = 200, description = "Done", body = FlashReport)))]
 async fn add_device(
@@ -52,7 +52,7 @@ async fn add_device(
     change(&shared, request).await
 }
 
-/// Take a device out; answers when that is done, `jobs` tells how far it is
+/// Remove a device; answers when that is done, `jobs` shows the progress
 #[utoipa::path(delete, path = "/api/v1/flash/{id}", tag = "flash",
     params(("id" = String, Path, description = "Its number, or its path")),
     responses((status = 200, description = "Done", body = FlashReport)))]

@@ -14,7 +14,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
 }
 
-/// Whether the daemon answers at all
+/// Whether the daemon answers
 #[utoipa::path(get, path = "/healthz", tag = "health",
     responses((status = 200, description = "It does", body = String, content_type = "text/plain")))]
 async fn healthz() -> &'static str {

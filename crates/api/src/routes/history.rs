@@ -1,4 +1,4 @@
-//! `history`: figures over time, of a volume, of a datastore or of all together, as JSON or as comma-separated values.
+//! `history`: figures over time, of a volume, a datastore or the whole daemon, as JSON or as comma-separated values.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, Named, Question};
 use crate::problem::Problem;
 
-/// Names of figures that a question may have, twice as many as there are.
+/// Names of figures in a query at most, twice as many as there are.
 const SERIES_MAX: usize = 80;
 /// The media type of comma-separated values.
 const CSV: &str = "text/csv";
@@ -25,7 +25,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(whole_history))
 }
 
-/// As what the answer is written.
+/// Format of the answer.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Format {
@@ -37,7 +37,7 @@ enum Format {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Span {
-    /// Of the volumes of this datastore; empty for those without one. A volume's own history has none
+    /// The datastore whose volumes are summed; empty for volumes without one. Not for a volume's own history
     datastore: Option<String>,
     /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
     from: Option<String>,
@@ -47,15 +47,16 @@ struct Span {
     step: Option<String>,
     /// Names with commas between them; all without it
     series: Option<String>,
-    /// Else what `Accept` asks for, else JSON
+    /// Without it the format that `Accept` asks for, else JSON
     #[param(inline)]
     format: Option<Format>,
 }
 
-/// What a volume did over time: of each step the sum, mean, least and most, and percentiles of all its requests
+/// A volume's figures over time: sum, mean, least and most of each step, and percentiles of all its requests
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/history", tag = "history",
     params(("name" = String, Path, description = "The volume"), Span),
-    responses((status = 200, description = "In columns", content((HistoryReport = "application/json"), (String = "text/csv")))))]
+    responses((status = 200, description = "In columns",
+        content((HistoryReport = "application/json"), (String = "text/csv")))))]
 async fn volume_history(
     State(shared): State<Arc<Shared>>,
     Named(name): Named,
@@ -65,10 +66,12 @@ async fn volume_history(
     history(&shared, Some(name), span, &headers).await
 }
 
-/// What all volumes together did over time, or those of a datastore, and the daemon's memory and flash
+/// Figures over time of all volumes together, or of a datastore's volumes, and of the daemon's memory and flash
 #[utoipa::path(get, path = "/api/v1/history", tag = "history", params(Span),
-    responses((status = 200, description = "In columns", content((HistoryReport = "application/json"), (String = "text/csv"))),
-        (status = 404, description = "There is no such datastore", body = Problem, content_type = "application/problem+json"),
+    responses((status = 200, description = "In columns",
+            content((HistoryReport = "application/json"), (String = "text/csv"))),
+        (status = 404, description = "There is no such datastore", body = Problem,
+            content_type = "application/problem+json"),
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
 async fn whole_history(
     State(shared): State<Arc<Shared>>,
@@ -94,7 +97,7 @@ async fn history(
     })
 }
 
-/// True where CSV is named in `Accept`, and JSON is not.
+/// True if `Accept` names CSV and not JSON.
 fn prefers_csv(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accepted| accepted.to_str().ok());
     let accepted: Vec<&str> = accepted.flat_map(|accepted| accepted.split(',')).map(str::trim).collect();
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_read_as_it_is_meant() {
+    fn query_becomes_the_control_request() {
         let span = |from: &str, step: &str| Span {
             datastore: None,
             from: Some(from.to_owned()),
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_is_sent_to_who_wants_it_alone() {
+    fn csv_is_sent_only_where_accept_prefers_it() {
         let of = |accept: &str| {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().expect("a header"))]);
             prefers_csv(&headers)

@@ -1,4 +1,4 @@
-//! `jobs`: what takes long. A job is a change of the flash devices, or a flush of a volume.
+//! `jobs`: long operations. A job is a change of the flash devices, or a flush of a volume.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_jobs)).routes(routes!(cancel_job))
 }
 
-/// What is under way, and how far it is
+/// Jobs in progress, with their progress
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs",
     responses((status = 200, description = "As it is now", body = Vec<JobReport>)))]
 async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobReport>>, Problem> {
@@ -27,7 +27,7 @@ async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobRepo
     }
 }
 
-/// Call it off: the flash devices are as they were before; nobody waits for a flush any more
+/// Cancel a job: the flash devices are restored to their former state; a flush is no longer waited for
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job")),
     responses((status = 204, description = "It is called off")))]
 async fn cancel_job(State(shared): State<Arc<Shared>>, Named(id): Named) -> Result<StatusCode, Problem> {

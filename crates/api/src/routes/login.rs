@@ -1,4 +1,4 @@
-//! Logging in and out: a browser gets a cookie for a token, or for a link that can be used once.
+//! Log-in and log-out: a browser gets a cookie for a token, or for a link that can be used once.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct Login {
     token: String,
 }
 
-/// Who is logged in now.
+/// The client that is logged in now.
 #[derive(Serialize, ToSchema)]
 struct LoggedIn {
     /// The token's name.
@@ -40,7 +40,8 @@ struct LoggedIn {
 /// Get a session for a token, as a cookie
 #[utoipa::path(post, path = "/api/v1/login", tag = "access", request_body = Login,
     responses((status = 200, description = "Logged in", body = LoggedIn),
-        (status = 429, description = "Too many log-ins from that address failed; Retry-After says how long to wait", body = Problem, content_type = "application/problem+json")))]
+        (status = 429, description = "Too many log-ins from that address failed; Retry-After says how long to wait",
+            body = Problem, content_type = "application/problem+json")))]
 async fn login(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
@@ -59,10 +60,11 @@ struct Link {
     key: String,
 }
 
-/// Follow a log-in link, which works once: a session as a cookie, and on to the page
+/// Follow a log-in link, which works once: sets a session cookie and redirects to the page
 #[utoipa::path(get, path = "/login", tag = "access", params(Link),
     responses((status = 303, description = "Logged in; on to the page"),
-        (status = 429, description = "Too many log-ins from that address failed; Retry-After says how long to wait", body = Problem, content_type = "application/problem+json")))]
+        (status = 429, description = "Too many log-ins from that address failed; Retry-After says how long to wait",
+            body = Problem, content_type = "application/problem+json")))]
 async fn follow(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
@@ -71,7 +73,7 @@ async fn follow(
     let (session, _) = begin(&shared, peer, || shared.access.begin_with_link(&link.key))?;
     let headers = [
         (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared)),
-        // Relative, so that a proxy may serve it under a path.
+        // Relative, so that a proxy may serve the page under a path.
         (header::LOCATION, HeaderValue::from_static("./")),
     ];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
@@ -86,7 +88,7 @@ async fn logout(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respon
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie("", 0, &shared))]).into_response()
 }
 
-/// Begins a session, unless too many have failed; either is noted in the log.
+/// Begins a session with `begin`, unless the address is locked out. Logs success and failure.
 fn begin(
     shared: &Shared,
     Peer(peer): Peer,
@@ -108,12 +110,13 @@ fn begin(
             (shared.options.log)(&format!("api: {now} a log-in from {address} failed"));
         }
     }
-    let text = "the token is not known, or the link was used already or is too old; `hotset token create` makes a token, `hotset token link` a link";
+    let text = "the token is not known, or the link was used already or is too old; `hotset token create` makes a \
+                token, `hotset token link` a link";
     begun.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
 fn cookie(session: &str, seconds: u64, shared: &Shared) -> HeaderValue {
-    // Under TLS no browser is to send it without.
+    // Under TLS the browser must not send the cookie over a plain connection.
     let secure = if shared.options.tls.is_some() { "; Secure" } else { "" };
     let text = format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).expect("hexadecimal digits and plain words")

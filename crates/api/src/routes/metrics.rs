@@ -1,4 +1,4 @@
-//! `/metrics`: what Prometheus scrapes.
+//! `/metrics`: metrics for Prometheus.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub(super) fn routes() -> Routes {
 
 /// All counters, for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "metrics",
-    responses((status = 200, description = "Prometheus's text format, version 0.0.4", body = String, content_type = "text/plain")))]
+    responses((status = 200, description = "Prometheus's text format, version 0.0.4", body = String,
+        content_type = "text/plain")))]
 async fn metrics(State(shared): State<Arc<Shared>>) -> Result<impl IntoResponse, Problem> {
     let status = shared.status().await?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&status, shared.options.metrics_volumes)))

@@ -1,4 +1,4 @@
-//! A file a route, and the one list of them. What is served is what is documented: both are made from the same list.
+//! The routes, one file each. The router and the OpenAPI document come from the same list.
 
 mod actions;
 mod advice;
@@ -34,19 +34,19 @@ use crate::problem::Problem;
 use crate::server::Options;
 use crate::stream::Hub;
 
-/// What all routes have.
+/// State that all routes share.
 pub struct Shared {
-    /// Asks the daemon.
+    /// Handle for requests to the daemon.
     pub asker: Asker,
-    /// Who may do what.
+    /// Access control.
     pub access: Arc<Access>,
     /// The stream's samples.
     pub hub: Arc<Hub>,
-    /// What the configuration says.
+    /// Options from the configuration.
     pub options: Options,
 }
 
-/// A part of the routes.
+/// A set of routes.
 type Routes = OpenApiRouter<Arc<Shared>>;
 
 /// All routes.
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// What ends in a volume's report.
+    /// Sends a request that is answered with a volume's report.
     async fn volume(&self, request: Request) -> Result<VolumeReport, Problem> {
         match self.asker.ask(request).await? {
             Answer::Volume(report) => Ok(*report),
@@ -119,11 +119,11 @@ impl Shared {
         }
     }
 
-    /// What ends in a sentence or several.
+    /// Sends a request that is answered with sentences.
     async fn said(&self, request: Request) -> Result<Vec<String>, Problem> {
         match self.asker.ask(request).await? {
             Answer::Said(said) => Ok(said),
-            // Some show the state of things instead.
+            // Some requests are answered with a report instead.
             Answer::Volume(_) | Answer::Flash(_) => Ok(Vec::new()),
             _ => Err(unexpected()),
         }

@@ -1,7 +1,7 @@
-//! `/` and `/assets`: the web page, as far as it was there when the binary was built; a binary without one says how to look otherwise, and how to
-//! get one with it.
+//! `/` and `/assets`: the web page, if it existed when the binary was built. A binary without it serves a note that
+//! names other interfaces and tells how to build the page.
 //!
-//! The page itself is nobody's secret, so it is open to everybody as the log-in is: it is where one logs in.
+//! The page needs no token: it holds no secret, and the log-in form is on it.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -20,34 +20,37 @@ pub(super) fn routes() -> Routes {
 struct File {
     name: &'static str,
     plain: &'static [u8],
-    /// The same, compressed when the page was built.
+    /// The same content, compressed when the page was built.
     gzip: &'static [u8],
 }
 
-/// All of them; none in a build without the page.
+/// All files; empty in a build without the page.
 const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// What `/` shows in a build without the page. No script and no style: it has to do without both under the policy that all answers carry.
+/// Answer to `/` in a build without the page. It has no script and no style, because the content security policy of all
+/// answers forbids inline ones.
 const WITHOUT: &str = "<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <title>Hotset</title>
 <h1>Hotset</h1>
-<p>The daemon runs. This build has no web page in it: with Node 20.19 or later, <code>npm ci &amp;&amp; npm run build</code> in the folder
+<p>The daemon runs. This build has no web page in it: with Node 20.19 or later, \
+<code>npm ci &amp;&amp; npm run build</code> in the folder
 <code>ui</code> of the source makes it, and the next build of the daemon takes it in. Without it:</p>
 <ul>
 <li><code>hotset top</code> in a terminal shows the same figures, live</li>
-<li><a href=\"/api/v1/status\">/api/v1/status</a> as JSON, <a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a> says what else there is</li>
+<li><a href=\"/api/v1/status\">/api/v1/status</a> as JSON, \
+<a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a> says what else there is</li>
 <li><a href=\"/metrics\">/metrics</a> for Prometheus</li>
 <li><a href=\"/api/v1/stream\">/api/v1/stream</a> once a second, as server-sent events</li>
 </ul>
 </html>
 ";
 
-/// Its name changes with its content, so it may be kept for ever.
+/// Cache control of an asset, whose name changes with its content.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// Asked for anew each time: it names the files that belong to this build.
+/// Cache control of the index, which names the files of this build.
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// The web page
@@ -60,7 +63,8 @@ async fn page(headers: HeaderMap) -> Response {
 }
 
 /// A file of the web page
-#[utoipa::path(get, path = "/assets/{name}", tag = "page", params(("name" = String, Path, description = "As the page names it")),
+#[utoipa::path(get, path = "/assets/{name}", tag = "page",
+    params(("name" = String, Path, description = "As the page names it")),
     responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]
 async fn asset(Named(name): Named, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let none = || {
@@ -103,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_gzip_is_sent_gzip_and_nobody_else() {
+    fn gzip_is_sent_only_to_clients_that_accept_it() {
         let file = File { name: "a-1.js", plain: b"plain", gzip: b"gzip" };
         let encoding = |asked: &'static str| {
             let mut headers = HeaderMap::new();

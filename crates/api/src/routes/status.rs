@@ -1,4 +1,4 @@
-//! `status`: everything on one screen, as `hotset status --json` tells it.
+//! `status`: the whole daemon, as in `hotset status --json`.
 
 use std::sync::Arc;
 

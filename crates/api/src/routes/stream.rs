@@ -17,7 +17,7 @@ use crate::extract::Question;
 use crate::guard::Asking;
 use crate::problem::Problem;
 
-/// Volumes that one client may follow.
+/// Volumes that one client may follow at most.
 const VOLUMES_MAX: usize = 64;
 
 pub(super) fn routes() -> Routes {
@@ -28,14 +28,15 @@ pub(super) fn routes() -> Routes {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Wanted {
-    /// Volumes that are told in full, by name, with commas between them; 64 at most
+    /// Volumes to report in full, by name, with commas between them; 64 at most
     #[serde(default)]
     volumes: String,
 }
 
-/// Once a second: status without volumes, their sums, and the volumes that were asked for
+/// Once a second: status without volumes, their sums, and the requested volumes
 #[utoipa::path(get, path = "/api/v1/stream", tag = "daemon",
-    params(Wanted, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this event, as far as it is among those of the last minute")),
+    params(Wanted, ("Last-Event-ID" = Option<String>, Header,
+        description = "Go on after this event, as far as it is among those of the last minute")),
     responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream")))]
 async fn stream(
     State(shared): State<Arc<Shared>>,

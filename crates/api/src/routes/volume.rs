@@ -1,4 +1,4 @@
-//! `volumes/{name}`: one volume, its settings, its curves, its slow requests, its heat.
+//! `volumes/{name}`: one volume, its settings, miss-ratio curves, slow requests and heat map.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,32 +26,33 @@ pub(super) fn routes() -> Routes {
 }
 
 /// Everything about one volume
-#[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+#[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn show_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeShow { name }).await.map(Json)
 }
 
-/// What can be changed while a volume is served. What is left out stays as it is.
+/// Settings that can be changed while a volume is served. An absent one stays as it is.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
     /// `write-back`, `write-through`, `write-around`, `none` or `write-back-volatile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// A size or percent of the memory that nobody takes away from it.
+    /// A size or percent of memory that is reserved for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_min: Option<String>,
     /// A size, percent or `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_max: Option<String>,
-    /// A size or percent of the flash that nobody takes away from it.
+    /// A size or percent of flash that is reserved for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     flash_min: Option<String>,
     /// A size, percent or `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     flash_max: Option<String>,
-    /// Its backing will not come back: iSCSI initiators are told that the LUN is gone for good.
+    /// Declares the backing lost: iSCSI initiators are told that the LUN is gone for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     declared_lost: Option<bool>,
     /// Its weight under contention: `low`, `normal`, `high` or a number.
@@ -69,18 +70,18 @@ struct Settings {
     /// Bytes that may come at once above the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst_bytes: Option<Figure>,
-    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    /// Requests of 4 KiB a second that its datastore guarantees it; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation_iops: Option<Figure>,
 }
 
-/// A number, or a text as the configuration has it.
+/// A number, or a text as in the configuration.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(untagged)]
 enum Figure {
     /// A whole number.
     Number(u64),
-    /// As in the configuration.
+    /// A text as in the configuration.
     Text(String),
 }
 
@@ -94,9 +95,9 @@ impl fmt::Display for Figure {
 }
 
 impl Settings {
-    /// Keys and values, as the control message has them.
+    /// Keys and values for the control message.
     fn pairs(self) -> BTreeMap<String, String> {
-        // Taken apart, so that no setting that is added is forgotten here.
+        // Destructured, so that the compiler notices a new setting.
         let Settings {
             policy,
             memory_min,
@@ -131,7 +132,8 @@ impl Settings {
 }
 
 /// Change settings; they hold over a restart until their key changes in the configuration
-#[utoipa::path(patch, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
     request_body = Settings,
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn set_volume(
@@ -143,13 +145,14 @@ async fn set_volume(
 }
 
 /// Destage a volume, flush its backing and stop serving it; answers when that is done
-#[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
     responses((status = 204, description = "It is gone; its backing is complete")))]
 async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
     shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
-/// What caches of other sizes would miss
+/// Miss ratios of caches of other sizes
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/miss-ratio-curve", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "The curves of memory and of flash", body = MissRatioCurve)))]
@@ -179,10 +182,11 @@ async fn slow_requests(
     }
 }
 
-/// How often each part of a volume was asked for, by the minute, for an hour
+/// Requests per part of a volume and minute, for the last hour
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/heat", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
-    responses((status = 200, description = "Minutes in which anything was asked, the oldest first", body = HeatReport)))]
+    responses((status = 200, description = "Minutes in which anything was asked, the oldest first",
+        body = HeatReport)))]
 async fn heat(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<HeatReport>, Problem> {
     match shared.asker.ask(Request::VolumeHeat { name }).await? {
         Answer::Heat(heat) => Ok(Json(*heat)),
@@ -195,8 +199,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_numbers_or_texts_as_the_configuration_has_them() {
-        let told = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536, "declared_lost": true }"#;
+    fn settings_are_numbers_or_texts() {
+        let told = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536,
+            "declared_lost": true }"#;
         let pairs = serde_json::from_str::<Settings>(told).expect("settings").pairs();
         let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let wanted = ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];

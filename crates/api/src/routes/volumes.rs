@@ -1,4 +1,4 @@
-//! `volumes`: all of them, page by page; another one.
+//! `volumes`: list volumes page by page; add one.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, Question};
 use crate::problem::Problem;
 
-/// Volumes on a page where nothing is said.
+/// Volumes on a page by default.
 const LIMIT: u32 = 100;
 /// Volumes on a page at most.
 const LIMIT_MAX: u32 = 1000;
@@ -30,7 +30,7 @@ struct Part {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// Those whose names come after this one
+    /// Volumes whose names come after this one
     after: Option<String>,
 }
 
@@ -38,7 +38,7 @@ struct Part {
 #[derive(Serialize, ToSchema)]
 struct VolumesPage {
     volumes: Vec<VolumeReport>,
-    /// What to give as `after` for the next page; null on the last one.
+    /// Value of `after` for the next page; null on the last one.
     next: Option<String>,
 }
 
@@ -68,21 +68,21 @@ fn page(mut all: Vec<VolumeReport>, limit: usize, after: Option<&str>) -> Volume
     VolumesPage { volumes, next }
 }
 
-/// A volume that is to be served.
+/// A volume to add.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewVolume {
     name: String,
     /// A path or a URI, as in the configuration.
     backing: String,
-    /// Only where the backing has no size of its own.
+    /// Only for a backing without a size of its own.
     size_bytes: Option<u64>,
     policy: Option<String>,
     #[serde(default)]
     read_only: bool,
 }
 
-/// Serve another volume; it stays over a restart
+/// Add a volume; it stays over a restart
 #[utoipa::path(post, path = "/api/v1/volumes", tag = "volumes", request_body = NewVolume,
     responses((status = 201, description = "It is served", body = VolumeReport)))]
 async fn add_volume(

@@ -1,8 +1,8 @@
-//! The stream: one sample a second, taken once for all clients, written as text once, kept for a minute.
+//! The stream: one sample a second, serialised once for all clients and kept for a minute.
 //!
-//! A client has a place in the ring and nothing else, so that a slow one costs nothing: it misses what has left the ring, and is given up
-//! by its connection when it takes nothing at all (`patient.rs`). The daemon takes the samples, for the history as well; they are written
-//! down only while somebody follows, or has lately.
+//! A client holds only a position in the ring, so a slow one costs nothing: it misses samples that have left the ring.
+//! A client that reads nothing at all is dropped by the write time-out (`patient.rs`). The daemon takes the samples,
+//! for the history as well. They are serialised only while a client follows, or has lately.
 
 mod ring;
 mod sample;
@@ -25,12 +25,12 @@ use crate::problem::Problem;
 
 /// Clients at once.
 const CLIENTS_MAX: usize = 128;
-/// Volumes that all clients together may follow, so that a minute of them stays small.
+/// Volumes that all clients together may follow, so that a minute of samples stays small.
 const VOLUMES_MAX: usize = 256;
-/// How long a volume is sampled, and samples are taken at all, after the last one who wanted it has gone: it may come back.
+/// Time for which a volume, and the stream itself, is still sampled after its last client has gone: it may come back.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// What all clients share.
+/// State that all clients share.
 pub struct Hub {
     samples: watch::Receiver<Arc<Sampled>>,
     held: Mutex<Held>,
@@ -42,9 +42,9 @@ pub struct Hub {
 
 struct Held {
     ring: Ring,
-    /// Volumes that somebody wants, and since when nobody has asked for it.
+    /// Volumes that a client follows, or followed lately.
     wanted: BTreeMap<String, Want>,
-    /// When the last client was last seen; never, at first.
+    /// When a client left last; `None` before the first.
     seen: Option<Instant>,
 }
 
@@ -53,18 +53,18 @@ struct Want {
     seen: Instant,
 }
 
-/// A client, as long as it follows.
+/// A client of the stream.
 struct Follower {
     hub: Arc<Hub>,
     volumes: BTreeSet<String>,
-    /// Number of the sample after the last one that it was sent.
+    /// Number of the next sample to send.
     next: u64,
     newest: watch::Receiver<u64>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Hub {
-    /// One of the daemon's samples.
+    /// A hub for the daemon's samples.
     pub fn new(samples: watch::Receiver<Arc<Sampled>>) -> Hub {
         let life = moment::since_1970().as_millis() as u64;
         let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: None };
@@ -73,11 +73,11 @@ impl Hub {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // What is held is whole between any two statements.
+        // No statement that can panic leaves the state inconsistent, so a poisoned lock is safe to use.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps samples for as long as it is let, and there are any.
+    /// Puts samples into the ring until the daemon ends or the task is aborted.
     pub async fn sample(self: Arc<Self>) {
         let mut samples = self.samples.clone();
         let mut told = newest(&samples.borrow());
@@ -85,9 +85,9 @@ impl Hub {
             let is_alone = self.clients.available_permits() == CLIENTS_MAX;
             if is_alone && self.held().seen.is_none_or(|seen| seen.elapsed() > LINGER) {
                 self.held().ring.clear();
-                // Whoever comes is sent what was seen last, at once.
+                // The next client gets the latest sample at once.
                 self.woken.notified().await;
-                // What happened meanwhile is asked for, not told.
+                // Events of the meantime are not sent; clients query them.
                 told = newest(&samples.borrow());
             }
             let sampled = samples.borrow_and_update().clone();
@@ -102,7 +102,7 @@ impl Hub {
         }
     }
 
-    /// Events for a client that follows `volumes`, after the one that it saw last, as long as `may_go_on` says so.
+    /// Events for a client that follows `volumes`, from the one after `after` on, while `may_go_on` returns true.
     pub fn follow(
         self: Arc<Self>,
         volumes: BTreeSet<String>,
@@ -136,13 +136,13 @@ impl Hub {
     }
 }
 
-/// Number of the newest event that a sample knows.
+/// Number of the newest event in a sample.
 fn newest(sampled: &Sampled) -> u64 {
     sampled.events.last().map_or(0, |event| event.number)
 }
 
 impl Follower {
-    /// The next event, as soon as there is one.
+    /// Waits for the next event.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             {

@@ -5,32 +5,32 @@ use std::sync::Arc;
 
 use super::sample::Sample;
 
-/// Samples that are kept.
+/// Samples in the ring at most.
 const KEPT: usize = 60;
 
-/// A daemon's samples.
+/// The ring of samples.
 pub struct Ring {
-    /// Tells this daemon's events from those of one before it.
+    /// Distinguishes this daemon's event ids from a predecessor's.
     life: u64,
     samples: VecDeque<Arc<Sample>>,
-    /// Number of the next one; the first is 1.
+    /// Number of the next sample; the first is 1.
     next: u64,
 }
 
-/// Where a client begins.
+/// The position where a client begins.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Number of the first sample that it is sent.
+    /// Number of the first sample to send.
     pub next: u64,
 }
 
 impl Ring {
-    /// An empty one.
+    /// An empty ring.
     pub fn new(life: u64) -> Ring {
         Ring { life, samples: VecDeque::new(), next: 1 }
     }
 
-    /// Keeps a sample; its number.
+    /// Adds a sample and returns its number.
     pub fn push(&mut self, sample: Sample) -> u64 {
         if self.samples.len() == KEPT {
             self.samples.pop_front();
@@ -40,12 +40,13 @@ impl Ring {
         self.next - 1
     }
 
-    /// Forgets all of them; numbers go on.
+    /// Drops all samples; numbers go on.
     pub fn clear(&mut self) {
         self.samples.clear();
     }
 
-    /// Where a client begins that saw the event `after` last: behind it, or with the next sample where it is none of ours.
+    /// The position of a client whose last event is `after`: the sample after it, or the next sample if the id is not
+    /// ours.
     pub fn start(&self, after: Option<&str>) -> Start {
         let seen = after.and_then(|id| {
             let (life, number) = id.split_once('-')?;
@@ -55,7 +56,7 @@ impl Ring {
         Start { next: seen.map_or(self.next, |seen| seen + 1) }
     }
 
-    /// The first sample from `number` on that is still there: its number, its event's name, and itself.
+    /// The first kept sample from `number` on: its number, its event id, and the sample.
     pub fn from(&self, number: u64) -> Option<(u64, String, Arc<Sample>)> {
         let oldest = self.next - self.samples.len() as u64;
         let number = number.max(oldest);
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_sent_what_it_missed_as_far_as_it_is_there() {
+    fn returning_client_gets_the_missed_samples_still_in_the_ring() {
         let mut ring = Ring::new(7);
         assert_eq!(ring.start(None), Start { next: 1 });
         for _ in 0..100 {

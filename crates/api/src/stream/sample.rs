@@ -1,4 +1,4 @@
-//! One sample, as the text that clients are sent.
+//! One sample, serialised for clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::totals::Totals;
 
-/// What was seen in one second.
+/// The state of one second.
 #[derive(Default)]
 pub struct Sample {
-    /// The event's data without its end: `{…,"volumes":{`.
+    /// The event's data up to the volumes: `{…,"volumes":{`.
     head: String,
-    /// Volumes that somebody wanted then: `"name":{…}`.
+    /// Volumes that a client follows: `"name":{…}`.
     volumes: BTreeMap<String, String>,
 }
 
@@ -27,13 +27,12 @@ struct Head<'a> {
 }
 
 impl Sample {
-    /// Writes down what is told of the daemon, what has happened since the event `told`, and in full what is told of the volumes that are
-    /// `wanted`.
+    /// Serialises the daemon's state, the events after number `told`, and the volumes in `wanted` in full.
     pub fn new(sampled: &Sampled, told: u64, wanted: &BTreeSet<&str>) -> Sample {
         let volumes = &sampled.status.volumes;
         let status = sampled.status.without_volumes();
         let mut whole = serde_json::to_value(&status).expect("reports have only text keys");
-        // They are told beside it, and those alone that were asked for.
+        // Volumes have a field of their own, with the followed ones only.
         whole.as_object_mut().map(|fields| fields.remove("volumes"));
         let events = &sampled.events[sampled.events.partition_point(|event| event.number <= told)..];
         let mut totals = Totals::of(volumes);
@@ -58,7 +57,8 @@ impl Sample {
     }
 }
 
-/// How long backings took is a third of what a volume's report is long, and no follower reads it: it is asked for, scraped and kept.
+/// Drops the latency histograms of backings. They are a third of a volume's report, and no client of the stream reads
+/// them: the volume's own route, metrics and history have them.
 fn leave_out_latencies(asked: &mut [BackingRequests]) {
     asked.iter_mut().for_each(|asked| asked.latency = Counts::default());
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_tells_the_sums_of_all_volumes_and_those_that_were_asked_for() {
+    fn event_holds_sums_of_all_volumes_and_the_followed_volumes() {
         let volume =
             |name: &str, reads| VolumeReport { reads, ..VolumeReport::idle(name, VolumeState::Active, "none", "/x") };
         let status =
@@ -103,10 +103,10 @@ mod tests {
     }
 
     #[test]
-    fn latencies_of_backings_are_left_out_and_their_requests_are_not() {
+    fn event_holds_backing_requests_without_latencies() {
         let latency = Counts { below: vec![CountsBelow { us: 16.0, count: 2 }], all: 3, sum_us: 60.0 };
         let asked = BackingRequests { op: "read".to_owned(), requests: 3, latency, ..BackingRequests::default() };
-        assert!(text(&asked).contains("latency"), "where it is asked for it is told");
+        assert!(text(&asked).contains("latency"), "a report itself has latencies");
         let volume = VolumeReport {
             backing_requests: vec![asked],
             ..VolumeReport::idle("a", VolumeState::Active, "none", "/x")

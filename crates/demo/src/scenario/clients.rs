@@ -1,4 +1,4 @@
-//! One side's clients: the acts' jobs, played over NBD on a core of their own.
+//! One side's clients: they run the jobs of the acts over NBD on a core of their own.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -22,27 +22,27 @@ use super::scale::Scale;
 use lab::workload::exports::Exports;
 use terminal::Failure;
 
-/// Where all draws come from; both sides are asked for the same in the same order.
+/// Seed of the random numbers. Both sides use it, so that they get the same requests in the same order.
 const SEED: u64 = 1;
-/// Requests in flight for each connection to an export, and most connections to one.
+/// Requests in flight for each connection to an export, and the maximum of connections to one.
 const A_CONNECTION: u64 = 128;
 const CONNECTIONS_MAX: u64 = 16;
-/// Time without the daemon after which it is gone for good.
+/// Time-out after which an absent daemon counts as gone for good.
 const PATIENCE: Nanos = Nanos::from_secs(1);
-/// Time that the requests of an act have before the next one begins.
+/// Time-out for the last requests of an act before the next act begins.
 const CHANGE_OVER: Nanos = Nanos::from_millis(300);
-/// How often it is looked whether it is over.
+/// Polling interval of the stop flag.
 const LOOK_PAUSE: Nanos = Nanos::from_millis(50);
 
-/// Clients at work on a thread.
+/// Clients on a thread.
 pub struct Clients {
-    /// What they count.
+    /// Their counters.
     pub meter: Meter,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), Failure>>,
 }
 
-/// What a thread of clients is told.
+/// The work of a thread of clients.
 struct Orders {
     socket: PathBuf,
     row: Row,
@@ -53,7 +53,7 @@ struct Orders {
 }
 
 impl Clients {
-    /// Sends the clients of all acts to the daemon of `stage`, which has what is planned.
+    /// Starts the clients of all acts against the daemon of `stage`, which is set up by `plan`.
     pub fn start(stage: &Stage, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
         let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
         let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
@@ -70,17 +70,17 @@ impl Clients {
         Ok(Clients { meter, stop, thread })
     }
 
-    /// True when they have ended: they do so when they are told to, or have failed.
+    /// True after the clients have ended, because of `stop` or an error.
     pub fn have_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Has them ask for nothing more.
+    /// Ends the issue of new requests.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Gives them some time for what they have asked.
+    /// Waits up to `patience` for the outstanding requests.
     pub fn wait(&self, patience: Duration) {
         let begun = Instant::now();
         while !self.have_ended() && begun.elapsed() < patience {
@@ -88,7 +88,7 @@ impl Clients {
         }
     }
 
-    /// Waits for their end.
+    /// Waits for the end of the thread.
     pub fn join(self) -> Result<(), Failure> {
         self.thread.join().map_err(|_| Failure::failed("a client panicked"))?
     }
@@ -100,7 +100,7 @@ impl Orders {
         let most = |of| self.acts.iter().map(|(jobs, _)| in_flight(jobs, of)).max().unwrap_or(0);
         let requests = most(|job| u64::from(job.depth));
         let bytes = most(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64));
-        // Headers, what the connections hold, and those of an act before whose last requests have not ended.
+        // Room for headers, buffers of the connections, and outstanding requests of the act before.
         let pool_bytes = 4 * bytes + (64 << 20);
         let connections = (requests / A_CONNECTION).clamp(1, CONNECTIONS_MAX) as usize;
         let spec = RealCoreSpec::new(usize::try_from(pool_bytes).expect("64 bits"));
@@ -128,12 +128,12 @@ impl Orders {
             let (meter, playing) = (self.meter.clone(), Rc::clone(&playing));
             let note = move |ended: Ended| match ended.ok {
                 true if playing.get() == seed => meter.note(ended.access.write, ended.waited),
-                // How long an act before has waited says nothing of this one.
+                // The latency of an earlier act's request does not belong to this act.
                 true => meter.note_late(),
                 false => meter.note_error(),
             };
             if let Some(before) = at_work.take() {
-                // Where the storage cannot follow, the next ones do not wait until those before have all their answers.
+                // With overloaded storage the next act does not wait for all outstanding requests.
                 tokio::select! {
                     () = before.dismiss(seam) => {}
                     () = seam.sleep(CHANGE_OVER) => {}
@@ -145,7 +145,7 @@ impl Orders {
                 seam.sleep_until(end.min(seam.now() + LOOK_PAUSE)).await;
             }
         }
-        // Who looks on may be late, and is to see the last act to its end.
+        // The observer may be late and must see the last act to its end.
         while !self.stop.load(Ordering::Relaxed) {
             seam.sleep(LOOK_PAUSE).await;
         }

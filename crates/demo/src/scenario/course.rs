@@ -1,4 +1,4 @@
-//! How a show goes: both sides are looked at while they are at work, and what came of each minute of the publication is kept.
+//! Measures a demo while it runs: samples both sides and keeps the results of each minute of the publication.
 
 use std::time::Instant;
 
@@ -15,11 +15,11 @@ use super::clients::Clients;
 use super::scale::Scale;
 use terminal::Failure;
 
-/// Of an act, the part at its end that tells what it came to.
+/// The last fifth of an act gives its final figures.
 const END_PART: u64 = 5;
 const MB: f64 = 1e6;
 
-/// What some time brought on one side.
+/// Measurements of one side over a span of time.
 #[derive(Default)]
 pub struct Stretch {
     tally: Tally,
@@ -30,7 +30,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// Adds another one.
+    /// Adds `other`.
     pub fn add(&mut self, other: &Stretch) {
         self.tally.add(&other.tally);
         self.reads.add(other.reads);
@@ -55,7 +55,7 @@ impl Stretch {
         (reads.sum_ns + writes.sum_ns) as f64 / 1e6 / (reads.all + writes.all).max(1) as f64
     }
 
-    /// What the lab would have counted.
+    /// The data point that the lab would record.
     fn point(&self, minute: u64, standing: &Standing, errors: u64) -> Point {
         let figures = self.figures();
         let writes = self.tally.writes.counts().all;
@@ -74,14 +74,14 @@ impl Stretch {
     }
 }
 
-/// How a side stands.
+/// State of a side at a sample.
 #[derive(Clone, Copy, Default)]
 struct Standing {
     dirty_bytes: u64,
     flash_fill_ratio: f64,
 }
 
-/// One side, as it is looked at.
+/// One side with the counters of the last sample.
 pub struct Side {
     control: Control,
     meter: Meter,
@@ -92,13 +92,13 @@ pub struct Side {
 }
 
 impl Side {
-    /// A side that nobody has asked for anything yet.
+    /// A side before its first request.
     pub fn new(control: Control, meter: Meter) -> Side {
         let (reads, looked) = (Reads::default(), Instant::now());
         Side { control, meter, reads, backing_read: 0, backing_written: 0, looked }
     }
 
-    /// What was since the last look, and how it stands; an error when the daemon has gone or is about to.
+    /// Takes a sample: measurements since the last one, and the state. Fails if the daemon has ended or is stopping.
     fn look(&mut self) -> Result<(Stretch, Standing), Failure> {
         let report = self.control.status()?;
         if report.stopping {
@@ -125,11 +125,11 @@ impl Side {
         Ok((stretch, Standing { dirty_bytes, flash_fill_ratio: fill(&report) }))
     }
 
-    /// Gives up what is dirty. A side that has gone has nothing to give up.
+    /// Discards dirty data, so that the stop is quick. A daemon that has ended has none.
     pub fn discard(mut self) {
         let names = self.control.status().map(|report| report.volumes).unwrap_or_default();
         for volume in names {
-            // What cannot be given up is kept by the stop, which takes longer then.
+            // If it fails, the stop takes longer.
             let _ = self.control.discard(&volume.name);
         }
     }
@@ -140,33 +140,33 @@ fn fill(report: &StatusReport) -> f64 {
     pages.map_or(0.0, |pages| pages.pages as f64 / pages.slots as f64)
 }
 
-/// What came of an act, on the side with the cache and on the other one.
+/// Results of an act, with the cache first, then without.
 #[derive(Default)]
 pub struct Played {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// All of it.
+    /// The whole act.
     pub whole: [Stretch; 2],
-    /// Its end.
+    /// Its last fifth.
     pub end: [Stretch; 2],
-    /// A point a minute.
+    /// One point per minute.
     pub points: [Vec<Point>; 2],
 }
 
-/// How it went.
+/// Results of a demo.
 #[derive(Default)]
 pub struct Course {
-    /// Acts, as far as they were played.
+    /// The acts that were played.
     pub acts: Vec<Played>,
-    /// Time that it took.
+    /// Duration.
     pub seconds: f64,
-    /// A side went away before all was played.
+    /// A side ended early.
     pub cut_short: bool,
-    /// Not on the arrays at the end, with the cache.
+    /// Dirty data at the end, with the cache.
     pub dirty_bytes: u64,
 }
 
-/// Somebody who looks on.
+/// The observer of a demo.
 pub struct Watch<'a> {
     setup: &'a Setup,
     scale: &'a Scale,
@@ -183,7 +183,7 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at sides of these names, the one with the cache first, from now on.
+    /// An observer of these sides, the one with the cache first, from now on.
     pub fn new(
         setup: &'a Setup,
         scale: &'a Scale,
@@ -206,7 +206,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Looks on until all is played or a side has gone away.
+    /// Observes until all acts are played or a side has ended.
     pub fn watch(mut self, clients: &[Clients; 2]) -> Result<Course, Failure> {
         for act in &self.setup.acts {
             self.course.acts.push(Played { name: act.name.clone(), ..Played::default() });
@@ -220,7 +220,7 @@ impl<'a> Watch<'a> {
         Ok(self.course)
     }
 
-    /// A minute of the publication, which is the act's so-manieth; false when a side has gone away.
+    /// Observes a minute of the publication, number `minute` of the act; false if a side has ended.
     fn minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
         let long = self.scale.minute;
         let parts = u32::try_from(long.as_nanos().div_ceil(LOOK_PAUSE.as_nanos()).max(1)).unwrap_or(u32::MAX);
@@ -250,7 +250,7 @@ impl<'a> Watch<'a> {
         Ok(true)
     }
 
-    /// Shows what was since the last look, unless that is only just over.
+    /// Shows the figures since the last display, unless that is too short ago.
     fn show(&mut self, act: &Act, standing: &Standing) -> Result<(), Failure> {
         self.course.seconds = self.begun.elapsed().as_secs_f64();
         self.course.dirty_bytes = standing.dirty_bytes;

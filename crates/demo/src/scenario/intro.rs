@@ -1,4 +1,4 @@
-//! What a show says first: what was published, how it is cut, what is built and who is at work.
+//! The introduction of a demo: publication, scale, set-up and clients.
 
 use lab::scenario::bed::Plan;
 use lab::scenario::{Scenario, Setup};
@@ -8,7 +8,7 @@ use super::scale::Scale;
 use terminal::render::style::Style;
 use units::{show_bytes, show_count};
 
-/// Before anything is shown.
+/// The introduction.
 pub fn intro(scenario: &Scenario, setup: &Setup, scale: &Scale, without: &str, style: Style) -> String {
     let mut lines = vec![
         style.bold(&format!("hotset demo, {}: {}", scenario.name, scenario.title)),
@@ -77,7 +77,7 @@ fn beside(setup: &Setup) -> String {
     }
 }
 
-/// Acts in order, with the time that each takes; those that come again are told once.
+/// Acts in order with their durations; repeated acts are listed once.
 fn acts(setup: &Setup, scale: &Scale) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
     for act in &setup.acts {

@@ -1,7 +1,8 @@
-//! `hotset demo --scenario`: a published test of the lab, in real time: its set-up with bytes and time cut, beside the same arrays without the
-//! cache, and in the end what came of it against what was published.
+//! `hotset demo --scenario`: a published test of the lab in real time, with bytes and time scaled down, beside the same
+//! arrays without the cache. At the end it compares the results with the published figures.
 //!
-//! Each side is a daemon of its own with clients of its own: what one has of memory and flash the other cannot touch, and each has its page.
+//! Each side is a daemon of its own with clients of its own, so that the sides share neither memory nor flash, and each
+//! has its web page.
 
 mod clients;
 mod course;
@@ -26,12 +27,12 @@ use terminal::log;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// Seconds of a show where nothing is said.
+/// Default length of a demo in seconds.
 const SECONDS: u64 = 180;
-/// Time that clients have for what they have asked when all is over.
+/// Time-out for outstanding requests at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Shows `scenario`.
+/// Runs the demo of `scenario`.
 pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Result<(), Failure> {
     if scenario.show.is_none() {
         let text = format!(
@@ -65,7 +66,7 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
         Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
     }
     if course.cut_short {
-        // Somebody has failed and says why, or the daemons were told to stop and have got nothing to keep.
+        // A client has failed and reports its error, or the daemons were stopped from outside. Nothing has to be kept.
         stages.into_iter().try_for_each(Stage::leave)?;
         return clients.into_iter().filter(Clients::have_ended).try_for_each(Clients::join);
     }
@@ -76,7 +77,7 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
     }
 }
 
-/// Ends clients and daemons. What is dirty goes with the folders, so nobody waits until it is on an array that does not exist.
+/// Ends clients and daemons. Dirty data is discarded, because destaging to temporary arrays would only cost time.
 fn end(stages: [Stage; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
     clients.iter().for_each(Clients::stop);
     clients.iter().for_each(|client| client.wait(LAST_ANSWERS));

@@ -1,4 +1,4 @@
-//! From a scenario's plan to a daemon's configuration.
+//! Translates a scenario's plan into a daemon's configuration.
 
 use std::path::Path;
 
@@ -11,18 +11,20 @@ use config::{Config, MEMORY_MIN_BYTES};
 use terminal::Failure;
 use units::exact_bytes;
 
-/// The name of a plan's volume, the same as in the lab.
+/// Name of a plan's volume, as in the lab.
 pub fn volume(number: usize) -> String {
     format!("lun{number}")
 }
 
-/// Memory of a daemon: the plan's, as far as a daemon can be had for it.
+/// Memory of a daemon: the plan's, but at least a daemon's minimum.
 pub fn memory_bytes(plan: &Plan) -> u64 {
-    // Where nothing is cached requests pass through, and what was written is read from there until the next flush: the less the better.
+    // Without a cache, recently written blocks are still read from memory until the next flush, so the side gets as
+    // little memory as possible.
     if plan.cached { plan.memory_bytes.max(MEMORY_MIN_BYTES) >> 20 << 20 } else { MEMORY_MIN_BYTES }
 }
 
-/// What `plan` is for a daemon whose paths count from `folder`. What no key says, of arrays and flash, is put in afterwards.
+/// The configuration of a daemon for `plan`, with paths relative to `folder`. Properties of arrays and flash without a
+/// key are set afterwards.
 pub fn configuration(folder: &Path, plan: &Plan) -> Result<Config, Failure> {
     let mut config = parse(folder, &text(plan))?;
     for (array, (spec, _)) in config.arrays.iter_mut().zip(&plan.arrays) {
@@ -34,16 +36,17 @@ pub fn configuration(folder: &Path, plan: &Plan) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// As its file would say it.
+/// The configuration as text.
 fn text(plan: &Plan) -> String {
     let mut text = format!(
-        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"none\"\n[control]\nsocket = \"control.sock\"\n\
+        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"none\"\n\
+         [control]\nsocket = \"control.sock\"\n\
          [api]\nlisten = \"127.0.0.1:0\"\n[nbd]\nlisten = [\"unix:nbd.sock\"]\nsocket_mode = \"0600\"\n",
         exact_bytes(memory_bytes(plan))
     );
     if let Some(flash) = &plan.flash {
         let devices: Vec<String> = (0..flash.devices).map(|number| format!("\"flash-{number}\"")).collect();
-        // The lab's SSDs last for ever, and nobody looks after them.
+        // The lab's SSDs have no endurance limit and no scrub.
         text += &format!(
             "[flash]\ndevices = [{}]\nsize = \"{}\"\nallow_single_copy = {}\nendurance_dwpd = 0\nscrub = \"off\"\n",
             devices.join(", "),
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_has_what_is_planned_on_either_side() {
+    fn configuration_matches_the_plan_of_either_side() {
         let folder = Path::new("/nowhere");
         for scenario in ALL.iter().filter(|scenario| scenario.show.is_some()) {
             let setup = (scenario.shown().setup)(scenario.shown().cut_min);
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_was_planned_but_never_less_than_a_daemon_takes() {
+    fn memory_is_the_plans_but_at_least_a_daemons_minimum() {
         let plan = |name: &str| (find(name).expect("a scenario").shown().setup)(20).with;
         let memory = |plan: &Plan| configuration(Path::new("/nowhere"), plan).map(|config| config.memory_bytes);
         assert_eq!(memory(&plan("vnx-dram")).expect("it can be read"), 190 << 20);

@@ -1,27 +1,27 @@
-//! How many times a scenario's bytes and time are cut, so that what it tells is seen in the time that there is.
+//! The factors by which a scenario's bytes and time are divided, so that it fits into the available time.
 
 use std::time::Duration;
 
 use lab::scenario::Show;
 
-/// A show of fewer seconds has the bytes of one of so many: there is a size from which on arrays and flash are none any more.
+/// A shorter demo has the bytes of one of this length, because arrays and flash below a certain size are meaningless.
 const SECONDS_MIN: u64 = 60;
 
-/// What is cut.
+/// The scale of a demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Bytes, so many times.
+    /// Divisor of all bytes.
     pub cut: u64,
-    /// A minute of the publication takes so long.
+    /// Duration of a minute of the publication.
     pub minute: Duration,
-    /// The publication tells how long things take.
+    /// The publication has times.
     pub timed: bool,
-    /// All of it.
+    /// Length of the demo.
     pub seconds: u64,
 }
 
 impl Scale {
-    /// For a show of so many seconds.
+    /// The scale of a demo of `seconds`.
     pub fn of(show: &Show, seconds: u64) -> Scale {
         let minutes = (show.setup)(show.cut_min).minutes();
         let time_cut = (minutes * 60).div_ceil(seconds.max(SECONDS_MIN));
@@ -30,7 +30,7 @@ impl Scale {
         Scale { cut, minute: Duration::from_secs(seconds) / count, timed: show.timed, seconds }
     }
 
-    /// Too short for what the publication tells.
+    /// True if the demo is too short for the publication's times.
     pub fn is_short(&self) -> bool {
         self.timed && self.seconds < SECONDS_MIN
     }
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_seen_in_three_minutes_with_a_twentieth_of_the_bytes() {
+    fn an_hour_fits_three_minutes_with_a_twentieth_of_the_bytes() {
         let hour = scale("autocache", 180);
         assert_eq!((hour.cut, hour.minute, hour.is_short()), (20, Duration::from_secs(3), false));
         assert_eq!(time_cut(&hour), 20.0);
     }
 
     #[test]
-    fn bytes_and_time_are_cut_alike_and_all_minutes_fit() {
+    fn bytes_and_time_are_scaled_alike_and_all_minutes_fit() {
         for scenario in ALL.iter().filter(|scenario| scenario.show.as_ref().is_some_and(|show| show.timed)) {
             let scale = Scale::of(scenario.shown(), 180);
             let ratio = scale.cut as f64 / time_cut(&scale);
@@ -79,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn a_show_too_short_has_the_bytes_of_the_shortest_and_says_so() {
+    fn too_short_demo_has_the_bytes_of_the_shortest_and_a_flag() {
         let (short, shortest) = (scale("autocache", 6), scale("autocache", 60));
         assert_eq!((short.cut, short.minute), (shortest.cut, Duration::from_millis(100)));
         assert!(short.is_short() && !shortest.is_short());
     }
 
     #[test]
-    fn what_tells_no_times_takes_as_long_as_there_is() {
+    fn scenario_without_times_fills_the_available_time() {
         let [short, long] = [10, 100].map(|seconds| scale("deferred-writes", seconds));
         assert_eq!(short.cut, long.cut);
         assert!(!short.is_short() && long.minute == short.minute * 10);

@@ -1,4 +1,4 @@
-//! How a show went: what was gained, act by act, and the figures that were published beside those that came out.
+//! The summary of a demo: the gain of each act, and published figures beside measured ones.
 
 use control::StatusReport;
 use lab::scenario::report::{bounds, figure};
@@ -13,60 +13,60 @@ use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
-/// As JSON has it.
+/// The summary, as JSON shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The scenario.
     pub scenario: &'static str,
-    /// Who published it.
+    /// The publication.
     pub source: &'static str,
-    /// What stands for the whole, or is left out.
+    /// The part that stands for the whole, or that is left out.
     pub part: &'static str,
-    /// Bytes were cut so many times.
+    /// Divisor of all bytes.
     pub cut: u64,
-    /// A minute of the publication took so long.
+    /// Duration of a minute of the publication.
     pub minute_seconds: f64,
-    /// Time that it took.
+    /// Duration.
     pub seconds: f64,
-    /// It was ended before its time.
+    /// The demo ended early.
     pub cut_short: bool,
-    /// What the daemon with the cache said of itself.
+    /// Set-up of the daemon with the cache, by its own report.
     pub with: Built,
-    /// The other one.
+    /// Set-up of the other daemon.
     pub without: Built,
-    /// Those of one name together, in order.
+    /// Acts in order, acts of one name together.
     pub acts: Vec<ActSummary>,
-    /// Figures that were published, and what they came to; empty when not all was played.
+    /// Published figures with the measured values; empty if the demo ended early.
     pub checks: Vec<CheckSummary>,
-    /// Requests that failed, of both sides.
+    /// Failed requests of both sides.
     pub errors: u64,
-    /// Not on the arrays at the end, with the cache.
+    /// Dirty data at the end, with the cache.
     pub dirty_bytes_at_end: u64,
 }
 
-/// What a daemon had.
+/// Set-up of a daemon.
 #[derive(Clone, Debug, Serialize)]
 pub struct Built {
     /// Memory.
     pub memory_bytes: u64,
-    /// Each flash device.
+    /// Size of each flash device.
     pub flash_bytes: Vec<u64>,
     /// Volumes.
     pub volumes: Vec<BuiltVolume>,
 }
 
-/// A volume of it.
+/// A volume of a daemon.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuiltVolume {
     /// Its name.
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// When writes were acknowledged.
+    /// Write policy.
     pub policy: String,
 }
 
-/// Acts of one name.
+/// Summary of all acts of one name.
 #[derive(Clone, Debug, Serialize)]
 pub struct ActSummary {
     /// The name.
@@ -75,30 +75,30 @@ pub struct ActSummary {
     pub without: Figures,
     /// With it.
     pub with: Figures,
-    /// Mean latency of all requests without.
+    /// Mean latency of all requests without the cache.
     pub latency_ms_without: f64,
-    /// With.
+    /// Mean latency of all requests with the cache.
     pub latency_ms_with: f64,
-    /// Requests a second with, against those without.
+    /// Requests a second with the cache, divided by those without it.
     pub gain: f64,
-    /// The same in the last fifth of the acts.
+    /// The same for the last fifth of the acts.
     pub gain_at_end: f64,
 }
 
 /// A published figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckSummary {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// What it came to.
+    /// The measured value.
     pub value: f64,
-    /// It was at least this.
+    /// Published minimum.
     pub low: Option<f64>,
-    /// At most this.
+    /// Published maximum.
     pub high: Option<f64>,
-    /// Who says so.
+    /// The publication.
     pub source: &'static str,
-    /// It came to that here, too.
+    /// The measured value is within the bounds.
     pub reached: bool,
     #[serde(skip)]
     bounds: String,
@@ -150,7 +150,7 @@ impl ActSummary {
 }
 
 impl Summary {
-    /// Of what was played on what the daemons said that they are.
+    /// The summary of a demo on daemons with these reports.
     pub fn of(scenario: &Scenario, scale: &Scale, built: [StatusReport; 2], course: &Course) -> Summary {
         let mut acts: Vec<(&str, Vec<&Played>)> = Vec::new();
         for act in course.acts.iter().filter(|act| !act.points[0].is_empty()) {
@@ -179,7 +179,7 @@ impl Summary {
         }
     }
 
-    /// For a terminal.
+    /// The summary as text.
     pub fn text(&self, names: [&'static str; 2], style: Style) -> String {
         let head = format!(
             "{:.0} seconds; \"at its end\" is the last fifth of each part, memory and flash are what served reads",

@@ -1,35 +1,35 @@
-//! A batch: one header block, then the data blocks that its records speak of. The header is the commit record; a batch counts when
-//! its header and all its data carry the right checksums.
+//! A batch: one header block, then the data blocks of its records. The header is the commit record. A batch counts when
+//! the checksums of its header and of all its data match.
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
 
-/// Records that a header has room for.
+/// The most records of a header.
 pub const RECORDS_MAX: usize = 99;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
-/// No block of a volume has this number or a higher one: its byte would not fit a file's offset.
+/// Block numbers end here: the byte offset of a higher one would not fit a file's offset.
 pub const BLOCKS_END: u64 = 1 << 51;
-/// The only kind of segment yet.
+/// The only kind of segment with batch headers.
 const KIND_LOG: u32 = 1;
 
-/// What a record says about its blocks.
+/// A record's kind: its statement about its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// One block's content, the checksum of which is `checksum`.
+    /// One block's content.
     Data {
         /// The block's checksum under [`data_seed`].
         checksum: u32,
     },
-    /// They read as zeroes.
+    /// The blocks read as zeroes.
     Zero {
-        /// Their space may be released.
+        /// The backing may release their space.
         may_unmap: bool,
     },
-    /// Older records of them are dead.
+    /// Older records of the blocks are dead.
     Retire,
 }
 
@@ -38,38 +38,38 @@ pub enum RecordKind {
 pub struct RecordEntry {
     /// The volume.
     pub incarnation: u64,
-    /// First block.
+    /// The first block.
     pub block: u64,
     /// The volume's epoch.
     pub epoch: u64,
-    /// Blocks, 1 for data.
+    /// The number of blocks, 1 for data.
     pub blocks: u32,
-    /// What it says.
+    /// The record's kind.
     pub kind: RecordKind,
 }
 
-/// Everything in a batch's header.
+/// The content of a batch's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
     /// Identity of the store.
     pub store: Uuid,
-    /// The opening in which it was written.
+    /// The boot epoch in which it was written.
     pub boot: u64,
-    /// +1 a batch, over all openings.
+    /// +1 with every batch, over all boot epochs.
     pub sequence: u64,
-    /// Batches of lower sequence are dead.
+    /// Batches with a lower sequence number are dead.
     pub tail: u64,
-    /// The log segment that it lies in.
+    /// The log segment that holds the batch.
     pub segment: u32,
     /// Blocks from the segment's start to the header.
     pub offset: u32,
-    /// Sequence of the segment's first batch: the segment's generation.
+    /// Sequence number of the segment's first batch, the segment's generation.
     pub first: u64,
-    /// Checksum of the header before, 0 where there was none.
+    /// Checksum of the previous header, 0 for the first.
     pub previous: u32,
-    /// The last commit of the map journal that was durable when this was written (R9).
+    /// The last commit of the map journal that was durable when this header was written (R9).
     pub journal: u64,
-    /// What it holds.
+    /// The records of the batch.
     pub records: Vec<RecordEntry>,
 }
 
@@ -79,7 +79,7 @@ impl BatchHeader {
         1 + self.data().count() as u32
     }
 
-    /// The records with data: record, block of the segment that holds it, checksum.
+    /// The records with data: record, block of the segment that holds the data, checksum.
     pub fn data(&self) -> impl Iterator<Item = (&RecordEntry, u32, u32)> {
         let data = self.records.iter().filter_map(|record| match record.kind {
             RecordKind::Data { checksum } => Some((record, checksum)),
@@ -88,7 +88,7 @@ impl BatchHeader {
         data.zip(self.offset + 1..).map(|((record, checksum), index)| (record, index, checksum))
     }
 
-    /// The bytes on the device, and their checksum for the next batch's chain.
+    /// Encodes the header. Returns its bytes, and their checksum for the chain to the next batch.
     pub fn encode(&self) -> (Box<Raw>, u32) {
         assert!((1..=RECORDS_MAX).contains(&self.records.len()), "{} records in a batch", self.records.len());
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
@@ -124,7 +124,8 @@ impl BatchHeader {
         (raw, checksum)
     }
 
-    /// Reads what [`BatchHeader::encode`] wrote, with its checksum; `None` for anything else.
+    /// Decodes the bytes of [`BatchHeader::encode`]. Returns the header and its checksum, or `None` for any other
+    /// bytes.
     pub fn decode(raw: &Raw) -> Option<(BatchHeader, u32)> {
         if get::<8>(raw, 0) != MAGIC {
             return None;
@@ -168,8 +169,8 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     Some(RecordEntry { incarnation: get_u64(raw, at), block, epoch: get_u64(raw, at + 16), blocks, kind })
 }
 
-/// What a data block's checksum starts from: who it belongs to, and which life of which segment it was written in, so that a write
-/// that was lost or went astray leaves a wrong checksum, too.
+/// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
+/// write therefore leaves a wrong checksum, too.
 pub fn data_seed(incarnation: u64, block: u64, boot: u64, first: u64) -> u32 {
     let mut bytes = [0; 32];
     for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, boot, first]) {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_full_or_not() {
+    fn header_round_trips_with_few_and_with_many_records() {
         for records in [1, 7, RECORDS_MAX] {
             let (raw, checksum) = sample(records).encode();
             assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn flipped_bit_is_rejected() {
         let (raw, _) = sample(RECORDS_MAX).encode();
         for bit in 0..raw.len() * 8 {
             let mut damaged = raw.clone();
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_nothing_counts_to_make_no_header() {
+    fn header_with_impossible_numbers_is_rejected() {
         let forged: [fn(&mut BatchHeader); 6] = [
             |header| header.sequence = u64::MAX,
             |header| header.boot = u64::MAX,
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_torn_at_any_sector_is_none() {
+    fn header_torn_at_any_sector_is_rejected() {
         let (new, _) = sample(RECORDS_MAX).encode();
         let mut older = sample(RECORDS_MAX);
         older.sequence = 39;

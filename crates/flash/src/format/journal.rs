@@ -1,24 +1,24 @@
-//! The map journal: blocks of records, each of which says how something *is*, so that reading one twice changes nothing. A block
-//! names the checksum of the one before it.
+//! The map journal: a chain of blocks with records. Each record states an absolute state, so replaying it twice is
+//! harmless. Each block holds the checksum of the previous block.
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
 
-/// Records that a block has room for.
+/// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
-/// First byte of the journal on a device; it ends at the first segment that is not the journal's.
+/// The journal's byte offset on a device. It ends at the first segment that is not part of it.
 pub const JOURNAL_AT: u64 = 128 << 10;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETMJ";
 const RECORDS_AT: usize = 96;
 const RECORD_BYTES: usize = 24;
 
-/// What a record says.
+/// One record of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A slot holds a page. Slots of a member are counted over all its segments.
+    /// A slot holds a page. The slots of a member are numbered across all its segments.
     Slot {
         /// The member.
         member: u8,
@@ -28,69 +28,69 @@ pub enum Record {
         volume: u16,
         /// The page.
         page: u64,
-        /// Blocks that are there.
+        /// Mask of the valid blocks.
         valid: u16,
-        /// How often blocks were written in this generation.
+        /// Number of writes of each block in this generation.
         writes: Writes,
         /// The slot's generation.
         generation: u16,
     },
-    /// A slot holds nothing.
+    /// A slot is free.
     Free {
         /// The member.
         member: u8,
         /// The slot.
         slot: u32,
-        /// The generation that it had.
+        /// The slot's last generation.
         generation: u16,
     },
-    /// A segment holds pages, none yet.
+    /// A segment begins to hold pages; it is empty.
     Segment {
         /// The member.
         member: u8,
         /// The segment.
         segment: u32,
-        /// Its life.
+        /// The segment's generation as a page segment.
         life: u64,
     },
-    /// A segment holds no pages any more.
+    /// A segment no longer holds pages.
     FreeSegment {
         /// The member.
         member: u8,
         /// The segment.
         segment: u32,
     },
-    /// A volume has this number from now on.
+    /// Assigns a number to a volume.
     Volume {
         /// The number.
         number: u16,
         /// The volume.
         incarnation: u64,
     },
-    /// Nothing speaks of that volume any more.
+    /// A volume's number is free: the map no longer refers to it.
     VolumeGone {
         /// The number.
         number: u16,
     },
-    /// A member has this identity; pages under another one are gone.
+    /// A member has this identity; pages under another identity are dropped.
     Member {
         /// The member.
         member: u8,
         /// Its identity.
         uuid: Uuid,
     },
-    /// All pages of a member are gone.
+    /// All pages of a member are dropped.
     MemberGone {
         /// The member.
         member: u8,
     },
-    /// A region of a volume is in flux, or no more.
+    /// A region of a volume becomes dirty or clean (R8).
     Flux {
         /// The volume's number.
         volume: u16,
         /// The region.
         region: u64,
-        /// Whether it is.
+        /// True when it becomes dirty.
         on: bool,
     },
     /// A block was destaged with this checksum.
@@ -99,10 +99,10 @@ pub enum Record {
         volume: u16,
         /// The block.
         block: u64,
-        /// Its checksum from seed 0.
+        /// The block's checksum with seed 0.
         checksum: u32,
     },
-    /// What was noted of a destaged block holds no more.
+    /// The last checksum of a destaged block is no longer valid.
     Undestaged {
         /// The volume's number.
         volume: u16,
@@ -209,29 +209,29 @@ impl Record {
     }
 }
 
-/// A block of the journal, without its records.
+/// The header of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHeader {
     /// Identity of the store.
     pub store: Uuid,
-    /// The opening in which it was written.
+    /// The boot epoch in which it was written.
     pub boot: u64,
-    /// +1 with every checkpoint: which life of the half.
+    /// +1 with every checkpoint: the generation of the half.
     pub generation: u64,
-    /// +1 with every commit, over all openings: the last one that this block and those before it speak of.
+    /// +1 with every commit, over all boot epochs: the last commit that this block and the blocks before it contain.
     pub sequence: u64,
-    /// Blocks from the half's start.
+    /// The block's index in its half.
     pub index: u32,
-    /// Checksum of the block before, 0 for the first.
+    /// Checksum of the previous block, 0 for the first.
     pub previous: u32,
-    /// The half says all: it ends a checkpoint, or comes behind one that has ended.
+    /// The half holds the whole map: this block ends a checkpoint, or follows one that has ended.
     pub complete: bool,
     /// More blocks of the same commit follow.
     pub more: bool,
 }
 
 impl JournalHeader {
-    /// The bytes on the device, and their checksum for the next block.
+    /// Encodes the block. Returns its bytes, and their checksum for the next block.
     pub fn encode(&self, records: &[Record]) -> (Box<Raw>, u32) {
         assert!(records.len() <= RECORDS_MAX, "{} records in a journal block", records.len());
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
@@ -254,7 +254,8 @@ impl JournalHeader {
         (raw, checksum)
     }
 
-    /// Reads what [`JournalHeader::encode`] wrote, with its checksum; `None` for anything else.
+    /// Decodes the bytes of [`JournalHeader::encode`]. Returns the header and its checksum, or `None` for any other
+    /// bytes.
     pub fn decode(raw: &Raw) -> Option<(JournalHeader, u32)> {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 12) as usize > RECORDS_MAX {
             return None;
@@ -274,8 +275,8 @@ impl JournalHeader {
         counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
-    /// The records of a block that [`JournalHeader::decode`] has found sound; `None` when one of them is nothing that this version
-    /// knows.
+    /// The records of a block that [`JournalHeader::decode`] has accepted; `None` for each record that this version
+    /// does not know.
     pub fn records(raw: &Raw) -> impl Iterator<Item = Option<Record>> + '_ {
         let count = get_u32(raw, 12) as usize;
         let bytes = &raw[RECORDS_AT..RECORDS_AT + count * RECORD_BYTES];
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back_full_or_not() {
+    fn block_round_trips_empty_and_full() {
         for count in [0, 1, RECORDS_MAX] {
             let all: Vec<_> = records().into_iter().cycle().take(count).collect();
             let (raw, checksum) = header().encode(&all);
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn flipped_bit_is_rejected() {
         let (raw, _) = header().encode(&records());
         for bit in 0..raw.len() * 8 {
             let mut damaged = raw.clone();

@@ -1,4 +1,5 @@
-//! What lies on the devices, byte by byte (`docs/design/format.md`): superblocks and batch headers, written and read in one place each.
+//! The layout of the devices, byte by byte (`docs/design/format.md`). Each kind of metadata block is encoded and
+//! decoded in one module.
 
 pub mod batch;
 mod bytes;
@@ -12,23 +13,24 @@ use bytes::{get, get_u32};
 
 /// Bytes of a device before its first segment.
 pub const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
-/// The format's version: of the superblock and of all other metadata blocks. A device with a later one is refused.
+/// The version of the format, for the superblock and all other metadata blocks. Devices with a later version are
+/// refused.
 pub const VERSION: u32 = 1;
 
 /// Identity of a store or of a device in it.
 pub type Uuid = [u8; 16];
 
-/// The last four bytes of a metadata block: CRC32C of all before them.
+/// Offset of a metadata block's checksum: CRC32C of the preceding bytes.
 const CHECKSUM_AT: usize = seam::BLOCK_BYTES - 4;
 
 /// A metadata block as bytes.
 pub type Raw = [u8; seam::BLOCK_BYTES];
 
-/// The first bytes of every metadata block behind the superblocks.
+/// The magic numbers of all metadata blocks other than superblocks.
 const MAGICS: [[u8; 8]; 3] = [batch::MAGIC, page::MAGIC, journal::MAGIC];
 
-/// A sound metadata block of `store` in a later format. In every format a metadata block begins with its magic number, the version and, at
-/// byte 16, the store; it ends with its checksum.
+/// Recognises an intact metadata block of `store` in a later format. In every format a metadata block begins with its
+/// magic number, the version and, at byte 16, the store; it ends with its checksum.
 pub fn newer_metadata(raw: &Raw, store: Uuid) -> Option<NewerFormat> {
     let version = get_u32(raw, 8);
     let is_newer = version > VERSION && MAGICS.contains(&get(raw, 0)) && get::<16>(raw, 16) == store;

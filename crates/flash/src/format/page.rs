@@ -1,5 +1,5 @@
-//! A page segment: a header block, then slots of 17 blocks that hold one page each. A pair of blocks has its checksums between them, so
-//! that one block and its checksum are one read of 4.5 KiB.
+//! A page segment: a header block, then slots of 17 blocks that hold one page each. The checksums of two blocks lie
+//! between them, so a block with its checksum is one read of 4.5 KiB.
 
 use std::ops::Range;
 
@@ -13,35 +13,35 @@ pub const PAGE_BLOCKS: u32 = 16;
 pub const SLOT_BLOCKS: u32 = 17;
 /// Bytes of two blocks and the sector between them.
 pub const PAIR_BYTES: u64 = (2 * BLOCK_BYTES + SECTOR_BYTES) as u64;
-/// Times that a pair's checksums stand in their sector.
+/// Number of copies of a pair's checksums in their sector.
 pub const CHECKSUM_COPIES: usize = SECTOR_BYTES / 8;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETPG";
-/// Beside 1, the log's.
+/// The kind of a page segment; the log's is 1.
 const KIND_PAGES: u32 = 2;
 
-/// Slots of a segment of so many blocks.
+/// The number of slots of a segment with this many blocks.
 pub fn slots_of(segment_blocks: u32) -> u32 {
     (segment_blocks - 1) / SLOT_BLOCKS
 }
 
-/// First byte of a slot, counted from its segment's.
+/// The byte offset of a slot in its segment.
 pub fn slot_at(slot: u32) -> u64 {
     u64::from(1 + slot * SLOT_BLOCKS) * BLOCK_BYTES as u64
 }
 
-/// First byte of a block in its slot.
+/// The byte offset of a block in its slot.
 pub fn block_at(block: u32) -> u64 {
     let second = u64::from(block % 2) * (BLOCK_BYTES + SECTOR_BYTES) as u64;
     u64::from(block / 2) * PAIR_BYTES + second
 }
 
-/// First byte of the checksums of a pair in its slot.
+/// The byte offset of a pair's checksums in its slot.
 pub fn checksums_at(pair: u32) -> u64 {
     u64::from(pair) * PAIR_BYTES + BLOCK_BYTES as u64
 }
 
-/// The bytes of a slot that hold a run of blocks with their checksums.
+/// The byte range in a slot that holds a run of blocks and their checksums.
 pub fn run_at(blocks: &Range<u32>) -> Range<u64> {
     let (first, last) = (blocks.start, blocks.end - 1);
     let start = if first.is_multiple_of(2) { block_at(first) } else { checksums_at(first / 2) };
@@ -53,7 +53,7 @@ pub fn run_at(blocks: &Range<u32>) -> Range<u64> {
     start..end
 }
 
-/// What a segment's first block says.
+/// The content of a page segment's header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageHeader {
     /// Identity of the store.
@@ -62,12 +62,12 @@ pub struct PageHeader {
     pub member: u32,
     /// The segment.
     pub segment: u32,
-    /// Differs for each time that the segment came to hold pages.
+    /// The segment's generation: it differs each time that the segment begins to hold pages.
     pub life: u64,
 }
 
 impl PageHeader {
-    /// The bytes on the device.
+    /// Encodes the header block.
     pub fn encode(&self) -> Box<Raw> {
         let mut raw = Box::new([0; BLOCK_BYTES]);
         put(&mut raw, 0, &MAGIC);
@@ -81,7 +81,7 @@ impl PageHeader {
         raw
     }
 
-    /// Reads what [`PageHeader::encode`] wrote; `None` for anything else.
+    /// Decodes the bytes of [`PageHeader::encode`]; `None` for any other bytes.
     pub fn decode(raw: &Raw) -> Option<PageHeader> {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_PAGES {
             return None;
@@ -96,40 +96,41 @@ impl PageHeader {
     }
 }
 
-/// Where a block of a page lies, as far as its checksum goes.
+/// The place of a page's block, as it enters the block's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The member.
     pub member: u32,
     /// The segment.
     pub segment: u32,
-    /// The segment's life.
+    /// The segment's generation as a page segment.
     pub life: u64,
     /// The slot in it.
     pub slot: u32,
-    /// How often the slot was given away in that life.
+    /// Number of times that the slot was allocated in that generation of the segment.
     pub generation: u16,
 }
 
-/// How often each block of a slot was written in the slot's generation, up to 7 times: three bits a block, each a mask of the page.
+/// Number of writes of each block in the slot's generation, up to 7. Each of the three masks holds one bit of every
+/// block's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writes(pub [u16; 3]);
 
 impl Writes {
-    /// Blocks that were written at all.
+    /// Mask of the blocks that were written at least once.
     pub fn ever(self) -> u16 {
         self.0[0] | self.0[1] | self.0[2]
     }
 
-    /// Blocks that cannot be written again in this generation.
+    /// Mask of the blocks that cannot be written again in this generation.
     pub fn worn(self) -> u16 {
         self.0[0] & self.0[1] & self.0[2]
     }
 
-    /// These blocks are written once more.
+    /// Counts one more write of these blocks.
     ///
     /// # Panics
-    /// When one is worn.
+    /// If one of them is worn.
     pub fn add(&mut self, blocks: u16) {
         assert!(self.worn() & blocks == 0, "blocks {blocks:#x} of {self:?} were written 7 times");
         let mut carry = blocks;
@@ -140,20 +141,21 @@ impl Writes {
         }
     }
 
-    /// How often a block was written.
+    /// The number of writes of a block.
     pub fn of(self, block: u32) -> u32 {
         (0..).zip(self.0).map(|(bit, mask)| u32::from(mask >> block & 1) << bit).sum()
     }
 
-    /// Blocks that were written as often in both.
+    /// Mask of the blocks with the same number of writes in both.
     pub fn same(self, other: Writes) -> u16 {
         let differ = |bit: usize| self.0[bit] ^ other.0[bit];
         !(differ(0) | differ(1) | differ(2))
     }
 }
 
-/// What a page's block's checksum starts from: whose block it is, which use of which slot it was written for, and which of its `writes`
-/// in that use this is. What was lost, went astray or belongs to an earlier use is as bad as what is torn.
+/// The seed of a page block's checksum: its owner, its slot's generation, and the number of its write in that
+/// generation. A lost or misdirected write, or a block of an earlier generation, therefore fails its check like a torn
+/// one.
 pub fn page_seed(incarnation: u64, block: u64, place: Place, writes: u32) -> u32 {
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_holds_a_page_and_a_hit_reads_four_and_a_half_kib() {
+    fn slot_holds_a_page_and_one_block_reads_4608_bytes() {
         assert_eq!(block_at(15) + BLOCK_BYTES as u64, u64::from(SLOT_BLOCKS) * BLOCK_BYTES as u64);
         for block in 0..PAGE_BLOCKS {
             let run = run_at(&(block..block + 1));
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_written_seven_times_in_a_generation_and_each_has_a_checksum_of_its_own() {
+    fn seven_writes_of_a_block_have_seven_checksum_seeds() {
         let place = Place { member: 1, segment: 2, life: 3, slot: 4, generation: u16::MAX };
         let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
         for count in 1..=7 {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_header_is_noticed() {
+    fn flipped_bit_of_a_header_is_rejected() {
         let header = PageHeader { store: [4; 16], member: 1, segment: 77, life: 1 << 41 };
         let raw = header.encode();
         assert_eq!(PageHeader::decode(&raw), Some(header));

@@ -1,20 +1,21 @@
-//! The superblock: what a device is a part of. Two places a device, written alternately, so that a torn write leaves the other.
+//! The superblock: a device's store and its place in it. A device has two places for it, written alternately, so that a
+//! torn write leaves the other superblock intact.
 
 use format_version::{NewerFormat, Release};
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, is_sealed, seal};
 
-/// Where the two superblocks lie, in bytes; revision *r* goes to place *r* mod 2.
+/// The byte offsets of the two superblocks. Revision *r* goes to place *r* mod 2.
 pub const PLACES: [u64; 2] = [0, 64 << 10];
-/// Members that the format has room for.
+/// The most members of a store.
 pub const MEMBERS_MAX: usize = 8;
 
 /// Bytes of the smallest map journal.
 pub const JOURNAL_BYTES_MIN: u64 = 10 * seam::BLOCK_BYTES as u64;
-/// No counter that was ever counted comes near: one that says so was forged, and would overflow.
+/// Bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
-/// The same for the members' generation, of which entries keep 32 bits.
+/// Bound of the membership generation, of which entries keep 32 bits.
 const GENERATION_MAX: u64 = 1 << 31;
 
 const MAGIC: [u8; 8] = *b"HOTSETFL";
@@ -23,20 +24,20 @@ const EPOCH_AT: usize = 112;
 const JOURNAL_AT: usize = 384;
 const OWNER_AT: usize = 400;
 const LIFE_AT: usize = 416;
-/// Where a later format names the first release that reads it ([`Release::unpack`]); 0 in this one.
+/// Offset at which a later format names the first release that reads it ([`Release::unpack`]); 0 in this format.
 const NEEDS_AT: usize = 424;
 const MEMBER_BYTES: usize = 32;
 
-/// Whether a member is read and written.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Nobody has this number; the identity is that of the device which was removed from it last.
+    /// The number is free; the identity is that of the last device that had it.
     Vacant,
     /// It holds everything that was acknowledged.
     InService,
-    /// It was taken out; what it holds may be old.
+    /// It was taken out; its content may be old.
     Lost,
-    /// Only in a device's own superblock: it is being filled and is no member yet.
+    /// It is being filled and is not yet a member. Only the device's own superblock has this state.
     Syncing,
 }
 
@@ -45,34 +46,35 @@ pub enum MemberState {
 pub enum Role {
     /// Clean pages alone.
     Pages,
-    /// The log as well, mirrored with the other one of this role.
+    /// The log as well, mirrored with the other member of this role.
     Log,
 }
 
-/// A device of the store, as every member knows it.
+/// A member of the store, as every member's superblock lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberEntry {
-    /// Its identity.
+    /// The device's identity.
     pub uuid: Uuid,
     /// Whether it is in service.
     pub state: MemberState,
-    /// What it carries.
+    /// What it carries: the log and pages, or pages alone.
     pub role: Role,
-    /// Segments that it has room for.
+    /// The number of segments that fit on it.
     pub segments: u32,
-    /// The generation in which its state became what it is.
+    /// The membership generation in which its state last changed.
     pub since: u32,
 }
 
-/// Which state directory opened the store last, and in which of its lives. All zero in a store that was never opened by an owner with a
-/// state directory.
+/// The state directory that opened the store last, and its generation at that time. All zero in a store that was never
+/// opened with a state directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
     /// Identity of the owner's state directory.
     pub owner: Uuid,
-    /// The owner's generation: greater in each of its later lives.
+    /// The generation of the owner's state directory; it only grows.
     pub epoch: u64,
-    /// A number drawn for the opening, noted by the owner before the store is written: two copies of a store that were used apart differ in it.
+    /// A number drawn for each opening, which the owner notes before the store is written. It tells apart two copies of
+    /// a store that were used separately.
     pub life: u64,
 }
 
@@ -83,7 +85,7 @@ impl Ownership {
     }
 }
 
-/// Everything in a superblock.
+/// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Identity of the store.
@@ -92,57 +94,57 @@ pub struct Superblock {
     pub revision: u64,
     /// +1 with every change of the members.
     pub generation: u64,
-    /// Which of the members this device is.
+    /// The number of this device among the members.
     pub member: u32,
     /// All members.
     pub members: Vec<MemberEntry>,
     /// Bytes of a segment, a power of two.
     pub segment_bytes: u64,
-    /// Segments that the log may use: these numbers from 0 on, the same ones on every log member.
+    /// The number of segments for the log, from segment 0, the same on every log member.
     pub segments: u32,
     /// +1 with every opening.
     pub boot: u64,
-    /// Batches of lower sequence are dead.
+    /// Batches with a lower sequence number are dead.
     pub tail: u64,
     /// The owner that opened the store last.
     pub ownership: Ownership,
-    /// Sequence with which this boot epoch began: batches of earlier ones do not count from it on.
+    /// The sequence number with which this boot epoch began. From it on, batches of earlier boot epochs do not count.
     pub begin: u64,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
-    /// The last commit of the map journal that was durable when this was written (R9).
+    /// The last commit of the map journal that was durable when this superblock was written (R9).
     pub journal: u64,
 }
 
-/// Why a block is no superblock that this version may use.
+/// The reason why a block is not a superblock that this version may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoSuperblock {
-    /// Something else, or a damaged one.
+    /// Other data, or a damaged superblock.
     Other,
-    /// A sound one whose numbers cannot be; says which.
+    /// An intact superblock with impossible values; the text names them.
     Unsound(String),
-    /// A sound one of a later format.
+    /// An intact superblock of a later format.
     Newer(NewerFormat),
 }
 
 impl Superblock {
-    /// True when that member is in service.
+    /// True when the member is in service.
     pub fn serves(&self, member: u32) -> bool {
         self.members.get(member as usize).is_some_and(|entry| entry.state == MemberState::InService)
     }
 
-    /// True when that member is in service and carries the log.
+    /// True when the member is in service and carries the log.
     pub fn carries_log(&self, member: u32) -> bool {
         self.serves(member) && self.members[member as usize].role == Role::Log
     }
 
-    /// Segments, from number 0 on, that the map journal takes; nobody else uses these numbers.
+    /// The number of segments, from segment 0, that the map journal occupies. They are used for nothing else.
     pub fn journal_segments(&self) -> u32 {
         let past = (super::journal::JOURNAL_AT + self.journal_bytes).saturating_sub(FIRST_SEGMENT_BYTES);
         past.div_ceil(self.segment_bytes) as u32
     }
 
-    /// The bytes on the device.
+    /// Encodes the superblock.
     pub fn encode(&self) -> Box<Raw> {
         assert!(self.members.len() <= MEMBERS_MAX && (self.member as usize) < self.members.len());
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
@@ -150,7 +152,7 @@ impl Superblock {
         put(out, 0, &MAGIC);
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
-        // 16 and 24: compatible and incompatible features, none yet.
+        // Bytes 16 and 24 are reserved for compatible and incompatible features; none exist yet.
         put(out, 32, &self.store);
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.member.to_le_bytes());
@@ -189,7 +191,7 @@ impl Superblock {
         raw
     }
 
-    /// Reads what [`Superblock::encode`] wrote; every field is checked.
+    /// Decodes the bytes of [`Superblock::encode`]; every field is checked.
     pub fn decode(raw: &Raw) -> Result<Superblock, NoSuperblock> {
         if get::<8>(raw, 0) != MAGIC || is_sealed(raw).is_none() {
             return Err(NoSuperblock::Other);
@@ -211,7 +213,7 @@ impl Superblock {
         let member = get_u32(raw, 56);
         let journal_bytes = get_u64(raw, JOURNAL_AT + 8);
         let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
-        // Revision, boot, tail, begin, the journal's last commit.
+        // The revision, boot epoch, tail, begin, and the journal's last commit.
         let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
         let sane = (1..=MEMBERS_MAX).contains(&count)
             && (member as usize) < count
@@ -301,12 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_comes_back() {
+    fn superblock_round_trips() {
         assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn flipped_bit_is_rejected() {
         let raw = sample().encode();
         for bit in 0..raw.len() * 8 {
             let mut damaged = raw.clone();
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_format_and_unknown_features_are_newer_and_format_0_is_unsound() {
+    fn later_formats_and_unknown_features_are_newer_format_0_is_unsound() {
         let changed = |at: usize, value: u8| {
             let mut raw = sample().encode();
             raw[at] = value;

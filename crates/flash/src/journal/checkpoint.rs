@@ -1,5 +1,6 @@
-//! A checkpoint: everything as records, written into the half that commits do not go to, a piece at a time. Records of commits that
-//! come meanwhile go behind what has been written; all of them are absolute, so the last word on a slot is right.
+//! A checkpoint: the whole map as records, written piece by piece into the half that commits do not use. Records of
+//! concurrent commits follow the pieces written so far. All records are absolute, so the last record of a slot is
+//! right.
 
 use std::rc::Rc;
 
@@ -19,39 +20,39 @@ use crate::wait::{Boxed, join};
 /// Blocks of a piece.
 const STEP_BLOCKS: usize = 32;
 
-/// A checkpoint that is being written.
+/// A checkpoint in progress.
 #[derive(Clone)]
 pub struct Checkpoint {
-    /// Where its next block goes.
+    /// The position of its next block.
     pub head: Head,
-    /// Members that get it, and what their disks' incarnations were.
+    /// The members that get it, and the incarnations of their disks at its start.
     members: Vec<(u32, u64)>,
-    /// The frame that comes next; `None` before what is no frame.
+    /// The next frame to write; `None` before the records that belong to no frame.
     next: Option<u32>,
     at_end: bool,
 }
 
 impl Checkpoint {
-    /// Begins one in the half that `head` is not in, on these devices.
+    /// Begins a checkpoint in the half other than `head`'s, on these devices.
     pub fn new<S: Seam>(head: Head, generation: u64, devices: &[Device<S>]) -> Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.incarnation())).collect();
         let head = Head { half: 1 - head.half, generation, index: 0, previous: 0 };
         Checkpoint { head, members, next: None, at_end: false }
     }
 
-    /// True when all that is missing is the block that says so.
+    /// True when only the block that marks it as complete is missing.
     pub fn is_at_end(&self) -> bool {
         self.at_end
     }
 
-    /// The devices that get it and serve.
+    /// The devices that get it and are in service.
     pub fn devices<S: Seam>(&self, inner: &Inner<S>) -> Vec<Device<S>> {
         let mut devices = inner.log_devices();
         devices.retain(|device| self.members.iter().any(|(member, _)| *member == device.member));
         devices
     }
 
-    /// True when no device may have lost a part of it.
+    /// True when no device may have lost a part of it by reconnecting.
     fn is_sound<S: Seam>(&self, devices: &[Device<S>]) -> bool {
         devices.iter().all(|device| self.members.contains(&(device.member, device.disk.incarnation())))
     }
@@ -69,7 +70,7 @@ pub async fn step<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The records of a commit go behind what the checkpoint has.
+/// Appends the records of a commit to the checkpoint in progress.
 pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: u64, records: &[Record]) -> Result<(), StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
     let devices = checkpoint.devices(inner);
@@ -80,8 +81,8 @@ pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: u64, records: &[Rec
     Ok(())
 }
 
-/// Makes what is there of a checkpoint that is at its end durable. False when it came to nothing: a device may have lost a part, or
-/// there is no device that has all.
+/// Flushes a checkpoint that is at its end. Returns false when it has failed: a device may have lost a part, or no
+/// device has all of it.
 pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
     let devices = checkpoint.devices(inner);
@@ -100,7 +101,7 @@ pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     Ok(sound)
 }
 
-/// The records of the next piece, and the checkpoint with its hand behind them.
+/// The records of the next piece, and the checkpoint advanced past them.
 fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let members: Vec<_> = {
         let state = inner.state.borrow();
@@ -143,7 +144,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     Some((checkpoint, records))
 }
 
-/// How a slot is; nothing where that goes without saying.
+/// The record of a slot; `None` for a slot in its initial state.
 fn state_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
     match state.table.phase(slot) {
         Phase::Live => Some(slot_record(state, slot)),

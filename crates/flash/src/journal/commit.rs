@@ -1,4 +1,4 @@
-//! A commit: what is pending becomes durable on every log member, page data first.
+//! A commit: pending records become durable on every log member, after the page data that they refer to.
 
 use std::rc::Rc;
 
@@ -16,20 +16,20 @@ use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
-/// What a commit says, and what follows from it.
+/// The records of a commit, and the changes that follow when it is durable.
 struct Batch {
     records: Vec<Record>,
-    /// Slots of which it says that they are free, and the life of their segment.
+    /// Slots that it declares free, with the generation of their segment.
     freed: Vec<(SlotId, u64)>,
-    /// Regions that it marks.
+    /// Regions that it marks dirty.
     marked: Vec<Region>,
-    /// Members whose page data it speaks of.
+    /// Members with page data that its records refer to; they are flushed first.
     flush: Vec<u32>,
-    /// Its number among those of this opening.
+    /// Its number among the commits of this opening.
     number: u64,
 }
 
-/// Commits until nothing waits, and brings a checkpoint that has begun to its end.
+/// Commits until nothing is pending and no caller waits, and completes a checkpoint that has begun.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     loop {
         inner.seam.yield_now().await;
@@ -45,14 +45,14 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
             wants
         };
         if !go_on {
-            // What has come meanwhile waits like everything that nobody asks for.
+            // Records that arrived meanwhile are written lazily.
             write_soon(&inner);
             return;
         }
         if let Err(error) = turn(&inner).await {
             let journal_lost = !inner.log_devices().is_empty();
             if journal_lost {
-                // Who is left does not have all of the map, and knows that it does not (R9).
+                // The remaining log members do not have the whole map, and their superblocks show it (R9).
                 let known = inner.state.borrow().superblock.journal;
                 super::load::afresh(&inner, known);
                 continue;
@@ -63,7 +63,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
-/// One commit, and a piece of a checkpoint.
+/// One commit, and one piece of a checkpoint.
 async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     begin_checkpoint(inner);
     while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end()) {
@@ -75,7 +75,7 @@ async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(Checkpoint::is_at_end);
     let switch = at_end && checkpoint::settle(inner).await?;
     if !switch && !has_room(inner) {
-        // The checkpoint came to nothing; another one begins.
+        // The checkpoint has failed; another one begins.
         return Ok(());
     }
     let batch = gather(inner);
@@ -101,18 +101,18 @@ async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     committed(inner, batch, sequence)
 }
 
-/// True when what is pending fits behind the last commit, and behind what there is of a checkpoint.
+/// True when the pending records fit after the last commit, and after the part of a checkpoint that is written.
 fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
     let state = inner.pages.borrow();
     let journal = &state.journal;
     let needed = blocks_for(state.pending_max()) as u32;
-    // What comes behind a checkpoint's pieces must leave room for the rest of it.
+    // Records that follow a checkpoint's pieces must leave room for the rest of it.
     let rest = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
     let behind = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + rest);
     !journal.mirrors.is_empty() && needed <= journal.room() && behind + needed < journal.blocks
 }
 
-/// Begins a checkpoint where the half is nearly full, or a log member does not have it.
+/// Begins a checkpoint if the half is nearly full, if a log member lacks it, or if one was requested.
 fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     let log: Vec<_> = inner.log_devices();
     let mut state = inner.pages.borrow_mut();
@@ -130,14 +130,14 @@ fn blocks_for(records: usize) -> usize {
     records.div_ceil(RECORDS_MAX).max(1)
 }
 
-/// Takes everything that is pending. What ends here of page data is what the flush that follows covers.
+/// Takes all pending records. Page writes that have ended by now are covered by the flush that follows.
 fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
     let early = inner.sabotage == Sabotage::UnmarkEarly;
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     state.journal.begun += 1;
     state.journal.urgent = false;
-    make_marks_scarce_no_more(state);
+    relieve_scarce_marks(state);
     let mut records = std::mem::take(&mut state.journal.events);
     let marked = records.iter().filter_map(|record| match record {
         Record::Flux { volume, region, on: true } => Some((*volume, *region)),
@@ -159,7 +159,7 @@ fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
         }
     }
     records.extend(state.rings.take_unsaved());
-    // Behind the invalidations: a commit that was torn before this leaves the region marked.
+    // Unmark after the invalidations: if a crash tears the commit before these records, the region stays marked.
     for region in unmark {
         records.push(state.marks.take_off(region));
     }
@@ -168,7 +168,7 @@ fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
     Batch { records, freed, marked, flush, number: state.journal.begun }
 }
 
-/// Regions that need no mark any more: when they are many, or nothing has been written for a while.
+/// Regions whose mark can be removed: all settled ones when the store is idle, some of them when marks are scarce.
 fn to_unmark<S: Seam>(state: &mut PageState<S>, early: bool) -> Vec<Region> {
     let idle = std::mem::take(&mut state.unmark_all) || early;
     if !idle && state.marks.len() < MARKS_MANY {
@@ -179,8 +179,9 @@ fn to_unmark<S: Seam>(state: &mut PageState<S>, early: bool) -> Vec<Region> {
     settled.into_iter().take(count).collect()
 }
 
-/// Where marks are scarce, regions that a crash has left marked lose their suspect pages: nobody has asked for them.
-fn make_marks_scarce_no_more<S: Seam>(state: &mut PageState<S>) {
+/// Drops unverified suspect pages of regions that a crash left marked, when marks are scarce: no client has used these
+/// pages since.
+fn relieve_scarce_marks<S: Seam>(state: &mut PageState<S>) {
     if state.marks.len() < MARKS_MANY {
         return;
     }
@@ -228,12 +229,13 @@ async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure>
     failures_of(&devices, results)
 }
 
-/// Takes failed members out; their pages are gone.
+/// Takes failed members out; their pages are lost.
 pub async fn take_out_all<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     if failures.is_empty() { Ok(()) } else { take_out(inner, failures).await }
 }
 
-/// Writes records behind `head` on these devices, and flushes if asked to. Who fails is taken out. Returns where the next block goes.
+/// Writes records at `head` on these devices. If `complete`, it also flushes. Members that fail are taken out. Returns
+/// the position of the next block.
 pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
@@ -298,17 +300,17 @@ pub(super) async fn write<S: Seam>(
     Ok(head)
 }
 
-/// What follows from a commit that is durable.
+/// Applies the consequences of a durable commit.
 fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: u64) -> Result<(), StoreError> {
     {
-        // From now on every log batch and superblock says that the map has come so far (R9).
+        // From now on every log batch and superblock contains this commit's number (R9).
         let known = &mut inner.state.borrow_mut().superblock.journal;
         *known = sequence.max(*known);
     }
     let mut state = inner.pages.borrow_mut();
     state.journal.sequence = sequence;
     for (slot, life) in batch.freed {
-        // Its segment may be gone since, or even be another one.
+        // The segment may have been released or reused since.
         if state.table.is_in(slot, life) && state.table.phase(slot) == Phase::Dead {
             state.release(slot);
         }

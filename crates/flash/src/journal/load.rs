@@ -1,6 +1,6 @@
-//! Reading the map back after an opening (R9). The half of the highest life that is complete counts, from whichever mirror has each of
-//! its blocks. A map that ends short of what a superblock or a log batch knows to have been durable is dropped as a whole: what it
-//! lacks may be the end of a page or a region in flux.
+//! Loads the map after an opening (R9). The complete half with the highest generation counts; each of its blocks comes
+//! from any mirror that has it. A map that ends before a commit that a superblock or log batch knows to be durable is
+//! dropped as a whole: the missing part may end a page or mark a dirty region.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,26 +19,26 @@ use crate::pages::state::{MapPhase, PageState};
 use crate::pages::table::{Phase, SEALED, SUSPECT};
 use crate::store::{Inner, Sabotage};
 
-/// Blocks read at once.
+/// Blocks per read.
 const READ_BLOCKS: u32 = 64;
-/// More free buffers than this are plenty.
+/// With more free buffers than this the pool is not scarce.
 const PLENTY: usize = 1_024;
-/// Blocks behind the end in which signs of more are looked for.
+/// Blocks past the end that are searched for later commits.
 const LOOK_BLOCKS: u32 = 1_024;
 
-/// A half as it was found.
+/// A half as it was read.
 struct Half {
     replay: Replay,
-    /// Where the next block would go.
+    /// The position of its next block.
     head: Head,
-    /// The last commit that is there whole.
+    /// Its last whole commit.
     sequence: u64,
     complete: bool,
     /// Every device has every block.
     equal: bool,
 }
 
-/// Reads the map and goes on with it.
+/// Loads the map, or begins an empty one.
 pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     {
         let mut state = inner.pages.borrow_mut();
@@ -68,24 +68,24 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
         None => afresh(inner, known),
     }
     let loaded = settle_early(inner, dropped);
-    // What was found to be gone, and a mirror that lacks something.
+    // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
     write_now(inner);
     inner.pages.borrow_mut().wake();
     if distrusted {
-        // Where it fails the map is void at once, and its owner notes that anew.
+        // On failure the map becomes void, and its owner notes that again.
         wait_durable(inner).await;
     }
     loaded
 }
 
-/// The complete half of the highest life, and the highest life of all.
+/// The complete half with the highest generation, and the highest generation of any half.
 async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, u64) {
     let devices = inner.log_devices();
     let mut firsts: BTreeMap<(u64, u32), u64> = BTreeMap::new();
     for half in 0..2 {
         let at = inner.pages.borrow().journal.place(half, 0);
         for device in &devices {
-            // A device that cannot be read has nothing to say.
+            // Skip a device that cannot be read.
             let Some(raw) = read_one(inner, device, at).await else { continue };
             if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
                 firsts.insert((header.generation, checksum), half);
@@ -108,7 +108,7 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
     JournalHeader::decode(raw).filter(|(header, _)| header.store == store)
 }
 
-/// Reads a half from its first block, whose checksum is `first.previous`, to its end.
+/// Reads a half to its end, from the first block, whose checksum is `first.previous`.
 async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
     let rooms = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
     let (per_frame, blocks, ring_max) = {
@@ -160,7 +160,7 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
     half
 }
 
-/// True when blocks of a later commit lie behind the end: then the one that is missing there was durable, and is damaged.
+/// True when blocks of a later commit follow the end. The missing commit was then durable, and is damaged.
 async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: u64) -> bool {
     let blocks = inner.pages.borrow().journal.blocks;
     let mut from = half.head.index;
@@ -186,8 +186,8 @@ async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, 
     false
 }
 
-/// Blocks of a device; one that cannot be read costs no other. Reads into the journal's own buffers, and into more where the pool has
-/// plenty: who fills the pool may be waiting for the map.
+/// Reads blocks of a device; an unreadable block does not affect the others. It uses the journal's own buffers, and
+/// more only if the pool has plenty: a task that fills the pool may be waiting for the map.
 async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count: u32) -> Vec<Option<Box<Raw>>> {
     let mut raws = Vec::new();
     while raws.len() < count as usize {
@@ -215,7 +215,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             spare.truncate(SPARE_BLOCKS);
         }
         if result.is_err() && wanted > 1 {
-            // Block by block.
+            // Repeat block by block.
             for index in 0..wanted {
                 let at = from + (index * seam::BLOCK_BYTES) as u64;
                 raws.push(read_one(inner, device, at).await);
@@ -225,7 +225,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
     raws
 }
 
-/// A block of a device, where it can be read.
+/// Reads a block of a device; `None` if it is unreadable.
 async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
     let spare = inner.pages.borrow_mut().journal.spare.pop();
     let buffer = match spare {
@@ -241,7 +241,8 @@ async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Opt
     found
 }
 
-/// The life of each segment of which the map says that it holds pages: what its first block says. The log may have taken it since.
+/// The generation of each page segment in the map, read from its header block. The log may have reused the segment
+/// since.
 async fn lives<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
     let mut lives = std::mem::take(&mut inner.pages.borrow_mut().lives_found);
     let (store, segment_bytes) = {
@@ -262,7 +263,7 @@ async fn lives<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32
     lives
 }
 
-/// Goes on with the map that was found, as far as it can be true.
+/// Adopts the map that was read, without the parts that cannot be valid.
 fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u32), u64>) {
     let store = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
@@ -295,7 +296,7 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     }
     drop(store);
     if state.phase != MapPhase::Loading {
-        // It was given up meanwhile.
+        // The map was given up meanwhile.
         return;
     }
     state.table = std::mem::replace(&mut replay.table, crate::pages::table::Table::new(0, 0));
@@ -314,7 +315,7 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     state.journal.sequence = half.sequence;
     let log = inner.log_devices();
     state.journal.mirrors = if half.equal { log.iter().map(|device| device.member).collect() } else { Vec::new() };
-    // A mirror that lacks something gets everything with a checkpoint; until then nothing is written to what is in doubt.
+    // A mirror that lacks blocks gets the whole map by a checkpoint. Until then nothing is written to a half in doubt.
     state.journal.renew = !half.equal;
     let known = &mut inner.state.borrow_mut().superblock.journal;
     *known = half.sequence.max(*known);
@@ -326,7 +327,7 @@ fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
     inner.seam.zero_block().checksum(0)
 }
 
-/// A crash came upon a write to this region: what is said of it is not trusted.
+/// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes are forgotten.
 fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.marks.recovered(region);
     for slot in state.slots_of_region(region) {
@@ -337,8 +338,8 @@ fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.journal.events.extend(gone);
 }
 
-/// Slots that hold nothing are free, and slots that cannot be true end. To the others nothing is added: the life before may have written
-/// blocks there of which it has left no record.
+/// Frees empty slots, kills slots without a valid block, and seals the others. Nothing is added to a sealed slot:
+/// before the crash, blocks may have been written there without a record.
 fn begin<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
@@ -351,7 +352,7 @@ fn begin<S: Seam>(state: &mut PageState<S>) {
     state.phase = MapPhase::Ready;
 }
 
-/// Begins with an empty map behind a commit of that sequence.
+/// Begins with an empty map, after a commit with this number.
 pub fn afresh<S: Seam>(inner: &Inner<S>, known: u64) {
     let mut state = inner.pages.borrow_mut();
     if let MapPhase::Void(_) = state.phase {
@@ -369,7 +370,7 @@ pub fn afresh<S: Seam>(inner: &Inner<S>, known: u64) {
     state.phase = MapPhase::Ready;
 }
 
-/// Carries out what was invalidated meanwhile, and counts.
+/// Applies the invalidations that arrived during loading, and counts pages.
 fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early);

@@ -1,27 +1,28 @@
-//! Regions in flux (R8): while one is marked durably, writes to it need no more than that. A mark goes when all writes of its region
-//! have ended and a flush of the backing has covered them, and it goes lazily: whoever writes there writes there again.
+//! The write-intent log: dirty regions (R8). While a region is durably marked, further writes to it need no other
+//! record. A mark is removed when all writes of its region have ended and a flush of the backing covers them. It is
+//! removed lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
 
 use crate::format::journal::Record;
 
-/// Regions that may be in flux at once.
+/// The most regions that may be dirty at once.
 pub const MARKS_MAX: usize = 256;
-/// From so many on settled ones go without waiting for idleness.
+/// From this number of marks on, settled ones are removed without waiting for idleness.
 pub const MARKS_MANY: usize = 192;
 
 /// A volume's number and a region of it.
 pub type Region = (u16, u64);
 
-/// One region in flux.
+/// The mark of one dirty region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
-    /// Tells it from earlier and later ones of its region.
+    /// Tells it apart from earlier and later marks of its region.
     number: u64,
     durable: bool,
-    /// Writes under way.
+    /// Writes in flight.
     active: u32,
-    /// The last completion that no flush of the backing has covered.
+    /// The last completion that is not covered by a flush of the backing.
     unflushed: Option<u64>,
     used: u64,
 }
@@ -32,7 +33,7 @@ impl Mark {
     }
 }
 
-/// All regions in flux.
+/// All dirty regions.
 #[derive(Default)]
 pub struct Marks {
     regions: BTreeMap<Region, Mark>,
@@ -40,22 +41,22 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Writes that have begun; tells whether any has since.
+    /// The clock of writes: it advances with every write that begins.
     pub fn writes(&self) -> u64 {
         self.clock
     }
 
-    /// How many there are.
+    /// The number of marked regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// True when it is marked durably.
+    /// True when the region is durably marked.
     pub fn is_durable(&self, region: Region) -> bool {
         self.regions.get(&region).is_some_and(|mark| mark.durable)
     }
 
-    /// A write to a region begins. Returns its mark's number, and the record that the mark needs where there was none.
+    /// Begins a write to a region. Returns the mark's number, and for a new mark the record that it needs.
     pub fn begin(&mut self, region: Region) -> (u64, Option<Record>) {
         self.clock += 1;
         let new = !self.regions.contains_key(&region);
@@ -66,7 +67,7 @@ impl Marks {
         (mark.number, new.then_some(record))
     }
 
-    /// A write to a region has ended.
+    /// Ends a write to a region.
     pub fn end(&mut self, region: Region, number: u64, sequence: u64) {
         if let Some(mark) = self.regions.get_mut(&region).filter(|mark| mark.number == number) {
             mark.active = mark.active.checked_sub(1).expect("a write ends once");
@@ -74,32 +75,32 @@ impl Marks {
         }
     }
 
-    /// A flush of a volume's backing has covered completions below `covered`.
+    /// Notes that a flush of a volume's backing has covered completions below `covered`.
     pub fn flushed(&mut self, volume: u16, covered: u64) {
         for mark in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, mark)| mark) {
             mark.unflushed = mark.unflushed.filter(|sequence| *sequence >= covered);
         }
     }
 
-    /// The commit that marks this region is durable.
+    /// Notes that the commit that marks this region is durable.
     pub fn set_durable(&mut self, region: Region) {
         if let Some(mark) = self.regions.get_mut(&region) {
             mark.durable = true;
         }
     }
 
-    /// A mark that recovery has found.
+    /// Restores a mark that recovery has found.
     pub fn recovered(&mut self, region: Region) {
         self.clock += 1;
         self.regions.insert(region, Mark { number: self.clock, durable: true, ..Mark::default() });
     }
 
-    /// True when a region is settled.
+    /// True when at least one region is settled.
     pub fn any_settled(&self) -> bool {
         self.regions.values().any(Mark::is_settled)
     }
 
-    /// Settled regions, the ones used longest ago first.
+    /// Settled regions, least recently used first.
     pub fn settled(&self) -> Vec<Region> {
         let mut settled: Vec<_> = self
             .regions
@@ -111,29 +112,29 @@ impl Marks {
         settled.into_iter().map(|(_, region)| region).collect()
     }
 
-    /// True when some writes have ended and wait for a flush of the backing.
+    /// True when writes of the volume have ended and wait for a flush of the backing.
     pub fn wait_for_flush(&self, volume: u16) -> bool {
         let of_volume = self.regions.range((volume, 0)..=(volume, u64::MAX));
         of_volume.into_iter().any(|(_, mark)| mark.unflushed.is_some())
     }
 
-    /// The region is marked no more. Returns the record that says so.
+    /// Removes a region's mark. Returns the record of the removal.
     pub fn take_off(&mut self, region: Region) -> Record {
         self.regions.remove(&region);
         Record::Flux { volume: region.0, region: region.1, on: false }
     }
 
-    /// The volume is gone.
+    /// Drops the marks of a volume that is gone.
     pub fn forget(&mut self, volume: u16) {
         self.regions.retain(|region, _| region.0 != volume);
     }
 
-    /// Nothing is marked.
+    /// Drops all marks.
     pub fn clear(&mut self) {
         self.regions.clear();
     }
 
-    /// All regions.
+    /// All marked regions.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         self.regions.keys().copied()
     }
@@ -144,17 +145,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_goes_after_the_flush_that_covers_its_last_write() {
+    fn mark_is_settled_by_the_flush_that_covers_its_last_write() {
         let mut marks = Marks::default();
         let (number, record) = marks.begin((1, 7));
         assert!(record.is_some() && marks.begin((1, 7)) == (number, None));
         marks.set_durable((1, 7));
         marks.end((1, 7), number, 4);
         marks.flushed(1, 100);
-        assert!(marks.settled().is_empty(), "one write is under way");
+        assert!(marks.settled().is_empty(), "one write is in flight");
         marks.end((1, 7), number, 101);
         marks.flushed(1, 101);
-        assert!(marks.settled().is_empty(), "the flush covers what is below");
+        assert!(marks.settled().is_empty(), "the flush covers lower numbers alone");
         marks.flushed(2, 200);
         assert!(marks.settled().is_empty(), "another volume's flush");
         marks.flushed(1, 102);

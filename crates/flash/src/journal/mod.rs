@@ -1,11 +1,12 @@
-//! The map journal (R9): where clean pages are, and which regions are in flux, in records that say how something is.
+//! The map journal (R9): the places of clean pages, and the dirty regions, as absolute records.
 //!
-//! Two halves take turns. Each begins with a checkpoint of everything and goes on with what has changed since. When one is nearly full
-//! the other one gets a checkpoint, while commits go on into both; it counts from its first block that says that it is complete.
-//! Whatever is pending goes into one commit: page data is flushed, then the records are written on every log member and flushed there.
+//! The journal has two halves that alternate. Each begins with a checkpoint of the whole map, followed by later
+//! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. It counts from its
+//! first block that declares it complete. One commit takes all pending records: page data is flushed, then the records
+//! are written on every log member and flushed there.
 //!
-//! - `record` formats are in `format/journal.rs`; `commit.rs` writes, `load.rs` reads back.
-//! - `marks.rs`: regions in flux (R8); `ring.rs`: what was destaged last.
+//! - `format/journal.rs`: record formats; `commit.rs` writes, `load.rs` reads back.
+//! - `marks.rs`: dirty regions (R8); `ring.rs`: recent writes.
 
 pub mod checkpoint;
 pub mod commit;
@@ -26,65 +27,65 @@ use crate::store::Inner;
 use crate::wait::Answer;
 use checkpoint::Checkpoint;
 
-/// What nobody waits for is written so late.
+/// Delay of records that no caller waits for.
 const LAZY: Nanos = Nanos::from_secs(1);
-/// Slots with records to be written from which on nobody waits for the second to pass.
+/// From this number of slots with pending records on, the delay is skipped.
 pub const PENDING_MANY: usize = 1_024;
-/// Buffers that the journal keeps for itself, so that a full pool stops no commit: destage waits for it.
+/// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
 pub const SPARE_BLOCKS: usize = 4;
 
-/// Where the next block of a half goes.
+/// The position of the next block of a half.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Head {
-    /// Which half.
+    /// The half, 0 or 1.
     pub half: u64,
-    /// The half's life.
+    /// The half's generation.
     pub generation: u64,
-    /// Its next block.
+    /// Index of its next block.
     pub index: u32,
-    /// Checksum of the last one.
+    /// Checksum of its last block.
     pub previous: u32,
 }
 
-/// The journal as it is written.
+/// The state of the journal's writer.
 pub struct Journal<S: Seam> {
     /// Blocks of a half.
     pub blocks: u32,
-    /// Where commits go.
+    /// The position of the next commit.
     pub head: Head,
     /// The last durable commit.
     pub sequence: u64,
-    /// Members that hold all of the half that commits go to.
+    /// Members that hold the whole half that commits go to.
     pub mirrors: Vec<u32>,
-    /// The checkpoint that is being written.
+    /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
-    /// A checkpoint is to begin although there is room.
+    /// A checkpoint must begin although there is room.
     pub renew: bool,
-    /// The newest life that a half has had.
+    /// The highest generation of a half.
     pub generation: u64,
-    /// Records in their order, before those of slots.
+    /// Pending records, in order; they precede the records of slots.
     pub events: Vec<Record>,
-    /// Members whose identity the journal has.
+    /// Members whose identity is in the journal.
     pub told: BTreeSet<u32>,
-    /// Commits that began, and those that ended.
+    /// Number of commits that have begun.
     pub begun: u64,
-    /// Commits that ended well.
+    /// Number of commits that have succeeded.
     pub done: u64,
     waiters: Vec<(u64, Answer<bool>)>,
-    /// What is pending shall not wait.
+    /// Pending records are to be written without delay.
     urgent: bool,
-    /// A task is writing.
+    /// A task is writing commits.
     running: bool,
-    /// A task waits for the lazy second to pass.
+    /// A task waits for the lazy delay to pass.
     armed: bool,
-    /// Buffers for blocks.
+    /// Spare buffers for blocks.
     pub spare: Vec<S::BlockMut>,
-    /// Nothing is written any more.
+    /// No more commits are written.
     stopped: bool,
 }
 
 impl<S: Seam> Journal<S> {
-    /// A journal that is not loaded.
+    /// A journal before its map is loaded.
     pub fn new(superblock: &Superblock) -> Self {
         Journal {
             blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
@@ -107,35 +108,35 @@ impl<S: Seam> Journal<S> {
         }
     }
 
-    /// First byte of a block of a half on a device.
+    /// The byte offset of a half's block on a device.
     pub fn place(&self, half: u64, index: u32) -> u64 {
         JOURNAL_AT + (half * u64::from(self.blocks) + u64::from(index)) * BLOCK_BYTES as u64
     }
 
-    /// Blocks that are left of the half that commits go to, and are left alone for the end of a checkpoint.
+    /// Free blocks of the half that commits go to.
     pub fn room(&self) -> u32 {
         self.blocks.saturating_sub(self.head.index)
     }
 
-    /// Slots that a checkpoint has room for.
+    /// The most slots that fit a checkpoint.
     pub fn slots_max(&self) -> usize {
         let records = u64::from(self.blocks) * 3 / 4 * RECORDS_MAX as u64;
         (records as usize).saturating_sub(marks::MARKS_MAX + self.ring_max() + records as usize / 50)
     }
 
-    /// Destaged blocks that a checkpoint has room for.
+    /// The most recent writes that fit a checkpoint.
     pub fn ring_max(&self) -> usize {
         self.blocks as usize * RECORDS_MAX / 8
     }
 
-    /// Nothing is written any more; who waits is told so.
+    /// Stops the journal and fails its waiters.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.events.clear();
         self.waiters.drain(..).for_each(|(_, answer)| answer.give(false));
     }
 
-    /// Answers who waits for commits that have ended.
+    /// Answers the waiters of commits that have ended.
     fn answer(&mut self) {
         let done = self.done;
         let (over, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= done);
@@ -146,23 +147,23 @@ impl<S: Seam> Journal<S> {
 }
 
 impl<S: Seam> PageState<S> {
-    /// True when something is to be written.
+    /// True when records are pending.
     pub fn has_pending(&self) -> bool {
         let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.gone.is_empty();
         slots || !self.journal.events.is_empty() || self.rings.unsaved() > 0
     }
 
-    /// Records that the next commit may have.
+    /// The most records that the next commit may contain.
     fn pending_max(&self) -> usize {
         self.dirty.len() + self.dead.len() + self.journal.events.len() + self.rings.unsaved() + self.marks.len()
     }
 }
 
-/// Everything pending is to be written now.
+/// Starts a commit of all pending records.
 pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
     let start = {
         let mut state = inner.pages.borrow_mut();
-        // Before the map was read nothing is known that could be written.
+        // A map that is not loaded yet cannot be written.
         state.journal.urgent = true;
         state.is_ready() && !std::mem::replace(&mut state.journal.running, true)
     };
@@ -171,7 +172,7 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// What is pending is to be written within a second, or sooner if it is much.
+/// Schedules a commit of the pending records within a second, or at once if there are many.
 pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
     let (much, arm) = {
         let mut state = inner.pages.borrow_mut();
@@ -198,7 +199,7 @@ pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Waits until everything that is pending now is durable. False when that will never be: the map is void.
+/// Waits until all records that are pending now are durable. Returns false if the map is void: they never will be.
 pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     let answer = {
         let mut state = inner.pages.borrow_mut();

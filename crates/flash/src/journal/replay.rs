@@ -1,4 +1,4 @@
-//! Reading a half back: what each record does to an empty map.
+//! The replay of a half: applies its records to an empty map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use crate::format::journal::Record;
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
-/// A map as far as its records have been read.
+/// A map in the course of replay.
 pub struct Replay {
-    /// The slots; nothing can be found yet.
+    /// The slots; the table has no index yet.
     pub table: Table,
     /// The frame of each member's segment.
     pub frames: BTreeMap<(u32, u32), u32>,
-    /// The one of them that was asked for last: a checkpoint goes through them one after the other.
+    /// The last frame that was looked up: a checkpoint lists the slots frame by frame.
     last: Option<((u32, u32), u32)>,
     /// Volumes by number.
     pub volumes: BTreeMap<u16, u64>,
-    /// Regions in flux.
+    /// Dirty regions.
     pub flux: BTreeSet<Region>,
-    /// What was destaged last.
+    /// Recent writes.
     pub rings: Rings,
     /// The identity under which each member's pages were written.
     pub members: BTreeMap<u32, Uuid>,
@@ -30,10 +30,10 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing was read yet.
+    /// An empty map.
     ///
-    /// `rooms` are the segments that each member has room for: what is said of others belongs to a device that is gone, or was forged.
-    /// `rings_max`: of the noted blocks, and the checksum of zeroes.
+    /// `rooms` is the number of segments of each member: records of other segments belong to a device that is gone, or
+    /// are forged. `rings_max` is the most recent writes to keep; `zeroes` is the checksum of a block of zeroes.
     pub fn new(per_frame: u32, (rings_max, zeroes): (usize, u32), rooms: Vec<u32>) -> Replay {
         let mut rings = Rings::default();
         rings.set_max(rings_max, zeroes);
@@ -49,7 +49,7 @@ impl Replay {
         }
     }
 
-    /// Takes a record in.
+    /// Applies a record.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Slot { member, slot, volume, page, valid, writes, generation } => {
@@ -85,7 +85,7 @@ impl Replay {
                 }
             }
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
-            // Past the end of any volume.
+            // Ignore blocks past the end of any volume.
             Record::Flux { region, .. } if region >= BLOCKS_END / REGION_BLOCKS => {}
             Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
             Record::Flux { volume, region, on } => {
@@ -110,7 +110,7 @@ impl Replay {
         Some(self.table.slots_of(frame).start + slot % per_frame)
     }
 
-    /// A segment holds no pages.
+    /// Drops the pages of a segment.
     pub fn free_segment(&mut self, member: u32, segment: u32) {
         self.last = None;
         if let Some(frame) = self.frames.remove(&(member, segment)) {
@@ -118,7 +118,7 @@ impl Replay {
         }
     }
 
-    /// A member holds no pages.
+    /// Drops the pages of a member.
     pub fn drop_member(&mut self, member: u32) {
         let segments: Vec<_> = self.frames.range((member, 0)..=(member, u32::MAX)).map(|((_, one), _)| *one).collect();
         segments.into_iter().for_each(|segment| self.free_segment(member, segment));
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_what_no_member_has_room_for_cost_nothing() {
+    fn records_past_the_end_of_members_and_volumes_are_ignored() {
         let mut replay = Replay::new(1 << 14, (10, 0), vec![4, 8]);
         for segment in [3, 4, 1 << 20, u32::MAX] {
             replay.apply(Record::Segment { member: 0, segment, life: 1 });

@@ -1,38 +1,39 @@
-//! The blocks of each volume that were destaged last, with their checksums: what a backing that was changed behind the cache's back is
-//! most likely to have lost.
+//! Recent writes: the last destaged blocks of each volume, with their checksums. A backing that was changed outside the
+//! cache is found by them.
 //!
-//! Whoever reads the journal pushes what was noted when it was committed, and not what was noted and withdrawn in between. So what falls
-//! out of a ring here need not fall out there, and has to be said: else it would stay there with a checksum that the next write,
-//! which finds nothing noted, makes a lie.
+//! Replay pushes the entries that were pending at a commit, not the ones that were added and withdrawn between two
+//! commits. An entry that falls out of the ring here may therefore stay in the replayed ring. So its removal needs a
+//! record: otherwise it would survive with a checksum that the next write, which finds no entry to withdraw, makes
+//! wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::format::journal::Record;
 
-/// Blocks that are noted of a volume.
+/// The most entries of a volume.
 pub const RING_BLOCKS: usize = 256;
-/// Of them zeroes: a guest that discards all that is free leaves room for what was written.
+/// The most entries with zeroes, so that a guest that discards all free space leaves room for written data.
 const ZEROES_MAX: usize = 64;
 
 #[derive(Default)]
 struct Ring {
     blocks: VecDeque<(u64, u32)>,
-    /// So many of the last have no record yet.
+    /// Number of the last entries that have no record yet.
     unsaved: usize,
-    /// Blocks that fell out and of which something durable may say that they are noted; true once a commit has been given the record
-    /// that they are not, which is durable when the next one begins.
+    /// Blocks that fell out of the ring while a durable record may still list them. The value is true once a commit has
+    /// taken the record of the removal, which is durable when the next commit begins.
     fallen: BTreeMap<u64, bool>,
 }
 
 impl Ring {
-    /// True when the block is noted, and has its record.
+    /// True when the block has an entry with a record.
     fn is_saved(&self, block: u64) -> bool {
         self.blocks.iter().take(self.blocks.len() - self.unsaved).any(|(saved, _)| *saved == block)
     }
 }
 
-/// The rings of all volumes.
+/// The recent writes of all volumes.
 #[derive(Default)]
 pub struct Rings {
     rings: BTreeMap<u16, Ring>,
@@ -43,12 +44,12 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// At most so many blocks are noted of all volumes together; a block of zeroes has the checksum `zeroes`.
+    /// Sets the most entries of all volumes together, and the checksum of a block of zeroes.
     pub fn set_max(&mut self, blocks_max: usize, zeroes: u32) {
         (self.blocks_max, self.zeroes) = (blocks_max, zeroes);
     }
 
-    /// A block was destaged.
+    /// Adds a destaged block.
     pub fn push(&mut self, volume: u16, block: u64, checksum: u32) {
         let saved =
             self.rings.get(&volume).is_some_and(|ring| ring.is_saved(block) || ring.fallen.contains_key(&block));
@@ -78,7 +79,7 @@ impl Rings {
         }
     }
 
-    /// True when something durable may say of these blocks that they were destaged with some content.
+    /// True when a durable record may list one of these blocks.
     pub fn may_be_durable(&self, volume: u16, blocks: &Range<u64>) -> bool {
         self.rings.get(&volume).is_some_and(|ring| {
             ring.blocks.iter().any(|(block, _)| blocks.contains(block))
@@ -86,7 +87,7 @@ impl Rings {
         })
     }
 
-    /// What was noted of these blocks holds no more. Returns the records that say so.
+    /// Withdraws the entries of these blocks. Returns the records of the withdrawal.
     pub fn remove(&mut self, volume: u16, blocks: Range<u64>) -> Vec<Record> {
         let Some(ring) = self.rings.get_mut(&volume) else { return Vec::new() };
         let mut records = Vec::new();
@@ -111,7 +112,7 @@ impl Rings {
         records
     }
 
-    /// Records that are to be written; they count as written.
+    /// Takes the pending records; they count as written.
     pub fn take_unsaved(&mut self) -> Vec<Record> {
         let mut records = Vec::new();
         for (volume, ring) in &mut self.rings {
@@ -131,12 +132,12 @@ impl Rings {
         records
     }
 
-    /// How many records are to be written.
+    /// The number of pending records.
     pub fn unsaved(&self) -> usize {
         self.rings.values().map(|ring| ring.unsaved + ring.fallen.values().filter(|told| !**told).count()).sum()
     }
 
-    /// Everything that has its record, for a checkpoint; what has none comes with a commit behind it.
+    /// The records of all entries that have one, for a checkpoint. The other entries follow with a commit.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.rings.iter().flat_map(|(volume, ring)| {
             let saved = ring.blocks.iter().take(ring.blocks.len() - ring.unsaved);
@@ -144,19 +145,19 @@ impl Rings {
         })
     }
 
-    /// A volume's blocks, oldest first.
+    /// A volume's entries, oldest first.
     pub fn of(&self, volume: u16) -> Vec<(u64, u32)> {
         self.rings.get(&volume).map(|ring| ring.blocks.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The volume is gone.
+    /// Drops the entries of a volume that is gone.
     pub fn forget(&mut self, volume: u16) {
         if let Some(ring) = self.rings.remove(&volume) {
             self.blocks -= ring.blocks.len();
         }
     }
 
-    /// Everything that was read from the journal has its record.
+    /// Marks all entries as recorded, after a replay.
     pub fn all_saved(&mut self) {
         for ring in self.rings.values_mut() {
             ring.unsaved = 0;
@@ -164,7 +165,7 @@ impl Rings {
         }
     }
 
-    /// Blocks that are noted.
+    /// The number of entries of all volumes.
     pub fn len(&self) -> usize {
         self.blocks
     }
@@ -177,7 +178,7 @@ mod tests {
     const ZEROES: u32 = 7;
 
     #[test]
-    fn zeroes_push_out_zeroes_and_leave_what_was_written() {
+    fn zeroes_displace_zeroes_and_leave_written_data() {
         let mut rings = Rings::default();
         rings.set_max(1_000, ZEROES);
         (0..100).for_each(|block| rings.push(3, block, 1_000 + block as u32));
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_blocks_are_kept_each_once_and_what_is_gone_is_said() {
+    fn last_blocks_are_kept_once_and_removals_have_records() {
         let mut rings = Rings::default();
         rings.set_max(1_000, ZEROES);
         (0..300).for_each(|block| rings.push(3, block % 280, block as u32));
@@ -196,14 +197,14 @@ mod tests {
         assert_eq!((all.len(), all[255], rings.unsaved()), (256, (19, 299), 256));
         assert_eq!(rings.take_unsaved().len(), 256);
         rings.push(3, 19, 1);
-        // What the journal says of it falls out, and it is noted anew.
+        // Its durable entry falls out, and a new one is added.
         assert_eq!((rings.of(3).len(), rings.unsaved(), rings.len()), (256, 2, 256));
         assert_eq!(rings.remove(3, 18..20).len(), 3);
         assert_eq!((rings.unsaved(), rings.take_unsaved()), (0, vec![]));
     }
 
     #[test]
-    fn what_is_read_back_is_what_is_noted_whatever_was_withdrawn_before_a_commit() {
+    fn replayed_ring_equals_the_original_despite_withdrawals() {
         let full = || {
             let mut rings = Rings::default();
             rings.set_max(1_000, ZEROES);
@@ -232,7 +233,7 @@ mod tests {
             }
             let looked_at = if random >> 40 & 31 == 0 { there.of(3) } else { Vec::new() };
             for (block, _) in looked_at {
-                assert!(here.may_be_durable(3, &(block..block + 1)), "a write of block {block} would say nothing");
+                assert!(here.may_be_durable(3, &(block..block + 1)), "a write of block {block} would withdraw nothing");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One change of the members: what is checked before, what the newcomer gets, and the moment from which it is so.
+//! One change of the members: the checks before it, the newcomer's preparation, and the switch.
 
 use std::rc::Rc;
 
@@ -15,23 +15,23 @@ use crate::membership::settle;
 use crate::recovery::members::read_superblock;
 use crate::store::{Inner, MemberStatus, report};
 
-/// Blocks that are written at once when a device is forgotten.
+/// Blocks per write while a device is erased.
 const FORGET_BLOCKS: usize = 64;
 
-/// Who comes, in which role, and who goes.
+/// A newcomer with its role, a leaver, or both.
 pub struct Change<S: Seam> {
     pub newcomer: Option<(Device<S>, Role)>,
     pub leaver: Option<u32>,
 }
 
-/// A member that is not gone.
+/// The entry of a member whose number is not vacant.
 pub fn entry<S: Seam>(inner: &Inner<S>, member: u32) -> Result<MemberEntry, StoreError> {
     let entry = inner.state.borrow().superblock.members.get(member as usize).copied();
     let entry = entry.filter(|entry| entry.state != MemberState::Vacant);
     entry.ok_or_else(|| StoreError::Refused(format!("the flash store has no member number {member}")))
 }
 
-/// Checks a new device, and marks it as being filled, under a number that nobody has.
+/// Checks a new device and marks it as being filled, under a free number.
 pub async fn prepare<S: Seam>(
     inner: &Rc<Inner<S>>,
     disk: S::Disk,
@@ -48,7 +48,7 @@ pub async fn prepare<S: Seam>(
     if size_bytes < least_bytes {
         return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
     }
-    // What it held of this store is old, or was never whole.
+    // A former device of this store needs no force: its content is old, or was never complete.
     let was_ours = read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
     if !was_ours && !force {
         is_empty(&**inner, &device).await?;
@@ -70,19 +70,19 @@ pub async fn prepare<S: Seam>(
     Ok(device)
 }
 
-/// A number that nobody has had, or else one that nobody has.
+/// A number that was never used, or else a vacant one.
 fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
     if members.len() < MEMBERS_MAX {
         return Ok(members.len() as u32);
     }
     let vacant = (0..).zip(members).filter(|(_, entry)| entry.state == MemberState::Vacant);
-    // The one that has been vacant longest.
+    // The number that has been vacant longest.
     let oldest = vacant.min_by_key(|(_, entry)| entry.since).map(|(member, _)| member);
     oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
 }
 
-/// Makes the change: fills the newcomer if it is to carry the log, then changes the members between two batches. Returns the
-/// newcomer's number, or the leaver's.
+/// Makes the change: fills the newcomer if it will carry the log, then changes the members between two batches. Returns
+/// the newcomer's number, or the leaver's.
 pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u32, StoreError> {
     let inner = &running.inner;
     let Change { newcomer, leaver } = change;
@@ -96,7 +96,8 @@ pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u3
             Err(error) => Err(error),
         };
         if let Err(error) = filled {
-            // A member that was to carry the log stays what it is; one that was lost meanwhile is left alone.
+            // Erase only a prepared newcomer. An existing member keeps its pages, and a member that was lost meanwhile
+            // is left alone.
             if inner.state.borrow().jobs.has_prepared() {
                 forget(inner, device).await;
             }
@@ -104,7 +105,7 @@ pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u3
         }
     }
     let gone = switch(inner, newcomer.clone(), leaver).await?;
-    // Whoever carries the log gets the map journal, too.
+    // A new log member needs the map journal, too.
     crate::journal::write_now(inner);
     if let Some(device) = gone {
         forget(inner, &device).await;
@@ -112,7 +113,7 @@ pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u3
     Ok(newcomer.map_or_else(|| leaver.expect("somebody comes or goes"), |(device, _)| device.member))
 }
 
-/// The moment between two batches in which it becomes so. Returns the device that is no member any more.
+/// Switches the members between two batches. Returns the device that is no longer a member.
 async fn switch<S: Seam>(
     inner: &Rc<Inner<S>>,
     newcomer: Option<(Device<S>, Role)>,
@@ -147,7 +148,7 @@ async fn switch<S: Seam>(
             state.reports.retain(|report| report.member != leaver);
             inner.pages.borrow_mut().lose_member(leaver);
             let at = state.devices.iter().position(|device| device.member == leaver);
-            // What has failed may answer never: it is left alone.
+            // A failed device may never answer, so it is left alone.
             gone = at.map(|at| state.devices.remove(at)).filter(|_| served);
         }
         if let Some((device, role)) = newcomer {
@@ -181,14 +182,14 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
         }
         state.next_places.resize(state.superblock.members.len(), 0);
         state.next_places[number] = 0;
-        // Another device may have had the number in this opening.
+        // Another device may have had this number since the opening.
         state.speeds.remove(&device.member);
         assert!(state.devices.iter().all(|other| other.member != device.member), "a number means one device");
         state.devices.push(device.clone());
         state.devices.sort_by_key(|device| device.member);
     }
     if role == Role::Log {
-        // Who has left the log for good is not missed any more.
+        // Lost log members become vacant: the log has a replacement, so they are no longer missed.
         for (member, entry) in (0..).zip(&mut state.superblock.members) {
             if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
                 (entry.state, entry.since) = (MemberState::Vacant, entry.since);
@@ -205,8 +206,8 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
     state.reports.sort_by_key(|report| report.member);
 }
 
-/// Nothing shall recognise the device as one of the store, and it counts as empty: it may be used for something else. It may be broken,
-/// too, and then the members' generation tells that it is out.
+/// Erases the metadata area of a device, so that it is not recognised as a member and counts as empty. Errors are
+/// ignored: on a broken device the membership generation shows that it is out.
 async fn forget<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(FORGET_BLOCKS * BLOCK_BYTES) {
         let zeroes = (0..FORGET_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();

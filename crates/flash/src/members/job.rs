@@ -1,4 +1,4 @@
-//! What is being done to the members: one thing at a time, seen, held and called off by its owner.
+//! The job that changes the members: one at a time. Its owner can observe, pause and cancel it.
 
 use std::rc::Rc;
 
@@ -8,36 +8,36 @@ use crate::error::StoreError;
 use crate::format::superblock::MemberEntry;
 use crate::store::Inner;
 
-/// Between two looks of somebody who waits.
+/// Pause between two checks of a waiting task.
 const PAUSE: Nanos = Nanos::from_millis(1);
 
-/// What is being done.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobKind {
-    /// A device comes.
+    /// A device joins.
     Add,
-    /// A member goes.
+    /// A member leaves.
     Remove,
-    /// A device comes for a member that goes.
+    /// A device replaces a member.
     Replace,
-    /// A member that held pages alone is going to carry the log.
+    /// A member that holds pages alone begins to carry the log.
     TakeOver,
 }
 
-/// How far it has come.
+/// Progress of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobReport {
-    /// What is being done.
+    /// The kind of change.
     pub kind: JobKind,
-    /// To which member; `None` as long as it has no number.
+    /// The member that it changes; `None` until it has a number.
     pub member: Option<u32>,
     /// Bytes copied.
     pub done_bytes: u64,
-    /// Of so many.
+    /// Bytes to copy in total.
     pub total_bytes: u64,
-    /// How long it has been at it.
+    /// Time since it began.
     pub age: Nanos,
-    /// It waits to be told to go on.
+    /// It is paused.
     pub paused: bool,
 }
 
@@ -45,17 +45,17 @@ struct Job {
     report: JobReport,
     begun: Nanos,
     cancelled: bool,
-    /// The newcomer did not take a batch.
+    /// The error of a newcomer that failed to take a batch.
     failed: Option<DiskError>,
 }
 
-/// The one that runs, if any.
+/// The job that runs, if any.
 #[derive(Default)]
 pub struct Jobs {
     current: Option<Job>,
-    /// A take-over was called off: none begins by itself.
+    /// A take-over was cancelled, so none begins by itself.
     declined: bool,
-    /// What the newcomer will be as a member.
+    /// The newcomer's entry, until it becomes a member.
     prepared: Option<MemberEntry>,
 }
 
@@ -65,45 +65,45 @@ impl Jobs {
         self.current.is_none() && !self.declined
     }
 
-    /// How far the one that runs has come.
+    /// Progress of the job that runs.
     pub fn report(&self, now: Nanos) -> Option<JobReport> {
         self.current.as_ref().map(|job| JobReport { age: now.since(job.begun), ..job.report.clone() })
     }
 
-    /// What the newcomer will be as a member.
+    /// Keeps the newcomer's entry for the time when it becomes a member.
     pub fn prepared(&mut self, entry: MemberEntry) {
         self.prepared = Some(entry);
     }
 
-    /// True when the newcomer is no member yet.
+    /// True when the newcomer is not yet a member.
     pub fn has_prepared(&self) -> bool {
         self.prepared.is_some()
     }
 
-    /// What the newcomer will be, when it becomes a member.
+    /// Takes the newcomer's entry: it becomes a member.
     pub fn take_prepared(&mut self) -> Option<MemberEntry> {
         self.prepared.take()
     }
 
-    /// Holds it, or lets it go on; false when there is none.
+    /// Pauses or resumes the job; false when there is none.
     pub fn pause(&mut self, paused: bool) -> bool {
         self.current.as_mut().map(|job| job.report.paused = paused).is_some()
     }
 
-    /// Calls it off; false when there is none.
+    /// Cancels the job; false when there is none.
     pub fn cancel(&mut self) -> bool {
         self.declined |= self.current.as_ref().is_some_and(|job| job.report.kind == JobKind::TakeOver);
         self.current.as_mut().map(|job| job.cancelled = true).is_some()
     }
 }
 
-/// A job under way: the only one, until it is dropped.
+/// Guard of the one running job, until it is dropped.
 pub struct Running<S: Seam> {
     pub(super) inner: Rc<Inner<S>>,
 }
 
 impl<S: Seam> Running<S> {
-    /// Begins one, if none is under way.
+    /// Begins a job, if none is running.
     pub fn begin(inner: &Rc<Inner<S>>, kind: JobKind) -> Result<Running<S>, StoreError> {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
@@ -129,22 +129,22 @@ impl<S: Seam> Running<S> {
         }
     }
 
-    /// Which member it is about.
+    /// Sets the member that the job changes.
     pub fn of(&self, member: u32) {
         self.change(|report| report.member = Some(member));
     }
 
-    /// So much is to be copied.
+    /// Sets the bytes to copy in total.
     pub fn total(&self, bytes: u64) {
         self.change(|report| report.total_bytes = bytes);
     }
 
-    /// So much more has been.
+    /// Adds to the bytes copied.
     pub fn advance(&self, bytes: u64) {
         self.change(|report| report.done_bytes += bytes);
     }
 
-    /// Waits while it is held. Fails when it shall not or cannot go on.
+    /// Waits while the job is paused. Fails when it is cancelled, or when the store or the newcomer has failed.
     pub async fn go_on(&self, newcomer: &str) -> Result<(), StoreError> {
         loop {
             {
@@ -181,7 +181,7 @@ impl<S: Seam> Drop for Running<S> {
     }
 }
 
-/// The newcomer did not take a batch: the job fails, the batch does not.
+/// Records that the newcomer failed to take a batch: the job fails, the batch does not.
 pub fn newcomer_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     let mut state = inner.state.borrow_mut();
     state.joining = None;
@@ -190,7 +190,7 @@ pub fn newcomer_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     }
 }
 
-/// Calls off what is under way and waits for its end.
+/// Cancels the running job and waits for its end.
 pub async fn end_jobs<S: Seam>(inner: &Inner<S>) {
     loop {
         {

@@ -1,9 +1,11 @@
-//! Devices that come and go while the store serves.
+//! Devices that join and leave while the store serves.
 //!
-//! A device that is to carry the log is filled first: from one moment between two batches on it takes every batch, and what was there
-//! before is copied to it (`resync.rs`). Nothing relies on it until the membership says so, which is one change of the superblocks
-//! between two batches (`change.rs`): a crash finds the members of before or of after, never a third. Before that a superblock of its
-//! own calls it *being filled*, so that a crash in between leaves a device that is recognised and counts for nothing.
+//! A device that will carry the log is filled first. From one moment between two batches it takes every batch, and the
+//! earlier content of the log is copied to it (`resync.rs`). Nothing relies on it until the membership includes it.
+//!
+//! The membership changes with one write of the superblocks between two batches (`change.rs`): a crash finds the old
+//! members or the new ones, never a mixture. Until then the device's own superblock says *being filled*. After a crash
+//! it is recognised as such and counts for nothing.
 
 mod change;
 mod job;
@@ -25,10 +27,10 @@ use job::Running;
 pub use job::{JobKind, JobReport, Jobs, end_jobs, newcomer_failed};
 pub use resync::{copy_blocks, keep_buffers};
 
-/// Members that carry the log.
+/// The number of members that carry the log.
 const LOG_MEMBERS: usize = 2;
 
-/// Adds a device: to the log if that has fewer than two copies, else for pages alone. Returns its number.
+/// Adds a device: to the log if that has fewer than two copies, otherwise for pages alone. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = Running::begin(inner, JobKind::Add)?;
     let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
@@ -38,7 +40,7 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
     change::make(&running, change).await
 }
 
-/// Puts a new device into the place of a member, in service or not. Returns its number.
+/// Replaces a member, in service or not, by a new device. Returns the new device's number.
 pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = Running::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
@@ -50,8 +52,8 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
     change::make(&running, Change { newcomer: Some((device, role)), leaver: Some(old) }).await
 }
 
-/// Takes a member out for good. A member that holds pages alone takes its place in the log first, where there is one; else the log
-/// is left with one copy, if `allow_single_copy` says so.
+/// Removes a member for good. If it carries the log, a member that holds pages alone takes its place first. Without one
+/// the log keeps a single copy, if `allow_single_copy` permits it.
 pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
     let running = Running::begin(inner, JobKind::Remove)?;
     change::entry(inner, member)?;
@@ -72,7 +74,7 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
     change::make(&running, Change { newcomer, leaver: Some(member) }).await.map(drop)
 }
 
-/// The member with the most room of those that hold pages alone.
+/// The largest of the members that hold pages alone.
 fn substitute<S: Seam>(inner: &Inner<S>, leaver: u32) -> Option<Device<S>> {
     let state = inner.state.borrow();
     let superblock = &state.superblock;
@@ -82,7 +84,7 @@ fn substitute<S: Seam>(inner: &Inner<S>, leaver: u32) -> Option<Device<S>> {
     pages.max_by_key(|device| superblock.members[device.member as usize].segments).cloned()
 }
 
-/// Where the log has one copy and a member holds pages alone, that one is going to carry the log, too.
+/// Starts a take-over if the log has one copy and a member holds pages alone: that member will carry the log, too.
 pub fn take_over_soon<S: Seam>(inner: &Inner<S>) {
     let wanted = {
         let state = inner.state.borrow();
@@ -95,19 +97,19 @@ pub fn take_over_soon<S: Seam>(inner: &Inner<S>) {
 }
 
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
-    // A job that runs looks again when it ends.
+    // If another job is running, its end starts the take-over again.
     let Ok(running) = Running::begin(&inner, JobKind::TakeOver) else { return };
     let Some(device) = substitute(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.of(member);
     let made = change::make(&running, Change { newcomer: Some((device, Role::Log)), leaver: None }).await;
     if let Err(StoreError::Disk { error, .. }) = made {
-        // It cannot be written: it is out, and the next one is tried.
+        // The device rejects writes: take it out, which starts the take-over by the next one.
         let _ = take_out(&inner, vec![(member, error)]).await;
     }
 }
 
-/// True when a member has that identity.
+/// True when a member has this disk's identity.
 fn is_member<S: Seam>(inner: &Inner<S>, disk: &S::Disk) -> bool {
     let state = inner.state.borrow();
     let serves = |device: &Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;

@@ -1,8 +1,8 @@
-//! Filling a device that is to carry the log, while the log goes on.
+//! Fills a device that will carry the log, while appends continue.
 //!
-//! From a moment between two batches on it takes every batch. What was in the log before is copied segment by segment, oldest first,
-//! each block checked on the way: it may be the only good copy one day. A segment that has died meanwhile is left out, one that has
-//! begun a new life is on the newcomer already.
+//! From one moment between two batches the device takes every batch. The earlier content of the log is copied segment
+//! by segment, oldest first. Each block is checked, because the copy may one day be the only good one. A segment that
+//! has died meanwhile is left out; a segment that has been reused is on the newcomer already.
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
@@ -16,36 +16,36 @@ use crate::read::Pin;
 use crate::segments::Segment;
 use crate::store::{Inner, Sabotage};
 
-/// Buffers for copying: at most so many, and at most this part of the pool.
+/// Buffers for copying: at most this many, and at most this fraction of the pool.
 const COPY_BLOCKS_MAX: usize = 32;
 const COPY_POOL_PART: usize = 128;
-/// At least so many: one of each copy is looked at together.
+/// The least number of buffers: the scrub compares one block of both copies.
 const SCRUB_BLOCKS: usize = 2;
-/// How often a segment is copied whose newcomer reconnected meanwhile.
+/// The most attempts to copy a segment, if the newcomer reconnects meanwhile.
 const TRIES: u32 = 3;
-/// Between two looks whether the log has left the segments that the newcomer lacks.
+/// Pause between two checks whether the log has left the segments past the newcomer's end.
 const PAUSE: Nanos = Nanos::from_millis(5);
 
-/// Buffers that a store keeps for copying.
+/// The number of buffers that a store keeps for copying.
 pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
     (seam.blocks_total() / COPY_POOL_PART).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
 }
 
-/// Keeps buffers for the next copying, not more than a store began with.
+/// Keeps buffers for the next copy, at most as many as at the start.
 pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::BlockMut>) {
     let mut state = inner.state.borrow_mut();
     state.copying.extend(buffers);
     state.copying.truncate(copy_blocks(&inner.seam));
 }
 
-/// A segment of the log when the newcomer joined.
+/// A segment of the log at the time when the newcomer joined.
 struct Part {
     number: u32,
     life: Segment,
     blocks: u32,
 }
 
-/// Fills `device`; when this returns it holds whatever the log holds, and goes on taking batches.
+/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches.
 pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(), StoreError> {
     let inner = &running.inner;
     let name = device.name();
@@ -55,7 +55,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
         (state.superblock.segment_bytes, room.min(state.superblock.segments))
     };
     let _held = crate::pages::share::leave(inner, device.member).await;
-    leave_what_it_lacks(running, limit, &name).await?;
+    wait_until_log_fits(running, limit, &name).await?;
     let parts = {
         let _inside = inner.batches.enter().await;
         let mut state = inner.state.borrow_mut();
@@ -79,8 +79,8 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
     running.go_on(&name).await
 }
 
-/// Waits until nothing that a recovery may look for lies in segments that the newcomer has no room for.
-async fn leave_what_it_lacks<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
+/// Waits until no content that a recovery may read lies in segments past the newcomer's end.
+async fn wait_until_log_fits<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
     let inner = &running.inner;
     loop {
         let (cut, must_save) = {
@@ -102,7 +102,7 @@ async fn leave_what_it_lacks<S: Seam>(running: &Running<S>, limit: u32, name: &s
     }
 }
 
-/// Copies what was in a segment, durably.
+/// Copies the content of a segment, durably.
 async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) -> Result<(), StoreError> {
     let _pin = Pin::new(&running.inner, part.number);
     for attempt in 0..TRIES {
@@ -125,7 +125,7 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
     Err(device.failed(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned())))
 }
 
-/// Copies some blocks from `index` on; returns how many.
+/// Copies a run of blocks from `index` on. Returns its length.
 async fn copy_run<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
@@ -149,7 +149,7 @@ async fn copy_run<S: Seam>(
         if said == Some(false) {
             match good_copy(inner, &sources, part, index, walk).await {
                 Some(good) => *block = good,
-                // It is lost on the newcomer as it is here, and whoever reads it is told.
+                // The block is lost on the newcomer as on the others. A read of it reports the loss.
                 None => walk.skip(index),
             }
         }
@@ -161,7 +161,7 @@ async fn copy_run<S: Seam>(
     Ok(count)
 }
 
-/// The block from whichever member has it.
+/// The block from any member with a good copy.
 async fn good_copy<S: Seam>(
     inner: &Inner<S>,
     sources: &[Device<S>],

@@ -1,4 +1,5 @@
-//! What each block of a log segment has to be, found on the way through it: the headers say it of the data.
+//! The segment verifier: a pass over a segment's blocks in which each header determines what the data blocks after it
+//! must be.
 
 use std::collections::VecDeque;
 
@@ -10,15 +11,15 @@ use crate::format::batch::{BatchHeader, data_seed};
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// On the way through one life of a segment, block by block.
+/// The state of a pass over one generation of a segment, block by block.
 pub struct Walk {
     store: Uuid,
     number: u32,
     life: Segment,
-    /// Sequence of the batch whose header is expected next, and where.
+    /// Sequence number of the batch whose header is expected next, and the block where it is expected.
     sequence: u64,
     header_at: u32,
-    /// Data blocks that the last header has named: where, and their checksum with its seed.
+    /// Data blocks that the last header named: their index, seed and checksum.
     data: VecDeque<(u32, u32, u32)>,
 }
 
@@ -28,7 +29,8 @@ impl Walk {
         Walk { store, number, life, sequence: life.first, header_at: 0, data: VecDeque::new() }
     }
 
-    /// Whether the block is what it has to be; `None` where nothing says what that is. A bad one may be tried again.
+    /// Whether the block is what it must be; `None` where no header determines that. After a bad block another copy of
+    /// it may be tried.
     pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
         if let Some((_, seed, checksum)) = self.data.front().filter(|(at, _, _)| *at == index) {
             let good = block.checksum(*seed) == *checksum;
@@ -53,7 +55,7 @@ impl Walk {
         Some(true)
     }
 
-    /// Nobody has a good copy of this block: on with the next one.
+    /// Skips a block that has no good copy.
     pub fn skip(&mut self, index: u32) {
         if self.data.front().is_some_and(|(at, _, _)| *at == index) {
             self.data.pop_front();
@@ -61,7 +63,7 @@ impl Walk {
     }
 }
 
-/// A block as a device has it.
+/// One block from one device; `None` if it cannot be read.
 pub async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
     let at = place(inner.state.borrow().superblock.segment_bytes, segment, index);
     device.read_blocks(inner, at, 1).await.ok()?.pop()

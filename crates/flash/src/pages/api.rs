@@ -1,27 +1,27 @@
-//! What the owner of a store hears about its pages.
+//! Types of the pages' interface to the owner of a store.
 
 /// Blocks of a page.
 pub const PAGE_BLOCKS: u32 = 16;
-/// Blocks of a region, the unit in which writes to a backing are marked: 4 MiB.
+/// Blocks of a region, the unit of the write-intent log: 4 MiB.
 pub const REGION_BLOCKS: u64 = 1024;
 
-/// What reading the map has brought.
+/// The outcome of loading the map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapLoaded {
-    /// Pages.
+    /// The number of pages.
     pub pages: u64,
-    /// Pages of them that are suspect.
+    /// The number of suspect pages among them.
     pub suspect: u64,
-    /// Why all pages were dropped, where they were.
+    /// The reason why all pages were dropped, if they were.
     pub dropped: Option<String>,
 }
 
-/// Why a block was not read. Its buffer comes back.
+/// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unread<B> {
-    /// Its copy cannot be read, or is not what was written there (R11). It is not valid any more.
+    /// The copy is unreadable or fails its check (R11). The block is no longer valid.
     Bad(B),
-    /// It has no valid copy, or lost it while it was read, or there was no buffer to read it with.
+    /// The block has no valid copy, or lost it during the read, or no buffer was free for its checksum.
     Absent(B),
 }
 
@@ -34,32 +34,32 @@ impl<B> Unread<B> {
     }
 }
 
-/// Why a page was not taken. Nothing is lost by it.
+/// The reason why a page was not accepted. It is harmless: the backing has the content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// No slot is free at the moment, the page is being written, or the map is not loaded yet.
+    /// No slot is free now, the page is being written, or the map is not loaded.
     #[error("no slot on flash is free at the moment")]
     Busy,
-    /// What would have to go is in use.
+    /// All pages that could be evicted are in use.
     #[error("everything on flash is in use")]
     Hot,
-    /// The volume has as much as it may have, and none of its own could go.
+    /// The volume has reached its maximum, and none of its own pages can be evicted.
     #[error("the volume's share of the flash is used up")]
     Share,
-    /// A device did not take it, or the store takes nothing more.
+    /// A device failed the write, or the map is void.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A write to the backing that is under way: to be given to `end_write` whatever became of it.
+/// A write to the backing in progress. It must be passed to `end_write`, whatever its outcome.
 #[must_use = "a mark that is not given to end_write keeps its regions in flux"]
 #[derive(Debug)]
 pub struct WriteMark {
-    /// The regions that it keeps in flux, each with its mark's number.
+    /// The regions that it keeps dirty, each with its mark's number.
     pub(super) marks: Vec<((u16, u64), u64)>,
 }
 
-/// What has been written to a member.
+/// Bytes written to a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageMember {
     /// The member.
@@ -72,29 +72,29 @@ pub struct PageMember {
     pub log_bytes: u64,
 }
 
-/// How the pages stand.
+/// State and counters of the pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagesStats {
-    /// The map was read.
+    /// The map is loaded.
     pub loaded: bool,
-    /// Slots, of which each can hold a page.
+    /// The number of slots, each for one page.
     pub slots: u64,
-    /// Slots that there could be while the log needs no more than its reserve.
+    /// The most slots that are possible while the log needs no more than its reserve.
     pub slots_max: u64,
-    /// Slots that hold one.
+    /// Slots that hold a page.
     pub pages: u64,
-    /// Blocks that can be read.
+    /// Blocks that are valid.
     pub valid_blocks: u64,
     /// Slots that are durably free.
     pub free: u64,
     /// Pages with suspect blocks.
     pub suspect: u64,
-    /// Pages that had to go for others, since the opening.
+    /// Pages that were evicted since the opening.
     pub evictions: u64,
-    /// Regions in flux, of at most 256.
+    /// Dirty regions, at most 256.
     pub regions_in_flux: u64,
-    /// What was written, by member, since the opening.
+    /// Bytes written since the opening, by member.
     pub members: Vec<PageMember>,
-    /// Bytes of memory that map and marks take.
+    /// Memory of the map and the marks, in bytes.
     pub memory_bytes: u64,
 }

@@ -1,5 +1,6 @@
-//! Writes to a backing (R8), for every cause: before one goes out, its region is durably in flux, or it is durable that nothing speaks of
-//! its blocks. A crash in the middle of it then finds no page that is trusted and may not be what the backing holds.
+//! The write-intent log (R8): writes to a backing, for every cause. Before a write is issued, either its region is
+//! durably dirty, or it is durable that the map has none of its blocks. A crash during the write then leaves no trusted
+//! page that differs from the backing.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,12 +14,12 @@ use crate::journal::{wait_durable, write_now};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
-/// A write to more regions than this marks none: it waits until its blocks are durably gone from the map.
+/// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
 const REGIONS_MAX: u64 = 16;
-/// Marks go after so long without a write.
+/// Marks are removed after this time without a write.
 const IDLE: Nanos = Nanos::from_secs(5);
 
-/// Waits until the map is read, or void.
+/// Waits until the map is loaded, or void.
 pub async fn loaded<S: Seam>(inner: &Rc<Inner<S>>) {
     loop {
         let answer = {
@@ -34,7 +35,7 @@ pub async fn loaded<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Waits until the map is read, if somebody is at it.
+/// Waits until the map is loaded, if loading has begun.
 pub async fn loaded_if_begun<S: Seam>(inner: &Rc<Inner<S>>) {
     if inner.pages.borrow().phase == MapPhase::Loading {
         loaded(inner).await;
@@ -57,7 +58,7 @@ async fn abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Begins a write.
+/// Begins a write: invalidates its blocks, and marks its regions durably.
 pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, blocks: Range<u64>) -> WriteMark {
     inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
     loaded(inner).await;
@@ -70,7 +71,7 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, blocks
     mark
 }
 
-/// Marks what has to be. True when it is durable already.
+/// Marks the regions that need a mark. Returns true when the mark is already durable, or not needed.
 fn mark<S: Seam>(inner: &Inner<S>, incarnation: u64, blocks: &Range<u64>) -> (WriteMark, bool) {
     let none = WriteMark { marks: Vec::new() };
     let mut guard = inner.pages.borrow_mut();
@@ -106,7 +107,7 @@ pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, mark: WriteMark, sequence: u64) 
     ended.into_iter().for_each(|(region, number)| state.marks.end(region, number, sequence));
 }
 
-/// A flush of the backing has succeeded.
+/// Notes a successful flush of the backing.
 pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, covered: u64) {
     {
         let mut state = inner.pages.borrow_mut();
@@ -123,7 +124,7 @@ pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: u64) -> bool {
     state.marks.len() >= MARKS_MANY && state.marks.wait_for_flush(*number)
 }
 
-/// Marks that nobody needs go once nothing has been written for a while.
+/// Removes marks that are no longer needed, once nothing has been written for a while.
 pub fn idle<S: Seam>(inner: &Rc<Inner<S>>) {
     let writes = {
         let mut state = inner.pages.borrow_mut();

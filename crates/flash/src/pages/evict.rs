@@ -1,5 +1,5 @@
-//! Room for pages: a clock over the slots finds what nobody has used for a while. A slot is given away when it is durable that nothing
-//! speaks of it, so a few are kept free ahead.
+//! Eviction of pages: a clock over the slots finds pages that no request has used recently. A slot is reused only when
+//! its release is durable, so a few slots are kept free in advance.
 
 use std::rc::Rc;
 
@@ -12,33 +12,33 @@ use super::table::{ADDING, Phase};
 use crate::journal::{write_now, write_soon};
 use crate::store::Inner;
 
-/// Pages that are looked at for one that may go.
+/// The most pages that one eviction examines.
 const LOOK: usize = 32;
-/// Slots that are passed over for that.
+/// The most slots that one eviction passes over.
 const PASS: usize = 4 * LOOK;
-/// The same where volumes are promised pages, which may lie together.
+/// The same limit while volumes have promised pages, which may lie together.
 const PASS_PROMISED: usize = 128 * LOOK;
-/// Free slots that are kept, at most.
+/// The most slots that are kept free.
 const FREE_MAX: usize = 2_048;
-/// So many times after no segment was to be had none is asked for.
+/// After segments were unavailable, this many attempts evict pages without asking for a segment.
 const FULL_LOOKS: u32 = 64;
 
-/// Free slots that are kept.
+/// The number of slots to keep free.
 fn target<S: Seam>(state: &PageState<S>) -> usize {
     (state.table.slots() / 128).clamp(1, FREE_MAX)
 }
 
-/// Slots that are free, or will be with the next commit.
+/// The number of slots that are free, or will be with the next commit.
 fn coming<S: Seam>(state: &PageState<S>) -> usize {
     state.free.len() + state.dead.len() + state.gone.len()
 }
 
-/// True when slots are free or will be soon, or the map is not there yet.
+/// True when slots are free or will be soon, or the map is not loaded.
 pub fn is_coming<S: Seam>(state: &PageState<S>) -> bool {
     !state.is_ready() || state.keeping || coming(state) > 0 || state.journal.begun > state.journal.done
 }
 
-/// Lets one page go, the first that the clock finds unused.
+/// Evicts one page: the first that the clock finds unused, or that its volume has above its maximum.
 fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
     let (mut looked, mut steps) = (0, 0);
     let most = if state.limits.is_empty() { PASS } else { PASS_PROMISED };
@@ -63,7 +63,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
     false
 }
 
-/// Sees to it that some slots are free: from segments that nobody needs, else from pages that nobody uses.
+/// Keeps some slots free: by another segment if one is available, otherwise by evicting pages.
 pub fn keep<S: Seam>(inner: &Rc<Inner<S>>) {
     let (grow, urgent) = {
         let mut guard = inner.pages.borrow_mut();
@@ -78,7 +78,7 @@ pub fn keep<S: Seam>(inner: &Rc<Inner<S>>) {
         } else if state.full == 0 && share::can_grow(inner, state) {
             (!std::mem::replace(&mut state.keeping, true), false)
         } else {
-            // Looking for segments costs more than looking for pages.
+            // Looking for segments costs more than looking for pages, so it is not repeated each time.
             state.full = state.full.checked_sub(1).unwrap_or(FULL_LOOKS);
             while coming(state) < target && evict(state) {}
             (false, state.free.len() < target.div_ceil(2))

@@ -1,15 +1,17 @@
-//! Clean pages on flash: what the owner of a store puts there, reads from there, and says about writes to its backing.
+//! Clean pages on flash: writes and reads of pages, and the record of writes to their backings.
 //!
-//! A page is 64 KiB of a volume, aligned, of which any of the 16 blocks may be there. There is one copy: whoever has put it there can
-//! read it from the backing again, so every error here is a miss and nothing else. What must never happen is that a block is served
-//! which the backing does not hold any more:
+//! A page is 64 KiB of a volume, aligned; any subset of its 16 blocks may be valid. Flash holds one copy, and the
+//! backing has the same content, so every error here is a miss. A block that differs from the backing must never be
+//! served:
 //!
-//! - **R2** [`PagesOf::invalidate`] takes blocks away at once, also from a `put` that is under way.
-//! - **R8** [`PagesOf::begin_write`] returns when the regions of a write are durably *in flux*: after a crash nothing of them is trusted.
-//! - **R11** each block is checked before anybody sees it.
+//! - **R2** [`PagesOf::invalidate`] removes blocks at once, also from a `put` in progress.
+//! - **R8** [`PagesOf::begin_write`] returns when the regions of a write are durably *dirty*: after a crash their pages
+//!   are not trusted.
+//! - **R11** Each block is checked before it is returned.
 //!
-//! `table.rs` says which slot holds which page, `put.rs` and `read.rs` move data, `evict.rs` makes room, `share.rs` shares segments with
-//! the log, `bypass.rs` marks what is written past the pages. What is durable of it is the map journal's (`journal/`).
+//! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, `evict.rs` and `quota.rs` make room, `share.rs`
+//! lends segments between the log and the pages, `bypass.rs` is the write-intent log. The map journal (`journal/`)
+//! makes the map durable.
 
 mod api;
 mod bypass;
@@ -36,7 +38,7 @@ use table::{ADDING, Phase, SUSPECT};
 pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteMark};
 pub use quota::{Amount, PageShare, ShareError};
 
-/// The clean pages of a store. A clone is another handle.
+/// The clean pages of a store. Clones are handles to the same pages.
 pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Pages<S> {
@@ -46,17 +48,17 @@ impl<S: Seam> Clone for Pages<S> {
 }
 
 impl<S: Seam> Pages<S> {
-    /// Reads the map, once after the store was opened. Until it has ended every look-up finds nothing, `put` says
+    /// Loads the map, once after the store was opened. Until it has ended every look-up finds nothing, `put` returns
     /// [`PutError::Busy`], and `begin_write` waits.
     ///
     /// # Panics
-    /// When it is called twice.
+    /// If it is called twice.
     pub async fn load(&self) -> MapLoaded {
         load::load(&self.0).await
     }
 
-    /// The map on the devices is void, as its owner had noted before he abandoned it: [`Pages::load`], which comes after this, begins a new
-    /// one, and that is durable when it returns.
+    /// Declares the map on the devices void, because its owner noted so before it abandoned the map. [`Pages::load`],
+    /// which follows, begins a new map that is durable when it returns.
     pub fn distrust(&self) {
         self.0.pages.borrow_mut().distrusted = true;
     }
@@ -66,7 +68,7 @@ impl<S: Seam> Pages<S> {
         PagesOf { inner: Rc::clone(&self.0), incarnation }
     }
 
-    /// Drops all pages, marks and noted blocks of a volume, durably. An error leaves them dropped in memory alone.
+    /// Drops all pages, marks and recent writes of a volume, durably. After an error they are dropped in memory alone.
     pub async fn forget(&self, incarnation: u64) -> Result<(), StoreError> {
         bypass::loaded(&self.0).await;
         {
@@ -91,15 +93,16 @@ impl<S: Seam> Pages<S> {
         }
     }
 
-    /// The owner has durably noted that this map is void: it holds nothing any more and takes nothing, and `begin_write` returns at
-    /// once.
+    /// Abandons a void map, after the owner has noted it durably. The map is empty and accepts nothing, and
+    /// `begin_write` returns at once.
     pub fn abandon(&self) {
         let mut state = self.0.pages.borrow_mut();
         state.abandoned = true;
         state.void("the map of clean pages was given up".to_owned());
     }
 
-    /// Why the map is void, where it is: the log members have all failed. Writes to backings wait until it is abandoned.
+    /// The reason why the map is void, if it is: all log members have failed. Writes to backings wait until it is
+    /// abandoned.
     pub fn failed(&self) -> Option<String> {
         match &self.0.pages.borrow().phase {
             MapPhase::Void(why) => Some(why.clone()),
@@ -107,17 +110,17 @@ impl<S: Seam> Pages<S> {
         }
     }
 
-    /// Slots that there could be while the log needs no more than its reserve.
+    /// The most slots that are possible while the log needs no more than its reserve.
     pub fn slots_max(&self) -> u64 {
         share::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
-    /// Pages that have gone for others.
+    /// The number of evicted pages.
     pub fn evictions(&self) -> u64 {
         self.0.pages.borrow().counts.evictions
     }
 
-    /// How it stands.
+    /// State and counters.
     pub fn stats(&self) -> PagesStats {
         let state = self.0.pages.borrow();
         let table = &state.table;
@@ -138,7 +141,8 @@ impl<S: Seam> Pages<S> {
     }
 }
 
-/// The pages of one volume. Pages and blocks are numbered from the volume's start; the blocks of a page from the page's.
+/// The pages of one volume. Pages and blocks are numbered from the start of the volume, the blocks of a page from the
+/// start of the page.
 pub struct PagesOf<S: Seam> {
     inner: Rc<Inner<S>>,
     incarnation: u64,
@@ -151,7 +155,7 @@ impl<S: Seam> Clone for PagesOf<S> {
 }
 
 impl<S: Seam> PagesOf<S> {
-    /// The blocks of a page that can be read: bit *n* for block *n*, 0 where there is nothing. Counts no use.
+    /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
     pub fn valid(&self, page: u64) -> u16 {
         self.mask(page, false)
     }
@@ -162,8 +166,8 @@ impl<S: Seam> PagesOf<S> {
         slot.map_or(0, |slot| state.table.valid(slot))
     }
 
-    /// Changes what the volume may have of the pages; what it has too much goes when room is needed. Minima that there is no room for
-    /// are held as far as there is.
+    /// Sets the volume's quota of pages. Pages above the quota are evicted when room is needed. If all minima together
+    /// exceed the room, each is reduced in proportion.
     pub fn set_share(&self, share: PageShare) {
         let mut state = self.inner.pages.borrow_mut();
         if share == PageShare::default() {
@@ -175,19 +179,19 @@ impl<S: Seam> PagesOf<S> {
         quota::refresh(&self.inner, &mut state);
     }
 
-    /// Whether the volume can be promised that much, beside what others were promised.
+    /// Checks whether the volume can be promised this quota, beside the promises of other volumes.
     pub fn check_share(&self, share: &PageShare) -> Result<(), ShareError> {
         quota::check(&self.inner, &self.inner.pages.borrow(), self.incarnation, share)
     }
 
-    /// Pages of the volume that are there, and their valid blocks.
+    /// The number of the volume's pages, and of their valid blocks.
     pub fn held(&self) -> (u64, u64) {
         let state = self.inner.pages.borrow();
         let counts = state.numbers.get(&self.incarnation).map(|number| state.table.counts_of(*number));
         counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
     }
 
-    /// Counts a use of a page, where it is there.
+    /// Counts a use of a page, if it is present.
     pub fn touch(&self, page: u64) {
         let mut state = self.inner.pages.borrow_mut();
         if let Some(slot) = state.find(self.incarnation, page) {
@@ -195,17 +199,17 @@ impl<S: Seam> PagesOf<S> {
         }
     }
 
-    /// True when the page is there and somebody has used it since room was last looked for at its place.
+    /// True when the page is present and was used since the clock last passed its slot.
     pub fn is_used(&self, page: u64) -> bool {
         let state = self.inner.pages.borrow();
         state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
     }
 
-    /// Reads a run of blocks of a page, one buffer each. A block that is not valid, cannot be read or does not match its checksum
-    /// (R11) gives its buffer back, and is not valid any more.
+    /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11)
+    /// returns its buffer, and is no longer valid.
     ///
     /// # Panics
-    /// When there are not as many buffers as blocks, or the run leaves the page.
+    /// If the numbers of buffers and blocks differ, or the run leaves the page.
     pub async fn read(
         &self,
         page: u64,
@@ -215,52 +219,54 @@ impl<S: Seam> PagesOf<S> {
         read::read(&self.inner, self.incarnation, page, blocks, buffers, false).await
     }
 
-    /// These blocks of the volume are not valid any more, at once: not in the map, and not of a `put` that is under way (R2).
+    /// Invalidates these blocks of the volume at once: in the map, and in a `put` in progress (R2).
     pub fn invalidate(&self, blocks: Range<u64>) {
         let pending = {
             let mut state = self.inner.pages.borrow_mut();
             state.invalidate(self.incarnation, blocks);
             state.has_pending()
         };
-        // Every write of a client comes here, and most change nothing.
+        // Every client write calls this, and most calls change nothing.
         if pending {
             write_soon(&self.inner);
         }
     }
 
-    /// Adds blocks of a page, each with what the backing durably holds of it at the time of this call, and returns which of them the
-    /// map has now. Blocks that are there already stay as they are. The page is known before the first await, so that
-    /// [`PagesOf::invalidate`] sees it.
+    /// Adds blocks of a page, each with the content that the backing durably holds at the time of this call. Returns
+    /// the blocks that the map has now. Blocks that are already valid are not rewritten. The page is registered before
+    /// the first await, so that [`PagesOf::invalidate`] sees it.
     ///
     /// # Panics
-    /// With no block, or one that is not in a page.
+    /// If there is no block, or one outside a page.
     pub async fn put(&self, page: u64, blocks: Vec<(u32, S::Block)>) -> Result<u16, PutError> {
         assert!(!blocks.is_empty() && blocks.iter().all(|(block, _)| *block < PAGE_BLOCKS), "blocks of a page");
         put::put(&self.inner, self.incarnation, page, blocks).await
     }
 
-    /// To be awaited before these blocks of the backing are written or zeroed, for whatever reason: they are not valid any more, and
-    /// when this returns it is durable that their regions are in flux, or that nothing durable speaks of them (R8).
+    /// Prepares a write or a zeroing of these blocks on the backing, whatever its cause; it is awaited first. It
+    /// invalidates the blocks. When it returns, their regions are durably dirty, or no durable record lists the blocks
+    /// (R8).
     pub async fn begin_write(&self, blocks: Range<u64>) -> WriteMark {
         bypass::begin_write(&self.inner, self.incarnation, blocks).await
     }
 
-    /// The write has ended, well or not, as completion number `sequence` of the volume: what [`PagesOf::flushed`] counts in.
+    /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
+    /// [`PagesOf::flushed`].
     pub fn end_write(&self, mark: WriteMark, sequence: u64) {
         bypass::end_write(&self.inner, mark, sequence);
     }
 
-    /// A flush of the backing has succeeded that was issued after all completions below `covered`.
+    /// Notes a successful flush of the backing that was issued after all completions below `covered`.
     pub fn flushed(&self, covered: u64) {
         bypass::flushed(&self.inner, self.incarnation, covered);
     }
 
-    /// Few regions are left that could be marked: a flush of the backing soon would free some.
+    /// True when marks are scarce and a flush of the backing would free some.
     pub fn wants_flush(&self) -> bool {
         bypass::wants_flush(&self.inner, self.incarnation)
     }
 
-    /// The backing durably holds this content of a block, which was destaged: noted for [`PagesOf::ring`].
+    /// Notes a destaged block in [`PagesOf::ring`]: the backing durably holds this content.
     pub fn destaged(&self, block: u64, content: &S::Block) {
         {
             let mut state = self.inner.pages.borrow_mut();
@@ -273,8 +279,8 @@ impl<S: Seam> PagesOf<S> {
         write_soon(&self.inner);
     }
 
-    /// Blocks of a page that are there and not trusted, since a crash came upon a write to their region: to be compared with the
-    /// backing, and judged. The backing has to have been flushed since the opening.
+    /// The suspect blocks of a page: present but not trusted, since a crash interrupted a write to their region. They
+    /// must be compared with the backing, which was flushed since the opening, and then judged.
     pub fn suspect(&self, page: u64) -> u16 {
         self.mask(page, true)
     }
@@ -289,8 +295,8 @@ impl<S: Seam> PagesOf<S> {
         read::read(&self.inner, self.incarnation, page, blocks, buffers, true).await
     }
 
-    /// Of a page's suspect blocks those in `good` were found to be what the backing durably holds, and are valid from now on unless
-    /// they were invalidated meanwhile; the others are gone.
+    /// Ends the suspicion of a page: its blocks in `good` equal the durable content of the backing. They are valid from
+    /// now on, unless they were invalidated meanwhile; the other blocks are dropped.
     pub fn judge(&self, page: u64, good: u16) {
         {
             let mut state = self.inner.pages.borrow_mut();
@@ -303,18 +309,19 @@ impl<S: Seam> PagesOf<S> {
         write_soon(&self.inner);
     }
 
-    /// The last blocks that were destaged, each with the checksum (from seed 0) that the backing must have of it.
+    /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
     pub fn ring(&self) -> Vec<(u64, u32)> {
         let state = self.inner.pages.borrow();
         state.numbers.get(&self.incarnation).map(|number| state.rings.of(*number)).unwrap_or_default()
     }
 
-    /// Up to `count` pages with valid blocks, spread over the slots from a place that `random` says: page and mask.
+    /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
+    /// mask.
     pub fn sample(&self, random: u64, count: usize) -> Vec<(u64, u16)> {
         let state = self.inner.pages.borrow();
         let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
         let slots = state.table.of_volume(*number, 0..u64::MAX);
-        // A page that lost all its blocks while some were being added lives on, empty.
+        // A page that lost all its blocks during an addition stays live, without a block.
         let good = |slot: &table::SlotId| {
             let table = &state.table;
             table.phase(*slot) == Phase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
@@ -329,7 +336,7 @@ impl<S: Seam> PagesOf<S> {
     }
 }
 
-/// Everything pending is durable, and no region is marked without need; then nothing more is taken.
+/// Makes all pending records durable and removes marks that are not needed. Then the map accepts nothing more.
 pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
     if inner.pages.borrow().is_ready() {
         {

@@ -1,6 +1,8 @@
-//! Writing pages: a page gets a slot that nothing durable speaks of, and is in the map when all of it has been written. Blocks that it
-//! lacks are added in place, also where others were that have been invalidated since: what the map says of a block is how often it was
-//! written, and its checksum says which of these writes it is, so that a write that gets lost, or that no record tells of, is a miss.
+//! Writes of pages. A page gets a slot without durable records, and enters the map when all of it is written. Missing
+//! blocks are added in place, also over blocks that have been invalidated since.
+//!
+//! The map holds the number of writes of each block, and a block's checksum depends on that number. A write that is
+//! lost, or that has no record, is therefore a miss.
 
 use std::rc::Rc;
 
@@ -17,27 +19,27 @@ use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
-/// What a page is made of.
+/// The blocks of a page.
 type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
 
-/// What lies together in a slot, and its first byte.
+/// Contiguous pieces of a slot, and their byte offset in it.
 type Run<B> = (u64, Vec<Piece<B>>);
 
-/// A page that is being written.
+/// A write of a page in progress.
 struct Put {
     slot: SlotId,
     place: Place,
-    /// How often blocks of the slot were written, with this time.
+    /// Number of writes of each of the slot's blocks, this one included.
     writes: Writes,
-    /// Blocks that are to be in the slot.
+    /// Blocks to write.
     wanted: u16,
-    /// Blocks of the slot that stay as they are.
+    /// Blocks of the slot that stay unchanged.
     there: u16,
-    /// The slot that holds the page so far, and its blocks that come along.
+    /// The page's old slot, and the blocks of it that are copied to the new one.
     old: Option<(SlotId, Place, u16)>,
 }
 
-/// Puts blocks of a page on flash.
+/// Writes blocks of a page to flash.
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: u64,
@@ -70,7 +72,7 @@ pub async fn put<S: Seam>(
             *data = None;
         }
     }
-    // In a task of its own: it comes to its end whatever becomes of the caller, and the slot is not used again before.
+    // The write has its own task: it completes even if the caller is dropped, and until then the slot is not reused.
     let (answer, task) = (Answer::default(), Rc::clone(inner));
     let given = answer.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
@@ -85,7 +87,7 @@ pub async fn put<S: Seam>(
     answer.wait().await
 }
 
-/// Finds a slot, and registers the page. `None` where all of it is there.
+/// Finds a slot, and registers the page. Returns `None` if all requested blocks are valid already.
 fn begin<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
@@ -133,7 +135,7 @@ fn begin<S: Seam>(
         return Err(PutError::Busy);
     };
     state.table.claim(slot, key);
-    // What is suspect is not carried along: nobody has compared it.
+    // Suspect blocks are not copied: they have not been compared with the backing.
     let old = old.map(|old| {
         let keep = if state.table.has(old, SUSPECT) { 0 } else { valid };
         (old, state.table.place(old), keep)
@@ -145,7 +147,7 @@ fn begin<S: Seam>(
     Ok(Some(Put { slot, place, writes, wanted, there: 0, old }))
 }
 
-/// Writes what is to be written. Returns which blocks are there then.
+/// Writes the blocks of a page. Returns the blocks that are now in the slot.
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: u64,
@@ -167,7 +169,7 @@ async fn write<S: Seam>(
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
         let mut words = [0_u32; 2];
         if pair_of(put.there) != 0 && pair_of(put.wanted) != 0 {
-            // The other one's checksum stays what it is.
+            // Keep the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
             let _place = InLine::new(inner, device.member, Work::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
@@ -198,13 +200,14 @@ async fn write<S: Seam>(
     Ok(written)
 }
 
-/// A pair's checksums, over and over: a simulated world keeps that as a tag.
+/// The checksum sector of a pair: its checksums repeated, because the simulated world stores repeated bytes as a tag.
 fn sector_of(words: [u32; 2]) -> Vec<u8> {
     let pair = u64::from(words[0]) | u64::from(words[1]) << 32;
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
-/// What lies together, with its place in the slot. `whole`: the device writes nothing smaller than a block.
+/// The contiguous runs of pieces with their offsets in the slot. `whole`: the device writes nothing smaller than a
+/// block.
 fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: bool) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
     let mut add = |at: u64, piece: Piece<S::Block>| {
@@ -231,12 +234,13 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: b
     runs
 }
 
-/// The page is in the map, as far as its blocks were written and not invalidated meanwhile (R2). Returns which are valid.
+/// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2). Returns the
+/// valid blocks.
 fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     if !state.table.exists(put.slot) || state.table.place(put.slot) != put.place {
-        // Its segment was taken away.
+        // Its segment was reclaimed.
         return 0;
     }
     let left = state.putting.remove(&put.slot).unwrap_or(0);
@@ -248,7 +252,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
         state.table.set_valid(put.slot, valid);
         if valid == 0 { state.kill(put.slot, false) } else { state.set_dirty(put.slot) }
     } else if left == 0 {
-        // Nothing durable has spoken of it.
+        // No durable record lists the slot.
         state.release(put.slot);
         return 0;
     } else {
@@ -268,7 +272,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
     state.table.valid(put.slot)
 }
 
-/// True when the device writes nothing smaller than a block: nothing is ever added in place there.
+/// True when the device writes nothing smaller than a block, so that blocks cannot be added in place.
 fn is_whole<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
     let device = inner.in_service().into_iter().find(|device| device.member == member);
     device.is_some_and(|device| device.disk.geometry().logical_block as usize > SECTOR_BYTES)

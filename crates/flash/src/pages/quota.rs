@@ -1,5 +1,5 @@
-//! What a volume may have of the pages: what of it nobody takes away for others, how much it may have at most, which pages stay. Kept by
-//! volume and looked up when room is made, so that a page costs nothing more.
+//! Quotas of pages: a volume's guaranteed minimum, its maximum, and its pinned pages. They are kept by volume and
+//! looked up during eviction, so that a page costs no extra memory.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use super::state::PageState;
 use super::table::{ADDING, Phase, SlotId, page_of};
 use crate::store::Inner;
 
-/// Slots that are looked at for a page of one volume, and for one that may go for a volume that is owed room.
+/// The most slots that are searched for one volume's page, or for a page to evict for a volume below its minimum.
 const LOOK_MAX: usize = 4_096;
-/// Of so many slots one is promised to nobody, so that something can always go.
+/// One of this many slots stays unpromised, so that eviction is always possible.
 const UNPROMISED_PART: u64 = 32;
 
 /// A number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Amount {
-    /// So many.
+    /// This many pages.
     Pages(u64),
-    /// So many thousandths of all that there could be.
+    /// Thousandths of the most pages that are possible.
     PerMille(u32),
 }
 
 impl Amount {
-    /// Pages, where there could be `slots`.
+    /// The number of pages, if `slots` are possible.
     pub fn of(self, slots: u64) -> u64 {
         match self {
             Amount::Pages(pages) => pages,
@@ -34,14 +34,14 @@ impl Amount {
     }
 }
 
-/// What a volume may have of the pages.
+/// A volume's quota of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageShare {
-    /// As long as it has no more than this, none of its pages goes for others.
+    /// While the volume has at most this many pages, none of them is evicted for others.
     pub min: Amount,
-    /// When it has so many, a new one takes the place of one of its own.
+    /// At this many pages, a new one replaces one of the volume's own.
     pub max: Option<Amount>,
-    /// Pages that stay once they are there: sorted, apart from each other.
+    /// Pages that are not evicted once they are present: sorted, disjoint ranges.
     pub pinned: Vec<Range<u64>>,
 }
 
@@ -52,7 +52,7 @@ impl Default for PageShare {
 }
 
 impl PageShare {
-    /// Pages that are pinned.
+    /// The number of pinned pages.
     pub fn pinned_pages(&self) -> u64 {
         self.pinned.iter().map(|range| range.end - range.start).sum()
     }
@@ -68,7 +68,7 @@ impl PageShare {
     }
 }
 
-/// Why a volume cannot be promised what was asked for, in pages.
+/// The reason why a volume cannot be promised a quota, in pages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The minimum is above the maximum.
@@ -81,32 +81,33 @@ pub enum ShareError {
         /// The maximum.
         max_pages: u64,
     },
-    /// More is pinned than the volume may have.
+    /// More pages are pinned than the maximum allows.
     #[error(
-        "{pinned_pages} pages of 64 KiB would be pinned, and the volume may have {max_pages}; pin less or raise flash_max"
+        "{pinned_pages} pages of 64 KiB would be pinned, and the volume may have {max_pages}; pin less or \
+         raise flash_max"
     )]
     PinnedAboveMax {
-        /// What would be pinned.
+        /// Pages that would be pinned.
         pinned_pages: u64,
         /// The maximum.
         max_pages: u64,
     },
-    /// The devices hold no more.
+    /// The devices have too few pages.
     #[error(
-        "{wanted_pages} pages of 64 KiB are asked for, and {left_pages} can still be promised: the devices hold {slots}, and other volumes' minima \
-         and pins count; ask for less, lower theirs, or add a device"
+        "{wanted_pages} pages of 64 KiB are asked for, and {left_pages} can still be promised: the devices \
+         hold {slots}, and other volumes' minima and pins count; ask for less, lower theirs, or add a device"
     )]
     NoRoom {
-        /// What the volume would be promised.
+        /// Pages that the volume would be promised.
         wanted_pages: u64,
-        /// What can be.
+        /// Pages that can still be promised.
         left_pages: u64,
-        /// Pages that there could be.
+        /// The most pages that are possible.
         slots: u64,
     },
 }
 
-/// A share in pages as there are now, and where the search for a page of the volume goes on.
+/// A quota in pages of the current devices, and the volume's own clock hand.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     min: u64,
@@ -115,7 +116,7 @@ pub struct Limits {
     hand: SlotId,
 }
 
-/// May this volume be promised this much beside the others?
+/// Checks whether the volume can be promised this quota beside the others.
 pub fn check<S: Seam>(
     inner: &Inner<S>,
     state: &PageState<S>,
@@ -142,8 +143,8 @@ pub fn check<S: Seam>(
     Ok(())
 }
 
-/// Says anew what each volume may have, if there are more slots or fewer, or other volumes. Minima that there is no room for any more
-/// shrink alike.
+/// Recomputes the quotas in pages, if the number of slots or volumes has changed. If the minima exceed the room, all
+/// are reduced in proportion.
 pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.shares.is_empty() && state.limits.is_empty() {
         return;
@@ -167,18 +168,18 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     }
 }
 
-/// What becomes of a page when room is needed.
+/// The fate of a page when room is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It stays.
     Stays,
-    /// It goes, used or not: its volume has more than it may have.
+    /// It is evicted, used or not: its volume is above its maximum.
     GoesFirst,
-    /// It goes when nobody has used it.
+    /// It is evicted if it was not used.
     MayGo,
 }
 
-/// What becomes of the page in a slot.
+/// The fate of the page in a slot.
 pub fn fate<S: Seam>(state: &PageState<S>, slot: SlotId) -> Fate {
     if state.limits.is_empty() {
         return Fate::MayGo;
@@ -194,13 +195,13 @@ pub fn fate<S: Seam>(state: &PageState<S>, slot: SlotId) -> Fate {
     }
 }
 
-/// True when the volume is owed room for this page: it has less than its minimum, or the page is pinned.
+/// True when the volume is entitled to room for this page: it is below its minimum, or the page is pinned.
 pub fn is_owed<S: Seam>(state: &PageState<S>, incarnation: u64, page: u64) -> bool {
     let limits = state.numbers.get(&incarnation).and_then(|number| Some((number, state.limits.get(number)?)));
     limits.is_some_and(|(number, limits)| limits.share.pins(page) || state.table.pages_of(*number) < limits.min)
 }
 
-/// Lets a page go that may, used or not, for a volume that is owed room.
+/// Evicts one page that is not guaranteed, used or not, for a volume that is entitled to room.
 pub fn make_way<S: Seam>(state: &mut PageState<S>) {
     for _ in 0..LOOK_MAX.min(state.table.slots()) {
         state.hand = state.table.after(state.hand);
@@ -213,8 +214,8 @@ pub fn make_way<S: Seam>(state: &mut PageState<S>) {
     }
 }
 
-/// Sees to it that the volume may have one more page: where it has as many as it may, the first of its own that the clock finds
-/// unused goes. False when none was found for now.
+/// Makes room for one more page within the volume's maximum: at the maximum it evicts the volume's first page that the
+/// clock finds unused. Returns false if it finds none.
 pub fn room_for_one<S: Seam>(state: &mut PageState<S>, number: u16) -> bool {
     let Some(limits) = state.limits.get(&number) else { return true };
     let (max, mut hand) = (limits.max, limits.hand);

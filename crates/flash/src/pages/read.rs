@@ -1,4 +1,5 @@
-//! Reading pages (R11): a run of blocks and the checksums between them in one request; each block is checked before anybody sees it.
+//! Reads of pages (R11): one request reads a run of blocks with the checksums between them. Each block is checked
+//! before it is returned.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,10 +14,10 @@ use crate::journal::write_soon;
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
-/// A block that was read and is good, or its buffer.
+/// A block that was read and passed its check, or its buffer.
 type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
 
-/// Reads a run of blocks of a page, suspect ones or trusted ones.
+/// Reads a run of blocks of a page, either suspect or trusted ones.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: u64,
@@ -36,7 +37,7 @@ pub async fn read<S: Seam>(
     };
     let outcomes = read_slot(inner, incarnation, page, first, blocks.clone(), buffers).await;
     match slot() {
-        // Who adds to a page moves it: nothing that was read from its old slot counts, and the new one has it.
+        // An addition has moved the page: results from its old slot are discarded, and the new slot is read.
         Some(moved) if moved != first => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
                 Ok(data) => thaw::<S>(data),
@@ -48,7 +49,7 @@ pub async fn read<S: Seam>(
     }
 }
 
-/// Blocks that come along to another slot. What cannot be read stays behind.
+/// Reads the blocks that are copied to another slot. Unreadable blocks are left out.
 pub async fn along<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: u64,
@@ -75,7 +76,7 @@ pub async fn along<S: Seam>(
     found
 }
 
-/// Reads the valid ones among `blocks` of a slot, run by run.
+/// Reads the valid blocks among `blocks` of a slot, run by run.
 async fn read_slot<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: u64,
@@ -108,7 +109,8 @@ async fn read_slot<S: Seam>(
     read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
     drop(pin);
     assert!(outcomes.len() == blocks.len(), "one outcome a block");
-    // What was invalidated meanwhile, be it while another run was read, is nobody's any more, even if something newer is there (R2).
+    // Discard blocks that were invalidated meanwhile, also while another run was read, even if newer content is there
+    // (R2).
     let state = inner.pages.borrow();
     let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
     let as_it_was = || match inner.sabotage {
@@ -123,7 +125,7 @@ async fn read_slot<S: Seam>(
     blocks.zip(outcomes).map(keep).collect()
 }
 
-/// Holds a slot while it is read, so that it is not given away.
+/// Pins a slot during a read, so that it is not reused.
 struct Pin<'a, S: Seam> {
     inner: &'a Rc<Inner<S>>,
     slot: SlotId,
@@ -136,7 +138,7 @@ impl<S: Seam> Drop for Pin<'_, S> {
     }
 }
 
-/// Reads neighbours that are all valid.
+/// Reads a run of valid blocks.
 #[expect(clippy::too_many_arguments, reason = "where it lies, whose it is, and where it goes")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
@@ -189,7 +191,7 @@ fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
     block.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"))
 }
 
-/// The checksums of a pair.
+/// The two checksums of a pair.
 pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
     let mut bytes = [0; 8];
     sums.read_bytes(pair as usize * SECTOR_BYTES, &mut bytes);
@@ -197,7 +199,8 @@ pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
     [both as u32, (both >> 32) as u32]
 }
 
-/// Reads blocks into their buffers and their checksums into `sums`, each pair's at its own sector; `None` where no buffer was free for that.
+/// Reads blocks into their buffers, and their checksums into `sums`, each pair's at its own sector. The result is
+/// `None` if no buffer was free.
 async fn fetch<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
@@ -222,11 +225,11 @@ async fn fetch<S: Seam>(
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
     }
-    // The checksums of several pairs go to buffers of their own first: a piece owns its buffer.
+    // Several pairs need separate buffers for their checksums first: a piece owns its buffer.
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
 }
 
-/// Reads what contains the run, and takes it apart.
+/// Reads whole device blocks around the run, and copies the parts out.
 async fn fetch_aligned<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,

@@ -1,5 +1,5 @@
-//! Segments go back and forth between the log and the pages. The log keeps a reserve; when that is used up it gets the segment whose
-//! pages are used least, once it is durable that nothing speaks of them.
+//! Segment lending between the log and the pages. The log keeps a reserve. When the reserve is used up, the log
+//! reclaims the segment whose pages are used least, once the removal of these pages is durable.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,18 +19,18 @@ use crate::membership::failures_of;
 use crate::store::{Inner, State};
 use crate::wait::{Boxed, join};
 
-/// Of so many segments the log keeps one in reserve.
+/// The log keeps one of this many segments in reserve.
 const RESERVE_SHARE: usize = 32;
-/// It keeps at least so many.
+/// The least number of segments in reserve.
 const RESERVE_MIN: usize = 2;
-/// Segments that are compared before one is given back.
+/// The most segments that are compared when one is reclaimed.
 const COMPARED_MAX: usize = 64;
-/// What a page costs that a volume was promised, beside 2 to 5 for others.
+/// The cost of a promised page; other pages cost 2 to 5.
 const PROMISED_COST: usize = 50;
-/// How long to wait for writes to a segment that the log is to get.
+/// Pause while writes to a reclaimed segment are in flight.
 const PAUSE: Nanos = Nanos::from_micros(100);
 
-/// A member's segment.
+/// A segment of a member.
 type Place = (u32, u32);
 
 fn reserve<S: Seam>(store: &State<S>) -> usize {
@@ -38,7 +38,8 @@ fn reserve<S: Seam>(store: &State<S>) -> usize {
     store.segments.kept() + (shared as usize / RESERVE_SHARE).max(RESERVE_MIN)
 }
 
-/// Segments that the pages may have at once: of the log members those that were lent and not used yet, of others any.
+/// Segments that the pages may take at once: on log members the lent segments without a frame and segments past the
+/// log's, on other members any.
 fn waiting<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<Place> {
     let held: BTreeSet<Place> = state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
     let superblock = &store.superblock;
@@ -59,7 +60,7 @@ fn waiting<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec
     places
 }
 
-/// Slots that there could be while the log needs no more than its reserve.
+/// The most slots that are possible while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
@@ -74,14 +75,14 @@ pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
     (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
 }
 
-/// True when the pages could have another segment.
+/// True when the pages can take another segment.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     let store = inner.state.borrow();
     let fits = state.table.slots() + state.table.per_frame() as usize <= state.journal.slots_max();
     fits && (store.segments.ready() > reserve(&store) || !waiting(&store, state, 1).is_empty())
 }
 
-/// Takes another segment, on both log members where they share it.
+/// Takes another segment; a shared one on both log members.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     let (places, store, segment_bytes, boot) = {
         let mut store = inner.state.borrow_mut();
@@ -117,7 +118,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Writes a segment's first block, so that nothing there is ever taken for the log's.
+/// Writes the header block of a page segment, so that its content is never mistaken for the log's.
 async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
@@ -131,7 +132,7 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     good
 }
 
-/// True when a segment may hold pages: the log has not got it back meanwhile.
+/// True when a segment may hold pages: the log has not reclaimed it meanwhile.
 fn is_ours<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
     let shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
     let lent = store.segments.lent().contains(&segment) && state.giving != Some(segment);
@@ -155,7 +156,7 @@ fn add<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, life: u64) {
     state.free.extend(slots);
 }
 
-/// Gives a segment back to the log. False when there is none.
+/// Reclaims a segment for the log. Returns false if there is none.
 pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
         inner.seam.sleep(PAUSE).await;
@@ -164,7 +165,7 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
             return true;
         }
     }
-    let number = give(inner).await;
+    let number = reclaim_segment(inner).await;
     if let Some(number) = number {
         let segments = &mut inner.state.borrow_mut().segments;
         if segments.lent().contains(&number) {
@@ -176,10 +177,10 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     number.is_some()
 }
 
-/// Drops the pages of the segment that is used least, durably. Returns its number.
-async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
+/// Drops the pages of the least used segment, durably. Returns its number.
+async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     if !inner.pages.borrow().is_ready() {
-        // Whoever reads the map finds that the segment was taken.
+        // Loading the map later finds that the segment was reclaimed.
         let number = inner.state.borrow().segments.lent_usable().next()?;
         inner.pages.borrow_mut().giving = Some(number);
         all_written(inner, number).await;
@@ -215,7 +216,7 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
                 .collect::<Vec<_>>(),
         )
     };
-    // Nothing new is written there.
+    // From here on no new write to the segment begins.
     all_written(inner, number).await;
     {
         let mut state = inner.pages.borrow_mut();
@@ -230,7 +231,7 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     Some(number)
 }
 
-/// Waits until nothing is being written to a segment that the log is to get: what comes late would overwrite a batch.
+/// Waits until no write to a reclaimed segment is in flight: a late one would overwrite a batch.
 async fn all_written<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
     let carries_log = |member: u32| inner.state.borrow().superblock.carries_log(member);
     let busy =
@@ -240,7 +241,7 @@ async fn all_written<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
     }
 }
 
-/// Keeps pages off a member as long as it exists.
+/// Keeps pages off a member until it is dropped.
 pub struct Held<S: Seam>(Rc<Inner<S>>, u32);
 
 impl<S: Seam> Drop for Held<S> {
@@ -249,14 +250,14 @@ impl<S: Seam> Drop for Held<S> {
     }
 }
 
-/// Drops all pages of a member, durably: it is going to carry the log.
+/// Drops all pages of a member that will carry the log, durably.
 pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
     bypass::loaded_if_begun(inner).await;
     inner.pages.borrow_mut().refused.insert(member);
     let held = Held(Rc::clone(inner), member);
     let writes = |state: &PageState<S>| state.writing.keys().any(|(of, _)| *of == member);
     while inner.pages.borrow().keeping || writes(&inner.pages.borrow()) {
-        // No new ones begin where no slot is free.
+        // Without free slots no new write begins.
         inner.pages.borrow_mut().leave_free(member);
         inner.seam.sleep(PAUSE).await;
     }
@@ -265,13 +266,13 @@ pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
     held
 }
 
-/// What would be lost with a slot.
+/// The cost of losing a slot's page.
 fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         Phase::Free | Phase::Dead => 0,
         Phase::Live if quota::fate(state, slot) == Fate::Stays => PROMISED_COST,
         Phase::Live => 2 + usize::from(state.table.uses(slot)),
-        // It would have to be waited for.
+        // The reclaim would have to wait for the write.
         Phase::Writing => 1_000,
     }
 }

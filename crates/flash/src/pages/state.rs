@@ -1,4 +1,4 @@
-//! What is known of all pages, in memory.
+//! The state of all pages in memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -16,26 +16,26 @@ use crate::journal::marks::{Marks, Region};
 use crate::journal::ring::Rings;
 use crate::wait::Answer;
 
-/// Invalidations while the map is being read, by page; past these whole volumes are dropped.
+/// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
 const EARLY_MAX: usize = 1 << 16;
 
-/// How far the map has come.
+/// The state of the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapPhase {
-    /// It was not read.
+    /// It is not loaded.
     Unloaded,
     /// It is being read.
     Loading,
     /// It serves.
     Ready,
-    /// It is void for good; says why.
+    /// It is void for good, for this reason.
     Void(String),
 }
 
-/// What was invalidated before the map was there.
+/// Invalidations that arrived before the map was loaded.
 #[derive(Default)]
 pub struct Early {
-    /// Blocks of pages, by volume.
+    /// Blocks by volume and page.
     pub pages: BTreeMap<(u64, u64), u16>,
     /// Whole volumes.
     pub volumes: BTreeSet<u64>,
@@ -44,7 +44,7 @@ pub struct Early {
 /// Counters since the opening.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Pages that had to go for others.
+    /// Pages that were evicted.
     pub evictions: u64,
     /// Bytes written, by member.
     pub written: BTreeMap<u32, PageMember>,
@@ -57,80 +57,81 @@ impl Counts {
     }
 }
 
-/// All of it.
+/// All state of the pages.
 pub struct PageState<S: Seam> {
-    /// How far the map has come.
+    /// The state of the map.
     pub phase: MapPhase,
     /// The slots.
     pub table: Table,
-    /// Numbers of volumes, both ways.
+    /// The number of each volume.
     pub numbers: BTreeMap<u64, u16>,
     /// The volume of each number.
     pub volumes: BTreeMap<u16, u64>,
-    /// Pages being written: the slot, and which of the new blocks have not been invalidated since (R2).
+    /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
     pub putting: BTreeMap<SlotId, u16>,
-    /// Reads under way, by slot and its segment's life.
+    /// Reads in flight, by slot and its segment's generation.
     pub pins: BTreeMap<(SlotId, u64), u32>,
-    /// Slots that nothing durable speaks of and nobody reads.
+    /// Slots that no durable record lists and no read pins.
     pub free: VecDeque<SlotId>,
-    /// Slots whose record is to be written.
+    /// Slots with a pending record.
     pub dirty: Vec<SlotId>,
-    /// Slots whose end is to be written.
+    /// Slots whose release has a pending record.
     pub dead: Vec<SlotId>,
-    /// Slots whose end another record says that is to be written.
+    /// Slots whose release is part of another pending record.
     pub gone: Vec<SlotId>,
-    /// Members with page data that no flush has covered.
+    /// Members with page data that is not flushed.
     pub unflushed: BTreeSet<u32>,
-    /// Regions in flux.
+    /// Dirty regions.
     pub marks: Marks,
-    /// What was destaged last.
+    /// Recent writes.
     pub rings: Rings,
     /// The map journal.
     pub journal: Journal<S>,
-    /// What was invalidated before the map was there.
+    /// Invalidations that arrived before the map was loaded.
     pub early: Early,
     /// Counters.
     pub counts: Counts,
     /// The clock's hand.
     pub hand: SlotId,
-    /// A buffer for checksums that nobody uses at the moment.
+    /// A spare buffer for checksums.
     pub spare: Option<S::BlockMut>,
-    /// A task is looking after the number of free slots.
+    /// A task is taking another segment.
     pub keeping: bool,
-    /// A segment is being given back to the log.
+    /// A segment is being reclaimed by the log.
     pub reclaiming: bool,
-    /// Which one.
+    /// The segment that is being reclaimed.
     pub giving: Option<u32>,
-    /// Members' segments that something is being written to, whatever has become of it since: the log must not have them before that ends.
+    /// Members' segments with the number of writes in flight, whatever the segments' use is now. The log gets a segment
+    /// only after these writes.
     pub writing: BTreeMap<(u32, u32), u32>,
-    /// Members that did not take a segment's first block: they get no more pages.
+    /// Members without new pages: a segment's header could not be written, or the member will carry the log.
     pub refused: BTreeSet<u32>,
-    /// Regions that need no mark lose it with the next commit, however few they are.
+    /// The next commit removes all marks that are not needed, however few there are.
     pub unmark_all: bool,
     /// A task waits for idleness.
     pub idling: bool,
     /// The owner has durably noted that the map is void.
     pub abandoned: bool,
-    /// What a map on the devices says is not to be trusted.
+    /// The map on the devices must not be trusted.
     pub distrusted: bool,
-    /// Who waits for the map to be read, or given up.
+    /// Waiters for the map to be loaded, or abandoned.
     pub waiting: Vec<Answer<()>>,
-    /// So many times no segment is asked for.
+    /// The number of attempts left that do not ask for a segment.
     pub full: u32,
-    /// What volumes may have, by their identity.
+    /// The quota of each volume, by incarnation.
     pub shares: BTreeMap<u64, PageShare>,
-    /// The same as pages, by their number.
+    /// The quotas in pages, by volume number.
     pub limits: BTreeMap<u16, Limits>,
-    /// For so many slots and volumes; `None`: they are to be said anew.
+    /// The numbers of slots and volumes for which `limits` holds; `None` requests an update.
     pub limits_of: Option<(u64, usize)>,
-    /// Lives given to segments in this opening.
+    /// Number of page segments begun in this opening, from which their generations are made.
     pub lives: u64,
-    /// What the first blocks of segments said at the opening.
+    /// Generations found in the header blocks of page segments at the opening.
     pub lives_found: BTreeMap<(u32, u32), u64>,
 }
 
 impl<S: Seam> PageState<S> {
-    /// Nothing is known yet.
+    /// The state before the map is loaded.
     pub fn new(superblock: &Superblock, lives_found: BTreeMap<(u32, u32), u64>) -> Self {
         let per_frame = slots_of((superblock.segment_bytes / BLOCK_BYTES as u64) as u32);
         PageState {
@@ -171,12 +172,12 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// True when the map serves.
+    /// True when the map is loaded and not void.
     pub fn is_ready(&self) -> bool {
         self.phase == MapPhase::Ready
     }
 
-    /// The number of a volume, which gets one if it has none; `None` when all are taken.
+    /// The number of a volume, assigned on first use; `None` when all are taken.
     pub fn number_of(&mut self, incarnation: u64) -> Option<u16> {
         if let Some(number) = self.numbers.get(&incarnation) {
             return Some(*number);
@@ -188,7 +189,7 @@ impl<S: Seam> PageState<S> {
         Some(number)
     }
 
-    /// The slot of a volume's page, where the map serves and the page is there.
+    /// The slot of a volume's page; `None` if it is absent or the map is not ready.
     pub fn find(&self, incarnation: u64, page: u64) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
@@ -196,14 +197,14 @@ impl<S: Seam> PageState<S> {
         self.table.find(key_of(*self.numbers.get(&incarnation)?, page))
     }
 
-    /// A record of the slot is to be written.
+    /// Queues a record of the slot.
     pub fn set_dirty(&mut self, slot: SlotId) {
         if self.table.flag(slot, DIRTY, true) {
             self.dirty.push(slot);
         }
     }
 
-    /// A slot's page is gone. `said`: a record that says so for more than this slot is to be written anyway.
+    /// Drops a slot's page. `said`: another pending record implies it, so the slot needs none.
     pub fn kill(&mut self, slot: SlotId, said: bool) {
         assert!(self.table.phase(slot) == Phase::Live && !self.table.has(slot, ADDING), "what lives can die, once");
         self.table.set_phase(slot, Phase::Dead);
@@ -212,7 +213,7 @@ impl<S: Seam> PageState<S> {
         if said { self.gone.push(slot) } else { self.dead.push(slot) }
     }
 
-    /// Blocks of a slot are not valid any more.
+    /// Invalidates blocks of a slot.
     pub fn clear(&mut self, slot: SlotId, mask: u16) {
         if let Some(putting) = self.putting.get_mut(&slot) {
             *putting &= !mask;
@@ -229,7 +230,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Blocks of a volume are not valid any more (R2).
+    /// Invalidates blocks of a volume (R2).
     pub fn invalidate(&mut self, incarnation: u64, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
@@ -258,7 +259,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// True when something durable may say of these blocks that they are there, or were destaged with some content.
+    /// True when a durable record may list one of these blocks, as valid or as a recent write.
     pub fn may_be_durable(&self, number: u16, blocks: &Range<u64>) -> bool {
         let slots = self.table.of_volume(number, pages_of(blocks));
         let held = |slot: &SlotId| {
@@ -268,7 +269,7 @@ impl<S: Seam> PageState<S> {
         slots.iter().any(held) || self.rings.may_be_durable(number, blocks)
     }
 
-    /// Breaks R9 on purpose: a slot whose end is not durable is given away.
+    /// Violates R9, for tests of the checker: reuses a slot whose release is not durable.
     pub fn sabotage_reuse(&mut self, slot: SlotId) {
         self.dead.retain(|dead| *dead != slot);
         self.release(slot);
@@ -277,7 +278,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Puts a slot among the free ones, if nobody reads it; else it comes when it is read no more.
+    /// Frees a slot, or leaves that to the last read that pins it.
     pub fn release(&mut self, slot: SlotId) {
         self.table.release(slot);
         if !self.pins.contains_key(&(slot, self.table.place(slot).life)) {
@@ -285,13 +286,13 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// A read of a slot begins, in the segment's life.
+    /// Begins a read of a slot in this generation of its segment.
     pub fn pin(&mut self, slot: SlotId, life: u64) {
         assert!(self.table.phase(slot) == Phase::Live, "what is read lives");
         *self.pins.entry((slot, life)).or_default() += 1;
     }
 
-    /// A read has ended.
+    /// Ends a read.
     pub fn unpin(&mut self, slot: SlotId, life: u64) {
         let pins = self.pins.get_mut(&(slot, life)).expect("a read ends once");
         *pins -= 1;
@@ -303,12 +304,12 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// A write to a member's segment begins.
+    /// Begins a write to a member's segment.
     pub fn begin_writing(&mut self, segment: (u32, u32)) {
         *self.writing.entry(segment).or_default() += 1;
     }
 
-    /// A write to a member's segment has ended.
+    /// Ends a write to a member's segment.
     pub fn end_writing(&mut self, segment: (u32, u32)) {
         let writes = self.writing.get_mut(&segment).expect("a write ends once");
         *writes -= 1;
@@ -317,7 +318,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// A member is not in service any more: its pages are gone.
+    /// Drops the pages of a member that is out of service.
     pub fn lose_member(&mut self, member: u32) {
         let frames: Vec<_> =
             self.table.frames().filter(|(_, frame)| frame.member == member).map(|(number, _)| number).collect();
@@ -330,13 +331,13 @@ impl<S: Seam> PageState<S> {
         self.journal.events.push(Record::MemberGone { member: member as u8 });
     }
 
-    /// No slot of a member is given away any more.
+    /// Stops the use of a member's free slots.
     pub fn leave_free(&mut self, member: u32) {
         let table = &self.table;
         self.free.retain(|slot| table.place(*slot).member != member);
     }
 
-    /// Drops what a frame holds, and the frame; the caller says so in the journal. Writes and reads under way end in vain.
+    /// Drops a frame with its pages; the caller adds the journal record. Reads and writes in flight have no effect.
     pub fn drop_frame(&mut self, frame: u32) {
         let slots = self.table.slots_of(frame);
         let inside = |slot: &SlotId| slots.contains(slot);
@@ -348,7 +349,7 @@ impl<S: Seam> PageState<S> {
         self.table.remove_frame(frame);
     }
 
-    /// Drops everything in memory.
+    /// Drops all pages, marks and recent writes in memory.
     pub fn empty(&mut self) {
         let frames: Vec<_> = self.table.frames().map(|(number, _)| number).collect();
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
@@ -358,7 +359,7 @@ impl<S: Seam> PageState<S> {
         (self.numbers, self.volumes) = (BTreeMap::new(), BTreeMap::new());
     }
 
-    /// The map is void for good.
+    /// Declares the map void for good.
     pub fn void(&mut self, why: String) {
         self.empty();
         self.journal.stop();
@@ -366,7 +367,7 @@ impl<S: Seam> PageState<S> {
         self.wake();
     }
 
-    /// Wakes who waits for another phase.
+    /// Wakes the waiters for another state of the map.
     pub fn wake(&mut self) {
         self.waiting.drain(..).for_each(|answer| answer.give(()));
     }
@@ -377,14 +378,14 @@ impl<S: Seam> PageState<S> {
         self.table.of_volume(region.0, region.1 * pages..(region.1 + 1) * pages)
     }
 
-    /// True when pages of a region wait for being compared.
+    /// True when the region has suspect pages.
     pub fn has_suspects(&self, region: Region) -> bool {
         let suspect = |slot: &SlotId| self.table.phase(*slot) == Phase::Live && self.table.has(*slot, SUSPECT);
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
-    /// Drops suspect pages of regions where blocks were destaged since the opening. A mark that stays for their sake
-    /// would make the next opening forget what was destaged there.
+    /// Drops suspect pages of regions with recent writes. Their mark would otherwise stay, and the next opening would
+    /// forget these recent writes.
     pub fn drop_suspects_beside_destaged(&mut self) {
         for region in self.marks.settled() {
             let blocks = region.1 * REGION_BLOCKS..(region.1 + 1) * REGION_BLOCKS;
@@ -399,20 +400,20 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let lists = (self.free.capacity() + self.dirty.capacity() + self.dead.capacity()) * size_of::<SlotId>();
         (self.table.memory_bytes() + lists + self.rings.len() * 16 + self.journal.events.capacity() * 32) as u64
     }
 }
 
-/// The pages that blocks lie in.
+/// The pages that contain these blocks.
 pub fn pages_of(blocks: &Range<u64>) -> Range<u64> {
     let per_page = u64::from(PAGE_BLOCKS);
     blocks.start / per_page..blocks.end.div_ceil(per_page)
 }
 
-/// Which blocks of a page are among `blocks`.
+/// Mask of a page's blocks that are among `blocks`.
 pub fn mask_of(page: u64, blocks: &Range<u64>) -> u16 {
     let first = page * u64::from(PAGE_BLOCKS);
     let inside = |block: &u32| blocks.contains(&(first + u64::from(*block)));

@@ -1,19 +1,19 @@
-//! Which slot holds which page: 19 bytes a slot in arrays by segment, and a hash table of slot numbers of 4 bytes with bounded load.
-//! So a cached page costs about 25 bytes.
+//! The map from pages to slots: 19 bytes a slot in arrays by segment, and a hash table of 4-byte slot numbers with a
+//! bounded load factor. A cached page costs about 25 bytes.
 
 use std::ops::Range;
 
 use crate::format::page::{Place, Writes};
 
-/// A page as one number: the volume's number above, the page below.
+/// A page as one number: the volume's number in the high bits, the page in the low bits.
 pub type Key = u64;
-/// A slot: its frame above, its place in the frame below.
+/// A slot: the frame's number in the high bits, the index in the frame in the low bits.
 pub type SlotId = u32;
 
-/// Bits of a key that number the page.
+/// Bits of a key for the page number.
 pub const PAGE_BITS: u32 = 48;
-/// The key of a slot that nothing speaks of.
-const NOBODY: Key = u64::MAX;
+/// The key of a free slot.
+const NO_KEY: Key = u64::MAX;
 
 /// The key of a volume's page.
 pub fn key_of(volume: u16, page: u64) -> Key {
@@ -26,29 +26,29 @@ pub fn page_of(key: Key) -> (u16, u64) {
     ((key >> PAGE_BITS) as u16, key & ((1 << PAGE_BITS) - 1))
 }
 
-/// What a slot is used for.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing durable speaks of it.
+    /// No durable record lists it.
     Free,
-    /// A page is being written there; nothing durable speaks of it.
+    /// A page is being written to it; no durable record lists it.
     Writing,
     /// It holds a page.
     Live,
-    /// Its page is gone, and something durable may still speak of it.
+    /// Its page was dropped, but a durable record may still list it.
     Dead,
 }
 
 const PHASES: [Phase; 4] = [Phase::Free, Phase::Writing, Phase::Live, Phase::Dead];
 const USES: u8 = 0b11;
 const PHASE_SHIFT: u8 = 2;
-/// A record of the slot is to be written.
+/// The slot has a pending record.
 pub const DIRTY: u8 = 1 << 4;
-/// What it holds is to be compared with the backing first.
+/// The slot's page must be compared with the backing first.
 pub const SUSPECT: u8 = 1 << 5;
-/// Blocks are being added to what it holds.
+/// Blocks are being added to the slot's page.
 pub const ADDING: u8 = 1 << 6;
-/// Nothing is added to what it holds.
+/// Nothing may be added to the slot's page.
 pub const SEALED: u8 = 1 << 7;
 
 /// The slots of one page segment.
@@ -57,7 +57,7 @@ pub struct Frame {
     pub member: u32,
     /// The segment.
     pub segment: u32,
-    /// The segment's life.
+    /// The segment's generation as a page segment.
     pub life: u64,
     keys: Box<[Key]>,
     valid: Box<[u16]>,
@@ -77,29 +77,29 @@ impl Frame {
     }
 }
 
-/// All slots.
+/// The slots of all frames.
 pub struct Table {
     frames: Vec<Option<Frame>>,
     vacant: Vec<u32>,
     per_frame: u32,
     shift: u32,
-    /// Slot numbers + 1, 0 where there is none. Linear probing.
+    /// Slot numbers + 1, 0 for an empty entry. Linear probing.
     hash: Vec<u32>,
     hashed: usize,
     slots: usize,
     counts: Counts,
-    /// The same by volume number.
+    /// Counts by volume number.
     of_volumes: Vec<Counts>,
 }
 
-/// What there is in all slots, or in those of one volume.
+/// Counts over all slots, or over one volume's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Pages.
+    /// The number of pages.
     pub pages: u64,
-    /// Blocks that are there.
+    /// The number of valid blocks.
     pub blocks: u64,
-    /// Pages that are suspect.
+    /// The number of suspect pages.
     pub suspect: u64,
 }
 
@@ -112,7 +112,8 @@ impl Counts {
 }
 
 impl Table {
-    /// No slots; each frame is going to have `per_frame`, and `slots_expected` are room for without growing.
+    /// A table without slots. Each frame will have `per_frame` slots; `slots_expected` slots fit without growing the
+    /// hash table.
     pub fn new(per_frame: u32, slots_expected: usize) -> Table {
         let shift = per_frame.max(1).next_power_of_two().trailing_zeros();
         let hash = vec![0; room_for(slots_expected)];
@@ -129,14 +130,14 @@ impl Table {
         }
     }
 
-    /// Adds a segment, all slots of which are free. Returns its frame.
+    /// Adds a frame of free slots for a segment. Returns its number.
     pub fn add_frame(&mut self, member: u32, segment: u32, life: u64) -> u32 {
         let count = self.per_frame as usize;
         let frame = Frame {
             member,
             segment,
             life,
-            keys: vec![NOBODY; count].into(),
+            keys: vec![NO_KEY; count].into(),
             valid: vec![0; count].into(),
             writes: vec![Writes::default(); count].into(),
             generation: vec![0; count].into(),
@@ -158,7 +159,7 @@ impl Table {
         }
     }
 
-    /// Takes a segment away with all that its slots hold.
+    /// Removes a frame with all its pages.
     pub fn remove_frame(&mut self, number: u32) {
         for slot in self.slots_of(number) {
             self.release(slot);
@@ -173,13 +174,13 @@ impl Table {
         (0..).zip(&self.frames).filter_map(|(number, frame)| Some((number, frame.as_ref()?)))
     }
 
-    /// The first frame from this number on.
+    /// The first frame with this number or a higher one.
     pub fn first_from(&self, number: u32) -> Option<u32> {
         let frames = self.frames.get(number as usize..)?;
         Some(number + frames.iter().position(Option::is_some)? as u32)
     }
 
-    /// A frame that exists.
+    /// A frame, which must exist.
     pub fn frame(&self, number: u32) -> &Frame {
         self.frames[number as usize].as_ref().expect("slots of a frame go with it")
     }
@@ -190,22 +191,22 @@ impl Table {
         first..first + self.per_frame
     }
 
-    /// The slots of each frame.
+    /// The slots of each frame, as ranges.
     pub fn ranges(&self) -> Vec<Range<SlotId>> {
         self.frames().map(|(number, _)| self.slots_of(number)).collect()
     }
 
-    /// Slots of a frame.
+    /// The number of slots in a frame.
     pub fn per_frame(&self) -> u32 {
         self.per_frame
     }
 
-    /// Slots in all.
+    /// The number of slots in all frames.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// The slot after this one, over all frames, round and round.
+    /// The next slot, over all frames, cyclically.
     pub fn after(&self, slot: SlotId) -> SlotId {
         let (frame, index) = self.split(slot);
         if index + 1 < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some) {
@@ -236,41 +237,41 @@ impl Table {
         (self.frames[frame].as_mut().expect("slots of a frame go with it"), index)
     }
 
-    /// The page that a slot holds, or of which something durable may still say so.
+    /// The page that a slot holds, or that a durable record may still place there.
     pub fn key(&self, slot: SlotId) -> Key {
         let (frame, index) = self.at(slot);
         frame.keys[index]
     }
 
-    /// What it is used for.
+    /// The state of a slot.
     pub fn phase(&self, slot: SlotId) -> Phase {
         let (frame, index) = self.at(slot);
         PHASES[usize::from(frame.flags[index] >> PHASE_SHIFT & 0b11)]
     }
 
-    /// Changes what it is used for.
+    /// Sets the state of a slot.
     pub fn set_phase(&mut self, slot: SlotId, phase: Phase) {
         self.change(slot, |frame, index| {
             frame.flags[index] = frame.flags[index] & !(0b11 << PHASE_SHIFT) | (phase as u8) << PHASE_SHIFT;
         });
     }
 
-    /// What there is in all slots.
+    /// Counts over all slots.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What there is in the slots of one volume.
+    /// Counts over the slots of one volume.
     pub fn counts_of(&self, volume: u16) -> Counts {
         self.of_volumes.get(usize::from(volume)).copied().unwrap_or_default()
     }
 
-    /// Pages of one volume.
+    /// The number of a volume's pages.
     pub fn pages_of(&self, volume: u16) -> u64 {
         self.counts_of(volume).pages
     }
 
-    /// Changes a slot, and keeps the counts in step.
+    /// Changes a slot, and updates the counts.
     fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
         let (frame, index) = self.at_mut(slot);
         let (owner, before) = (page_of(frame.keys[index]).0, frame.counts(index));
@@ -280,7 +281,7 @@ impl Table {
             return result;
         }
         self.counts.replace(before, after);
-        // What is counted has an owner, and nobody's slots count for nothing.
+        // A slot with counts always has an owner; a slot without an owner has none.
         if before != Counts::default() {
             self.of_volumes[usize::from(owner)].replace(before, Counts::default());
         }
@@ -294,36 +295,36 @@ impl Table {
         result
     }
 
-    /// Blocks that are there.
+    /// Mask of the slot's valid blocks.
     pub fn valid(&self, slot: SlotId) -> u16 {
         let (frame, index) = self.at(slot);
         frame.valid[index]
     }
 
-    /// Changes which blocks are there.
+    /// Sets the mask of the slot's valid blocks.
     pub fn set_valid(&mut self, slot: SlotId, valid: u16) {
         self.change(slot, |frame, index| frame.valid[index] = valid);
     }
 
-    /// How often blocks were written in this generation.
+    /// Number of writes of each block in this generation.
     pub fn writes(&self, slot: SlotId) -> Writes {
         let (frame, index) = self.at(slot);
         frame.writes[index]
     }
 
-    /// Blocks are written once more.
+    /// Counts one more write of these blocks.
     pub fn add_writes(&mut self, slot: SlotId, blocks: u16) {
         let (frame, index) = self.at_mut(slot);
         frame.writes[index].add(blocks);
     }
 
-    /// Which use of the slot this is.
+    /// The slot's generation.
     pub fn generation(&self, slot: SlotId) -> u16 {
         let (frame, index) = self.at(slot);
         frame.generation[index]
     }
 
-    /// Changes which use of the slot this is.
+    /// Sets the slot's generation.
     pub fn set_generation(&mut self, slot: SlotId, generation: u16) {
         let (frame, index) = self.at_mut(slot);
         frame.generation[index] = generation;
@@ -335,7 +336,7 @@ impl Table {
         frame.flags[index] & flag != 0
     }
 
-    /// Sets or clears a flag; true when that changed it.
+    /// Sets or clears a flag; returns true when that changed it.
     pub fn flag(&mut self, slot: SlotId, flag: u8, on: bool) -> bool {
         self.change(slot, |frame, index| {
             let before = frame.flags[index];
@@ -352,13 +353,13 @@ impl Table {
         }
     }
 
-    /// Uses that were counted.
+    /// The number of counted uses.
     pub fn uses(&self, slot: SlotId) -> u8 {
         let (frame, index) = self.at(slot);
         frame.flags[index] & USES
     }
 
-    /// Takes one use away; false when there was none.
+    /// Subtracts one use; returns false when there was none.
     pub fn cool(&mut self, slot: SlotId) -> bool {
         let (frame, index) = self.at_mut(slot);
         let used = frame.flags[index] & USES != 0;
@@ -366,7 +367,7 @@ impl Table {
         used
     }
 
-    /// Where it lies, for its checksums.
+    /// The slot's place, for its checksums.
     pub fn place(&self, slot: SlotId) -> Place {
         let (frame, index) = self.at(slot);
         Place {
@@ -378,18 +379,18 @@ impl Table {
         }
     }
 
-    /// True when the slot is in the segment that has this life.
+    /// True when the slot exists and its segment has this generation.
     pub fn is_in(&self, slot: SlotId, life: u64) -> bool {
         self.exists(slot) && self.place(slot).life == life
     }
 
-    /// Its number among all slots of its member.
+    /// The slot's number among all slots of its member.
     pub fn number(&self, slot: SlotId) -> u32 {
         let (frame, index) = self.at(slot);
         frame.segment * self.per_frame + index as u32
     }
 
-    /// Gives a free slot to a page, in a generation of its own. It can be found from now on.
+    /// Assigns a free slot to a page, with a new generation, and indexes it.
     pub fn claim(&mut self, slot: SlotId, key: Key) {
         assert!(self.phase(slot) == Phase::Free, "only a free slot is given away");
         self.set_phase(slot, Phase::Writing);
@@ -397,9 +398,9 @@ impl Table {
         self.insert(slot, key);
     }
 
-    /// What the journal says of a slot, not to be found before [`Table::index`].
+    /// Sets a slot from a record of the journal. It is not indexed before [`Table::index`].
     pub fn restore(&mut self, slot: SlotId, page: Option<(Key, u16, Writes)>, generation: u16) {
-        let (key, valid, writes) = page.unwrap_or((NOBODY, 0, Writes::default()));
+        let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, Writes::default()));
         self.change(slot, |frame, index| {
             (frame.keys[index], frame.valid[index], frame.writes[index]) = (key, valid, writes);
             (frame.generation[index], frame.flags[index]) = (generation, 0);
@@ -409,7 +410,7 @@ impl Table {
         }
     }
 
-    /// Takes away a frame whose slots are not to be found yet.
+    /// Removes a frame whose slots are not indexed.
     pub fn discard_frame(&mut self, number: u32) {
         for slot in self.slots_of(number) {
             self.restore(slot, None, 0);
@@ -419,17 +420,18 @@ impl Table {
         self.slots -= self.per_frame as usize;
     }
 
-    /// Makes restored pages be found. Of two slots with the same page, which cannot be, neither is.
+    /// Indexes restored pages. If two slots hold the same page, which is impossible in an intact map, both lose their
+    /// blocks.
     ///
-    /// Slots go into the hash table in its own order: one by one each would be a few reads of memory that is nowhere near, and there are
-    /// millions of them.
+    /// Slots are inserted in the order of the hash table: in any other order each of the millions of inserts would miss
+    /// the processor's caches several times.
     pub fn index(&mut self) {
         self.hash = vec![0; room_for(self.slots)];
         self.hashed = 0;
         let mut homes = Vec::with_capacity(self.slots);
         for (number, frame) in self.frames() {
             let first = self.slots_of(number).start;
-            let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NOBODY);
+            let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NO_KEY);
             homes.extend(pages.map(|(slot, key)| (self.home(*key) as u64) << 32 | u64::from(slot)));
         }
         homes.sort_unstable();
@@ -451,14 +453,14 @@ impl Table {
                 next = at + 1;
             }
         }
-        // What does not fit before the end goes on at the beginning.
+        // Entries past the end of the table wrap around to its beginning.
         for slot in over {
             let at = self.first_empty(self.home(self.key(slot)));
             self.hash[at] = slot + 1;
         }
     }
 
-    /// The first place from this one on that nothing is in.
+    /// The first empty entry from this one on.
     fn first_empty(&self, home: usize) -> usize {
         let mut at = home;
         while self.hash[at] != 0 {
@@ -467,24 +469,24 @@ impl Table {
         at
     }
 
-    /// A page is found in this slot.
+    /// Indexes a slot under a page.
     pub fn insert(&mut self, slot: SlotId, key: Key) {
         let (frame, index) = self.at_mut(slot);
-        assert!(frame.keys[index] == NOBODY, "a slot holds one page");
+        assert!(frame.keys[index] == NO_KEY, "a slot holds one page");
         frame.keys[index] = key;
         self.hashed += 1;
         let at = self.first_empty(self.home(key));
         self.hash[at] = slot + 1;
     }
 
-    /// Nothing speaks of the slot any more: it is free, and keeps its generation.
+    /// Frees a slot: no durable record lists it. It keeps its generation.
     pub fn release(&mut self, slot: SlotId) {
         let key = self.key(slot);
-        if key != NOBODY {
+        if key != NO_KEY {
             self.unhash(slot, key);
         }
         self.change(slot, |frame, index| {
-            frame.keys[index] = NOBODY;
+            frame.keys[index] = NO_KEY;
             (frame.valid[index], frame.writes[index], frame.flags[index]) = (0, Writes::default(), 0);
         });
     }
@@ -497,7 +499,7 @@ impl Table {
             hole = (hole + 1) % size;
         }
         self.hashed -= 1;
-        // What comes behind moves up, unless it would come before its home.
+        // Move later entries of the probe sequence up, unless one would come before its home.
         let mut at = hole;
         loop {
             at = (at + 1) % size;
@@ -526,7 +528,7 @@ impl Table {
         }
     }
 
-    /// Every slot that something may say of to hold that page.
+    /// Every slot that holds the page, or that a durable record may still list for it.
     pub fn all(&self, key: Key) -> impl Iterator<Item = SlotId> {
         let mut at = self.home(key);
         std::iter::from_fn(move || {
@@ -540,22 +542,22 @@ impl Table {
         })
     }
 
-    /// The slot that holds that page.
+    /// The slot that holds the page.
     pub fn find(&self, key: Key) -> Option<SlotId> {
         self.all(key).find(|slot| self.phase(*slot) == Phase::Live)
     }
 
-    /// True when that page is being written.
+    /// True when the page is being written.
     pub fn is_busy(&self, key: Key) -> bool {
         self.all(key).any(|slot| self.phase(slot) == Phase::Writing || self.has(slot, ADDING))
     }
 
-    /// True when the slot holds a page, or did when anything durable was said of it last.
+    /// True when the slot holds a page, or a durable record may still list one for it.
     pub fn is_page(&self, slot: SlotId) -> bool {
-        self.key(slot) != NOBODY
+        self.key(slot) != NO_KEY
     }
 
-    /// Takes restored pages away whose volume nobody knows.
+    /// Drops restored pages whose volume has no number.
     pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, u64>) {
         for slot in self.ranges().into_iter().flatten() {
             if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
@@ -564,19 +566,19 @@ impl Table {
         }
     }
 
-    /// The slots of a volume's pages, in no order that means anything.
+    /// The slots of a volume's pages, in arbitrary order.
     pub fn of_volume(&self, volume: u16, pages: Range<u64>) -> Vec<SlotId> {
         if pages.end.saturating_sub(pages.start) <= self.hashed as u64 / 4 {
             return pages.flat_map(|page| self.all(key_of(volume, page))).collect();
         }
         let of_volume = |slot: &SlotId| {
             let key = self.key(*slot);
-            key != NOBODY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
+            key != NO_KEY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
         };
         self.frames().flat_map(|(number, _)| self.slots_of(number)).filter(of_volume).collect()
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let slot = size_of::<Key>() + 2 * size_of::<u16>() + size_of::<Writes>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
@@ -585,7 +587,7 @@ impl Table {
     }
 }
 
-/// Places of a hash table for so many slots: at most three quarters are taken.
+/// Entries of a hash table for this many slots: at most three quarters are used.
 fn room_for(slots: usize) -> usize {
     slots + slots / 3 + 4
 }
@@ -596,7 +598,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn slots_are_found_by_their_page_like_in_a_plain_map() {
+    fn table_finds_the_same_slots_as_a_plain_map() {
         let mut state = 7_u64;
         let mut below = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -644,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn restored_pages_are_found_and_of_twins_neither_has_a_block() {
+    fn restored_pages_are_found_and_duplicates_lose_their_blocks() {
         for seed in 0..40_u64 {
             let mut table = Table::new(15, 0);
             let mut plain: BTreeMap<Key, Vec<SlotId>> = BTreeMap::new();
@@ -670,7 +672,7 @@ mod tests {
                     assert_eq!(all, plain.get(&key).cloned().unwrap_or_default());
                 }
             }
-            // They leave as any others do.
+            // Restored pages are released like any others.
             for slots in plain.values() {
                 slots.iter().for_each(|slot| table.release(*slot));
             }
@@ -679,13 +681,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_page_costs_at_most_32_bytes() {
+    fn cached_page_costs_at_most_26_bytes() {
         for frames in [1, 1_000] {
             let mut table = Table::new(963, 0);
             (0..frames).for_each(|segment| _ = table.add_frame(0, segment, 1));
             let bytes = table.memory_bytes() as f64 / table.slots() as f64;
             println!("{frames} segments: {bytes:.1} bytes a page");
-            assert!(bytes <= 26.0, "the rest is for marks, rings and what is pending: {bytes}");
+            assert!(bytes <= 26.0, "the rest is for marks, recent writes and pending records: {bytes}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Following the log: from the tail on, each batch names the checksum of the one before.
+//! Recovery of the log's chain: from the tail on, each batch holds the checksum of the batch before it.
 //!
-//! A batch that has a successor was durable on every member in service when the successor was written, so its header is enough, from one
-//! mirror if that has it; a bad copy on another one is for the scrub to find, like one of data. The last batch counts only if all of it is
-//! there, on whichever mirrors. Where the next batch may lie in two places, the later boot epoch
-//! is right: that boot found that the chain ended before what the earlier one has there.
+//! A batch with a successor was durable on every member in service when the successor was written. So its header is
+//! enough, from one mirror if that has it; a bad copy on another mirror is left to the scrub, like bad data. The last
+//! batch counts only if all of it is present, on whichever mirrors. If the next batch may lie in two places, the later
+//! boot epoch is right: that boot found that the chain ended before the earlier epoch's batch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,32 +20,32 @@ use crate::membership::Failure;
 use crate::store::Sabotage;
 use crate::wait::{Boxed, join};
 
-/// Blocks read at once while looking through the rest of a segment.
+/// Blocks per read while the rest of a segment is searched.
 const LOOK_BLOCKS: u32 = 32;
 
-/// Segments that are looked at together.
+/// Segments that are read concurrently.
 const SEGMENTS_AT_ONCE: usize = 64;
 
-/// Reads of a block that was good a moment ago before the opening is given up.
+/// The most attempts to read a block that was good a moment ago.
 const COPY_TRIES: usize = 8;
 
 /// A batch of the log.
 pub struct Link {
-    /// Its header.
+    /// The batch's header.
     pub header: BatchHeader,
     /// The header's checksum.
     pub checksum: u32,
-    /// Blocks of the batch (0 is the header) that a device lacks: (index into the devices, block).
+    /// Blocks of the batch (0 is the header) that a device lacks, as pairs of device index and block.
     lacking: Vec<(usize, u32)>,
 }
 
 impl Link {
-    /// A batch of which nothing more is known.
+    /// A batch that no device is known to lack.
     pub fn new(header: BatchHeader, checksum: u32) -> Link {
         Link { header, checksum, lacking: Vec::new() }
     }
 
-    /// Notes which devices, in order, do not have this header.
+    /// Records the devices, by index, that do not have this header.
     fn lacked_by(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
         let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| *sum != self.checksum);
         self.lacking =
@@ -53,30 +53,30 @@ impl Link {
     }
 }
 
-/// The log.
+/// The log as recovery found it.
 pub struct Chain {
     /// Its batches, oldest first.
     pub links: Vec<Link>,
-    /// Batches below it are dead.
+    /// Batches with a lower sequence number are dead.
     pub tail: u64,
-    /// Sequence of the next batch.
+    /// Sequence number of the next batch.
     pub next: u64,
-    /// Segments of a device.
+    /// Number of segments for the log.
     pub segments: u32,
-    /// The life of each segment that holds pages, by member and number.
+    /// The generation of each segment that holds pages, by member and number.
     pub page_lives: BTreeMap<(u32, u32), u64>,
-    /// The last commit of the map journal that is known to have been durable (R9).
+    /// The last commit of the map journal that is known to be durable (R9).
     pub journal: u64,
 }
 
-/// What is remembered of a segment's first batch.
+/// The first batch of a segment.
 struct Head {
     segment: u32,
     boot: u64,
     previous: u32,
 }
 
-/// The header at a place as each device has it, and the error of the last device if none could be read.
+/// The header at a position as each device has it. If no device could be read, also the last device's error.
 type Headers = (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>);
 
 struct Follower<'a, S: Seam> {
@@ -84,17 +84,17 @@ struct Follower<'a, S: Seam> {
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<u64, Vec<Head>>,
-    /// Headers at places (segment, block) that were looked at ahead, as one device has them.
+    /// Headers that were read ahead, by position (segment, block), as one device has them.
     seen: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
-    /// A segment whose first block no device gives.
+    /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
     page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
     journal: Cell<u64>,
-    /// A device with metadata of a later format.
+    /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
 }
 
-/// Finds the log on `devices`.
+/// Follows the log on `devices` from its tail to its end.
 pub async fn follow<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
@@ -138,7 +138,7 @@ impl<S: Seam> Follower<'_, S> {
         (self.superblock.segment_bytes / BLOCK_BYTES as u64) as u32
     }
 
-    /// What the devices say of a place.
+    /// Reads the header at a position from all devices.
     async fn headers(&self, segment: u32, offset: u32) -> Headers {
         let at = place(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut read) = (Vec::new(), None, false);
@@ -158,8 +158,8 @@ impl<S: Seam> Follower<'_, S> {
         (headers, error.filter(|_| !read))
     }
 
-    /// Notes metadata of a later format where a header is expected: the superblock's version is raised before any is written, and a log that
-    /// seems to end there would be written over.
+    /// Notes metadata of a later format where a header is expected. The superblock's version should have been raised
+    /// first. A log that seems to end there would be overwritten.
     fn note_newer(&self, device: &Device<S>, raw: &Raw) {
         if let Some(newer) = newer_metadata(raw, self.superblock.store) {
             *self.newer.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
@@ -180,8 +180,8 @@ impl<S: Seam> Follower<'_, S> {
         decode(self.superblock, raw, segment, offset)
     }
 
-    /// Reads the first block of every segment. Returns the tail: the newest that any superblock or header says. (What a header says of
-    /// the tail was true when it was written, whether its batch counts or not.)
+    /// Reads the first block of every segment. Returns the tail: the newest in any superblock or header. A header's
+    /// tail was true when it was written, whether its batch counts or not.
     async fn find_heads(&mut self) -> u64 {
         let mut tail = self.superblock.tail;
         let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
@@ -207,7 +207,8 @@ impl<S: Seam> Follower<'_, S> {
         tail
     }
 
-    /// Reads the headers of the segments from the tail on, many segments at once: inside a segment each says where the next one lies.
+    /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment each header
+    /// locates the next.
     async fn look_ahead(&self, tail: u64) {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
         let heads = RefCell::new(heads);
@@ -233,14 +234,16 @@ impl<S: Seam> Follower<'_, S> {
                 self.seen.borrow_mut().insert(place, found);
                 continue;
             }
-            // A bad copy: not noted as seen, so that all devices are asked again, and who lacks it gets it.
+            // The copy is bad. Without an entry in `seen`, all devices are read again, and a device that lacks the
+            // header gets it.
             let (headers, _) = self.headers(head.segment, offset).await;
             let Some((header, _)) = headers.into_iter().flatten().find(fits) else { return };
             offset += header.blocks();
         }
     }
 
-    /// What one device says of a place: each has its part of the segments, so that all of them are at work.
+    /// Reads the header at a position from one device. The segments are spread over the devices, so that all of them
+    /// work.
     async fn header_of_one(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment as usize % self.devices.len()];
         let raw = device.read_raw(self.seam, place(self.superblock.segment_bytes, segment, offset)).await.ok()?;
@@ -255,7 +258,7 @@ impl<S: Seam> Follower<'_, S> {
             |boot: u64, previous: u32| last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot);
         let heads = self.heads.get(&sequence).into_iter().flatten();
         let head = heads.filter(|head| follows(head.boot, head.previous)).max_by_key(|head| head.boot);
-        // A later boot's first batch goes before what lies behind the last one in its own segment.
+        // The first batch of a later boot takes precedence over a batch that follows the last one in its own segment.
         let inside = last.and_then(|last| {
             let offset = last.header.offset + last.header.blocks();
             (offset < self.blocks()).then_some((last.header.segment, offset, last.header.boot, last.header.first))
@@ -289,7 +292,8 @@ impl<S: Seam> Follower<'_, S> {
         Ok(None)
     }
 
-    /// True when every data block of the batch is good on some device. Notes which devices lack which, and who lacks the header.
+    /// True when every data block of the batch is good on some device. Records the devices that lack a data block or
+    /// the header.
     async fn is_whole(&self, link: &mut Link) -> Result<bool, StoreError> {
         let (headers, _) = self.headers(link.header.segment, link.header.offset).await;
         link.lacked_by(&headers);
@@ -315,7 +319,7 @@ impl<S: Seam> Follower<'_, S> {
                 }
             }
             if !good {
-                // What cannot be read may have been acknowledged: that is not for a recovery to decide.
+                // An unreadable batch may have been acknowledged, so recovery must not drop it.
                 return match error.filter(|_| !read) {
                     Some(error) => Err(error),
                     None => Ok(false),
@@ -325,7 +329,7 @@ impl<S: Seam> Follower<'_, S> {
         Ok(true)
     }
 
-    /// Refuses a log whose end is none: a batch behind the missing one proves that the missing one was acknowledged.
+    /// Refuses a log that continues after its end: a later batch proves that the missing one was acknowledged.
     async fn is_the_end(&self, last: Option<&Link>, next: u64) -> Result<(), StoreError> {
         let damaged = Err(StoreError::Damaged { sequence: next });
         if self.heads.range(next + 1..).next().is_some() {
@@ -337,7 +341,7 @@ impl<S: Seam> Follower<'_, S> {
             let count = LOOK_BLOCKS.min(self.blocks() - offset);
             for device in self.devices {
                 let at = place(self.superblock.segment_bytes, segment, offset);
-                // A device that cannot say so proves nothing.
+                // An unreadable device proves nothing.
                 let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
                 let later = |(block, offset): (&S::Block, u32)| {
                     self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next)
@@ -352,20 +356,20 @@ impl<S: Seam> Follower<'_, S> {
     }
 }
 
-/// The header in a block of the log, with its checksum, if there is one that counts.
+/// Decodes the header in a block of the log. Returns it with its checksum, if it counts.
 pub fn decode(superblock: &Superblock, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
     let (header, checksum) = BatchHeader::decode(raw)?;
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let here = header.store == superblock.store
         && (header.segment, header.offset) == (segment, offset)
         && header.blocks() <= blocks - offset;
-    // An earlier opening found that the log ended before it, and its owner has gone on from there: it stays dead, even if a
-    // device gives now what it did not give then.
+    // An earlier opening found that the log ended before this batch, and continued from there. The batch stays dead,
+    // even if a device that was unreadable then returns it now.
     let void = header.boot < superblock.boot && header.sequence >= superblock.begin;
     (here && !void).then_some((header, checksum))
 }
 
-/// Copies to each device what it lacks of the log, and flushes. Returns who did not take it.
+/// Copies to each device the blocks of the log that it lacks, and flushes. Returns the devices that failed.
 pub async fn repair<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
@@ -389,7 +393,7 @@ pub async fn repair<S: Seam>(
     Ok(failures)
 }
 
-/// A block of a batch, checked again: what is copied may be the only good copy from then on.
+/// A block of a batch, checked again: the copy may become the only good one.
 async fn good_copy<S: Seam>(
     seam: &S,
     devices: &[Device<S>],

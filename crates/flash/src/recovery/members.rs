@@ -1,4 +1,4 @@
-//! Which devices are members, and which of them hold everything that was acknowledged (R10).
+//! The members of a store, and which of them hold everything that was acknowledged (R10).
 
 use seam::Seam;
 
@@ -9,20 +9,20 @@ use crate::format::Uuid;
 use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
 use crate::recovery::OpenOptions;
 
-/// The members of a store as the newest superblock has them.
+/// The members of a store according to its newest superblock.
 pub struct Members<S: Seam> {
-    /// In service, and here.
+    /// Present devices that are in service.
     pub devices: Vec<Device<S>>,
-    /// Here, and taken out earlier.
+    /// Present devices that were taken out earlier.
     pub stale: Vec<Device<S>>,
-    /// The newest superblock; members that are missing are lost in it, in a new generation.
+    /// The newest superblock. Missing members are lost in it, in a new generation.
     pub superblock: Superblock,
-    /// Which of its two places each member's next superblock goes to. Counted by the devices themselves: after a crash one may be
-    /// a revision ahead of the other, and its only sound superblock must not be what is overwritten first.
+    /// The place for each member's next superblock, by the device's own revisions. After a crash one device may be a
+    /// revision ahead of the other, and its only intact superblock must not be overwritten first.
     pub next_places: Vec<usize>,
 }
 
-/// Reads the superblocks of `disks` and sorts the devices.
+/// Reads the superblocks of `disks` and classifies the devices.
 pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<Members<S>, StoreError> {
     let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
     let mut places: Vec<usize> = Vec::new();
@@ -35,19 +35,19 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 device.member = superblock.member;
                 found.push((device, superblock));
             }
-            // What the other devices know may be older than this one: none of them goes on without it.
+            // The other devices may be older than this one, so the store does not open without it.
             Err(error @ StoreError::Newer { .. }) => return Err(error),
             Err(error) => refused = Some(error),
         }
     }
-    // A device that cannot be recognised is as good as missing.
+    // An unrecognised device counts as missing.
     match refused {
         Some(error) if !options.accept_missing || found.is_empty() => return Err(error),
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
     let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or(0);
-    // Who was being filled when the store was used last knows nothing of it for sure.
+    // A device that was being filled when the store was last used has no reliable superblock.
     let members = found.iter().map(|(_, superblock)| superblock).filter(|one| own(one).state != MemberState::Syncing);
     let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
         let why = "it was being added when the store was used last".to_owned();
@@ -65,7 +65,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        // No change of the members changes these.
+        // These values never change with the members.
         let fixed = |one: &Superblock| (one.segment_bytes, one.journal_bytes);
         if fixed(superblock) != fixed(&newest) {
             return Err(StoreError::Diverged);
@@ -79,19 +79,19 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         }
         let same_generation = superblock.generation == newest.generation;
         let is_out = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
-        let lost_who_serves = superblock
+        let lost_a_serving_member = superblock
             .members
             .iter()
             .zip(&newest.members)
             .filter(|(then, now)| then.uuid == now.uuid)
             .any(|(then, now)| is_out(then.state) && now.state == MemberState::InService);
-        // It was taken out in a generation that it has come to by itself.
+        // The device was taken out in a generation that it has reached by itself.
         let went_on_alone = newest
             .members
             .iter()
             .filter(|now| now.uuid == uuid && is_out(now.state))
             .any(|now| superblock.generation as u32 >= now.since);
-        if lost_who_serves || went_on_alone || (same_generation && superblock.members != newest.members) {
+        if lost_a_serving_member || went_on_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
@@ -104,7 +104,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 devices.push(device);
             }
             Some(MemberState::Lost) => stale.push(device),
-            // It was removed, or its place has been taken since.
+            // It was removed, or its number was reused.
             Some(MemberState::Vacant | MemberState::Syncing) | None => {}
         }
     }
@@ -113,7 +113,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
     for member in 0..newest.members.len() {
         let here = devices.iter().any(|device| device.member as usize == member);
         if newest.serves(member as u32) && !here {
-            // Who holds clean pages alone holds nothing that is missed.
+            // A member with clean pages alone may be missing: no dirty data is lost.
             if newest.carries_log(member as u32) && !options.accept_missing {
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
@@ -133,7 +133,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             return Err(StoreError::NoStore { device: device.name(), why });
         }
     }
-    // A smaller device that carried the log may be gone: numbers past its end hold nothing that counts.
+    // A smaller log member may be gone: segments past its end hold nothing of the log.
     let log = (0..).zip(&newest.members).filter(|(member, _)| newest.carries_log(*member));
     if let Some(room) = log.map(|(_, entry)| entry.segments).min() {
         newest.segments = room;
@@ -149,7 +149,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
     Ok(Members { devices, stale, superblock: newest, next_places })
 }
 
-/// Who wrote a superblock.
+/// The identity of the device that a superblock describes as its own.
 fn identity(superblock: &Superblock) -> Uuid {
     own(superblock).uuid
 }
@@ -158,7 +158,7 @@ fn own(superblock: &Superblock) -> &MemberEntry {
     &superblock.members[superblock.member as usize]
 }
 
-/// What a superblock claims that its device has no room for.
+/// The claim of a superblock that exceeds its device's size.
 fn too_large<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
     let (room, entry) = (segments_of(device, superblock.segment_bytes), own(superblock));
     let log = if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
@@ -166,12 +166,13 @@ fn too_large<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<Str
     let kib = superblock.segment_bytes >> 10;
     (claimed > room).then(|| {
         format!(
-            "its superblock speaks of {claimed} segments of {kib} KiB, and it has room for {room}: it shrank, or was copied from a larger device"
+            "its superblock speaks of {claimed} segments of {kib} KiB, and it has room for {room}: it shrank, or was \
+             copied from a larger device"
         )
     })
 }
 
-/// The newer of a device's two superblocks, and its place. One of a later format counts wherever it lies.
+/// The newer of a device's two superblocks, and its place. A superblock of a later format is an error in either place.
 pub async fn read_superblock<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,

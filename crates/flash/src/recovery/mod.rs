@@ -1,11 +1,14 @@
-//! Opening a store after whatever happened to it. Every step can be cut off and done again: nothing that is committed is changed,
-//! only bad copies of it are, and the superblocks are written last.
+//! Opening of a store after any crash. Every step can be interrupted and repeated: committed data is never changed,
+//! only bad copies of it are. The superblocks are written last.
 //!
-//! 1. `members.rs`: the superblocks say who is in service; who is missing, stale or foreign is found out before anything is read.
-//! 2. All devices are flushed: after a killed process what is read here might otherwise be lost by a power cut later.
-//! 3. `chain.rs`: the log is followed from the tail on, on one mirror where that has it, its end on all of them.
+//! 1. `members.rs`: the superblocks determine the members in service. Missing, stale and foreign devices are found
+//!    before the log is read.
+//! 2. All devices are flushed: after a killed process, data that recovery reads might otherwise be lost in a later
+//!    power failure.
+//! 3. `chain.rs`: the log is followed from the tail on, on one mirror if that has it, and its end on all mirrors.
 //! 4. `newest.rs`: of each block the newest record counts.
-//! 5. What one mirror lacks of the log's end is copied to it; then a superblock with the next boot epoch and the tail goes to all.
+//! 5. Blocks of the log that one mirror lacks are copied to it. Then all members get a superblock with the next boot
+//!    epoch and the tail.
 
 pub mod chain;
 pub mod members;
@@ -34,19 +37,21 @@ use crate::wait::{Boxed, Gate, join};
 use chain::Chain;
 use members::Members;
 
-/// How a store is opened.
+/// Options of opening a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Take members out that are in service and not there.
+    /// Take out members in service that are missing.
     pub accept_missing: bool,
-    /// A store and the generation of its members that its owner has seen: devices that know less of that store hold old data, and are
-    /// refused. Without it a device that was taken out cannot be told from the last one in service when it comes alone.
+    /// A store, and its membership generation as the owner saw it last. Devices of that store with an older generation
+    /// hold old data, and are refused. Without this option, a device that was taken out and comes alone looks like the
+    /// last member in service.
     pub seen: Option<(Uuid, u64)>,
-    /// The owner that opens the store, written to every superblock; without it the store's last owner stays.
+    /// The owner that opens the store, written to every superblock. Without it the store's last owner stays.
     pub ownership: Option<Ownership>,
-    /// The sequence that the log had reached when its owner closed it: devices whose log ends before it are an older copy, and are refused.
+    /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
+    /// older copy, and are refused.
     pub sequence_min: u64,
-    /// Break a rule on purpose.
+    /// A rule to violate, for tests of the checker.
     #[doc(hidden)]
     pub sabotage: Sabotage,
 }
@@ -88,7 +93,7 @@ pub async fn open<S: Seam>(
         inner.state.borrow_mut().copying.push(buffer);
     }
     take_out(&inner, failures).await?;
-    // To both places, so that no single damaged block brings an older boot epoch, tail or membership back.
+    // Write both places, so that no single damaged block restores an older boot epoch, tail or membership.
     for _ in 0..2 {
         let failures = write_superblocks(&inner, |_| true).await;
         take_out(&inner, failures).await?;
@@ -97,12 +102,12 @@ pub async fn open<S: Seam>(
     Ok((Store(inner), recovered))
 }
 
-/// Refuses a map journal of a later format: it would be dropped, and written over.
+/// Refuses a map journal of a later format, which would otherwise be dropped and overwritten.
 async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Superblock) -> Result<(), StoreError> {
     for device in devices {
         for half in 0..2 {
             let at = JOURNAL_AT + half * (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
-            // A half that cannot be read says nothing.
+            // Skip an unreadable half.
             let Ok(raw) = device.read_raw(seam, at).await else { continue };
             if let Some(newer) = newer_metadata(&raw, superblock.store) {
                 return Err(StoreError::Newer { device: device.name(), newer });
@@ -130,12 +135,12 @@ fn text(failures: &[Failure]) -> String {
     each.join(", ")
 }
 
-/// The store as recovery found it, in the next opening.
+/// The state of the opened store: as recovery found it, in the next boot epoch.
 fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], options: OpenOptions) -> Rc<Inner<S>> {
     let sabotage = options.sabotage;
     let mut superblock = members.superblock;
     superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
-    // Both places are written before the store is open.
+    // The current generation counts as durable, because both places are written before the store is open.
     let generation = superblock.generation;
     superblock.boot += 1;
     superblock.tail = chain.tail;

@@ -1,8 +1,8 @@
-//! Of each block the newest record counts: data, zeroes, or a tombstone that leaves nothing.
+//! The newest record of each block counts: data, zeroes, or a tombstone that leaves nothing.
 //!
-//! Nearly all records are data, of one block each: those are sorted, and the last of a block's is its newest. What speaks of ranges is cut
-//! against each other in a tree first; then both are gone through together in address order. A log of many gigabytes has millions of
-//! records, and nobody is served before this has ended.
+//! Nearly all records are data of one block. These are sorted, and the last record of a block is its newest. Records of
+//! ranges first go into a tree, in which newer ones cut older ones. Then a merge passes over both in address order. A
+//! log of many gigabytes has millions of records, and no client is served before this ends, so it must be fast.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::format::batch::{RecordEntry, RecordKind};
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
-/// A record of data, with all that is needed of it: millions of looks into as many headers would take longer than sorting.
+/// A record of data, with all its needed fields: millions of look-ups in the headers would take longer than sorting.
 #[derive(Clone, Copy)]
 struct Point {
     owner: Owner,
@@ -19,7 +19,7 @@ struct Point {
     at: Place,
 }
 
-/// Which record, in the log's order: its batch, its number there, and how many of those before it have data.
+/// A record's place in the log's order: its batch, its index there, and the number of data records before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     link: u32,
@@ -27,14 +27,14 @@ struct Place {
     data: u8,
 }
 
-/// Blocks that a record of a range speaks of; who begins there is the key.
+/// The range of a record of zeroes or a tombstone. Its first block is the key.
 #[derive(Clone, Copy)]
 struct Range {
     blocks: u64,
     at: Place,
 }
 
-/// Live records in their owners' order, and how many each segment has.
+/// The live records in the order of their owners, and the number of live records in each segment.
 pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
     let (points, ranges) = sorted(chain);
     let places = chain.links.iter().map(|link| (link.header.segment, link.header.offset)).collect();
@@ -47,7 +47,8 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
         if points.get(index + 1).is_some_and(|next| next.owner == owner) {
             continue;
         }
-        // What lies before the block stands; a range that reaches past it goes on behind it, unless the block's record is older.
+        // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
+        // is older.
         while let Some((start, blocks, of)) = range.filter(|(start, _, _)| *start <= owner) {
             if start.incarnation == owner.incarnation && start.block + blocks > owner.block {
                 break;
@@ -70,7 +71,7 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
     (found.left, found.live)
 }
 
-/// All records of data, sorted, and the newest of ranges, cut so that no two overlap.
+/// All records of data, sorted, and the newest records of ranges, cut so that they do not overlap.
 fn sorted(chain: &Chain) -> (Vec<Point>, BTreeMap<Owner, Range>) {
     let records = chain.links.iter().map(|link| link.header.records.len()).sum();
     let (mut points, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
@@ -92,15 +93,15 @@ fn sorted(chain: &Chain) -> (Vec<Point>, BTreeMap<Owner, Range>) {
             }
         }
     }
-    // In order of blocks, and of one block in the log's order.
+    // By block, and for one block in the log's order.
     points.sort_unstable_by_key(|point| (point.owner, point.at));
     (points, ranges)
 }
 
-/// What is left.
+/// The result of the merge.
 struct Found<'a> {
     chain: &'a Chain,
-    /// Segment and block of each batch, close together.
+    /// Segment and block of each batch, in a compact array.
     places: Vec<(u32, u32)>,
     left: Vec<Recovered>,
     /// Live records of each segment.
@@ -133,10 +134,10 @@ impl Found<'_> {
     }
 }
 
-/// Takes `blocks` from `owner` on away from whoever has them.
+/// Removes the range of `blocks` from `owner` on from older ranges.
 fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
     let end = Owner { block: owner.block + blocks, ..owner };
-    // At most one begins before and reaches into it.
+    // At most one range begins before it and overlaps it.
     let before = ranges.range(..owner).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
         && start.incarnation == owner.incarnation
@@ -185,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn newer_records_take_the_place_of_older_ones_as_in_a_plain_array() {
+    fn newer_records_replace_older_ones_as_in_a_plain_array() {
         let mut state = 1_u64;
         let mut below = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % bound
         };
         for _ in 0..400 {
-            // What each block of two volumes is: nothing, zeroes of that epoch, or data with that checksum.
+            // The state of each block of two volumes: empty, zeroes of an epoch, or data with a checksum.
             let (mut array, mut batches, mut epoch) = ([[None; 32]; 2], Vec::new(), 0);
             for _ in 0..1 + below(8) {
                 let mut records = Vec::new();
@@ -220,14 +221,14 @@ mod tests {
                 };
                 let place = one.owner.block as usize..one.owner.block as usize + blocks as usize;
                 let row = &mut found[one.owner.incarnation as usize][place];
-                assert!(row.iter().all(Option::is_none), "no two overlap");
+                assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((one.epoch, kind)));
                 if one.content == RecoveredContent::Data {
                     let mut headers = chain.links.iter().map(|link| &link.header);
                     let named = headers.any(|header| {
                         header.data().any(|(record, index, _)| (record.epoch, index) == (one.epoch, one.position.index))
                     });
-                    assert!(named, "it lies where its header says");
+                    assert!(named, "the header names the block's position");
                 }
             }
             assert_eq!(found, array);

@@ -1,5 +1,5 @@
-//! What a log holds that cannot be followed: every batch header that any device has, whether the chain leads to it or not. For people
-//! who would rather have what is left than nothing; an opening never does it.
+//! Salvage of a log that cannot be followed: every batch header on any device, whether the chain leads to it or not. It
+//! is for a rescue by an administrator; an opening never does it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::format::superblock::Superblock;
 /// Blocks read at once.
 const LOOK_BLOCKS: u32 = 32;
 
-/// Everything that is left of the log on `devices`, and the sequences of the batches that are not.
+/// All that is left of the log on `devices`, and the sequence numbers of the lost batches.
 pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Superblock) -> (Chain, Vec<Range<u64>>) {
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let mut found: BTreeMap<(u64, u64), (BatchHeader, u32)> = BTreeMap::new();
@@ -30,9 +30,9 @@ pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Supe
             }
         }
     }
-    // Whatever a header says of the tail was true when it was written.
+    // A header's tail was true when it was written.
     let tail = found.values().map(|(header, _)| header.tail).fold(superblock.tail, u64::max);
-    // Where a boot began, what earlier ones have from there on does not count.
+    // From the first batch of a boot epoch on, batches of earlier epochs do not count.
     let mut begins: BTreeMap<u64, u64> = BTreeMap::new();
     for (sequence, boot) in found.keys() {
         begins.entry(*boot).or_insert(*sequence);
@@ -53,7 +53,7 @@ pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Supe
     (Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: 0 }, missing)
 }
 
-/// What a device gives of a run of blocks: all at once, else one by one.
+/// The readable blocks of a run: in one request if possible, otherwise one by one.
 async fn read<S: Seam>(
     seam: &S,
     device: &Device<S>,

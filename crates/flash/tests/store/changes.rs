@@ -1,4 +1,5 @@
-//! Devices that come and go while the store serves: one life with every kind of change, cut at every I/O; and what each change does.
+//! Devices that join and leave while the store serves: a scenario with every kind of change, cut at every I/O, and
+//! tests of single changes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use crate::life::Life;
 use crate::model::{Model, read_all};
 use crate::world::{ALL, PAGED, SMALL, Shape, after, disks, formatted};
 
-/// Opens the store on all of these devices that are members of one.
+/// Opens the store on the devices of this list that are members.
 pub async fn open_members(
     seam: &SimSeam,
     names: &[&str],
@@ -35,7 +36,7 @@ fn here(world: &World) -> Vec<&'static str> {
     ALL.into_iter().filter(|name| world.disk(name).is_some()).collect()
 }
 
-/// What recovery finds has to be what the model allows. Returns the members.
+/// Checks that the model allows what recovery finds. Returns the members.
 fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
     let seam = world.seam();
     let names = here(world);
@@ -47,7 +48,7 @@ fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Vec<Mem
     found.map_err(|stop| stop.to_string())?
 }
 
-/// Every member that the log counts as a copy holds all of it, or is refused.
+/// Checks that every copy of the log holds all of it alone, or is refused.
 fn each_copy_alone(
     images: impl Fn() -> DiskImages,
     members: &[MemberReport],
@@ -59,7 +60,7 @@ fn each_copy_alone(
         let world = after(1, images());
         let seam = world.seam();
         let names = here(&world);
-        let identity = copy.device.as_ref().expect("who serves is here");
+        let identity = copy.device.as_ref().expect("a member in service is present");
         let own = world.block_on(async {
             let disks = disks(&seam, &names).await;
             names.iter().zip(&disks).find(|(_, disk)| disk.identity() == *identity).map(|(name, _)| *name)
@@ -69,7 +70,8 @@ fn each_copy_alone(
         names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
-            // In the moment of the change it may know itself as being filled yet, while the others call it a member: then it is refused.
+            // At the moment of the change the device may still know itself as being filled, while the others call it a
+            // member: then it is refused.
             Err(what) if what.contains("it was being added") || what.contains("carries the log") => {}
             other => drop(other.map_err(|what| format!("{own} alone: {what}"))?),
         }
@@ -88,7 +90,7 @@ struct Script {
 impl Script {
     async fn open(&self) -> Store<SimSeam> {
         let (store, recovered) = open_members(&self.seam, &ALL, self.options).await.expect("the store opens");
-        let found = read_all(&self.seam, &store, &recovered).await.expect("what lives can be read");
+        let found = read_all(&self.seam, &store, &recovered).await.expect("live records can be read");
         self.model.borrow_mut().settle(&recovered, &found);
         store
     }
@@ -98,7 +100,7 @@ impl Script {
         Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() }
     }
 
-    /// Lets clients work while something is done to the members.
+    /// Runs clients while the members change.
     async fn meanwhile<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
         let (life, done) = (self.life(store), Rc::new(Cell::new(false)));
         let (flag, seed) = (Rc::clone(&done), self.seed + number);
@@ -117,7 +119,8 @@ impl Script {
         disks(&self.seam, &ALL[number..=number]).await.pop().expect("one was asked for")
     }
 
-    /// A member replaced; its device back for pages; a member lost, whose place is taken; a member removed, whose place is taken.
+    /// Scenario: a member is replaced, and its device returns for pages; a member is lost and its place taken; a member
+    /// is removed and its place taken.
     async fn run(self, fail: impl Fn()) {
         let store = self.open().await;
         self.life(&store).run(self.seed, 1, 4).await;
@@ -136,12 +139,12 @@ impl Script {
         store.close().await.expect("it closes");
         let store = self.open().await;
         self.life(&store).run(self.seed + 6, 2, 4).await;
-        assert!(store.job().is_none(), "nothing is left to be done");
+        assert!(store.job().is_none(), "no job is left");
         store.close().await.expect("it closes");
     }
 }
 
-/// A world with three members and a device that is none yet.
+/// A world with three members and a fourth device that is not a member.
 fn world_with_another(seed: u64) -> World {
     let world = formatted(seed, Shape { devices: 3, ..SMALL });
     let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes);
@@ -150,7 +153,7 @@ fn world_with_another(seed: u64) -> World {
     world
 }
 
-/// Cuts the life of `seed` at every boundary.
+/// Cuts the scenario of `seed` at every I/O boundary.
 pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Seen, String> {
     let world = world_with_another(seed);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
@@ -184,7 +187,7 @@ pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Seen, String> {
 }
 
 #[test]
-fn devices_that_come_and_go_lose_nothing_wherever_it_is_cut() {
+fn member_changes_cut_at_any_io_lose_nothing() {
     for seed in 0..2 {
         let seen = campaign(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         println!("seed {seed}: {seen:?}");
@@ -193,14 +196,14 @@ fn devices_that_come_and_go_lose_nothing_wherever_it_is_cut() {
 }
 
 #[test]
-fn a_device_that_joins_without_what_was_there_before_is_caught() {
+fn join_without_resync_is_caught() {
     let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
     let (seed, what) = caught.expect("a copy that lacks the log is noticed");
     println!("seed {seed}: {what}");
     campaign(seed, Sabotage::None).expect("the same life passes without it");
 }
 
-/// A change of the members on its way, in a task of its own.
+/// The outcome of a member change that runs in its own task.
 type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
 
 fn begin(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
@@ -222,7 +225,7 @@ async fn outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
     }
 }
 
-/// An open store of that world with something in its log.
+/// Opens the store of a world, and writes records to its log.
 async fn store_with_life(world: &World, seam: &SimSeam) -> (Script, Store<SimSeam>) {
     let options = OpenOptions::default();
     let script = Script { seam: seam.clone(), model: Rc::default(), wrong: Rc::default(), seed: 1, options };
@@ -232,7 +235,7 @@ async fn store_with_life(world: &World, seam: &SimSeam) -> (Script, Store<SimSea
 }
 
 #[test]
-fn a_change_is_seen_held_and_called_off_and_then_nothing_has_changed() {
+fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
@@ -245,12 +248,12 @@ fn a_change_is_seen_held_and_called_off_and_then_nothing_has_changed() {
         }
         assert!(store.pause_job(true));
         seam.sleep(Nanos::from_secs(1)).await;
-        let job = store.job().expect("it is held");
+        let job = store.job().expect("the job is paused");
         assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
         let refused = store.remove(2, false).await;
-        assert!(matches!(refused, Err(StoreError::Refused(_))), "one at a time: {refused:?}");
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "one job at a time: {refused:?}");
         script.life(&store).run(2, 2, 8).await;
-        assert_eq!(store.job().expect("it is held").done_bytes, job.done_bytes);
+        assert_eq!(store.job().expect("the job is paused").done_bytes, job.done_bytes);
         assert!(store.cancel_job());
         assert_eq!(outcome(&seam, replaced).await, Err(StoreError::Cancelled));
         assert_eq!((store.members(), store.generation(), store.job()), (before, generation, None));
@@ -261,7 +264,7 @@ fn a_change_is_seen_held_and_called_off_and_then_nothing_has_changed() {
 }
 
 #[test]
-fn a_device_without_the_log_goes_in_under_a_second_and_one_with_it_only_if_another_copy_stays() {
+fn page_member_leaves_within_a_second_log_member_only_beside_another() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -271,9 +274,9 @@ fn a_device_without_the_log_goes_in_under_a_second_and_one_with_it_only_if_anoth
         assert!(seam.now().since(begun) < Nanos::from_secs(1));
         assert!(matches!(store.remove(0, false).await, Err(StoreError::Refused(_))));
         store.remove(0, true).await.unwrap();
-        assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last one");
+        assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last copy");
         assert_eq!((store.copies(), store.members().len()), (1, 1));
-        // Back again, as another member.
+        // The device returns as another member.
         let first = script.disk(0).await;
         assert_eq!(store.add(first, false).await, Ok(3));
         assert_eq!(store.copies(), 2);
@@ -285,7 +288,7 @@ fn a_device_without_the_log_goes_in_under_a_second_and_one_with_it_only_if_anoth
 }
 
 #[test]
-fn a_second_loss_while_a_device_is_filled_is_reported_and_nothing_is_acknowledged() {
+fn second_loss_during_a_resync_is_reported_and_fails_appends() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -317,9 +320,9 @@ fn a_second_loss_while_a_device_is_filled_is_reported_and_nothing_is_acknowledge
     });
 }
 
-/// Found by torture: it was taken for a newcomer, and its superblocks were written over.
+/// A lost member must not be treated as a newcomer, whose superblocks are erased when its job fails.
 #[test]
-fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
+fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
     for called_off in [false, true] {
         let world = formatted(1, Shape { devices: 3, ..PAGED });
         let seam = world.seam();
@@ -336,14 +339,14 @@ fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
                 seam.sleep(Nanos::from_micros(10)).await;
             }
             assert!(on_third(), "{:?}", pages.stats());
-            // What was put there is to be flushed before its pages go; that fails.
+            // The pages on the third device are flushed before they are dropped. That flush fails.
             world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
             world.disk(ALL[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
             script.life(&store).run(2, 1, 3).await;
             while !matches!(store.members()[2].status, MemberStatus::Lost(_)) {
                 seam.sleep(Nanos::from_micros(20)).await;
             }
-            assert!(store.job().is_some(), "it is being filled");
+            assert!(store.job().is_some(), "a member is being filled");
             if called_off {
                 store.cancel_job();
             }
@@ -353,21 +356,26 @@ fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
             assert_eq!(store.copies(), 1);
             drop((pages, of, script, store));
             let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.expect("it opens");
-            assert_eq!(store.members()[2].status, MemberStatus::Stale, "it is still known: {:?}", store.members());
+            assert_eq!(
+                store.members()[2].status,
+                MemberStatus::Stale,
+                "the lost member is still known: {:?}",
+                store.members()
+            );
         });
     }
 }
 
-/// Found by torture: a cache that fills the pool is the rule.
+/// A cache that fills the pool is the normal case.
 #[test]
-fn a_device_is_added_while_a_cache_holds_all_buffers() {
+fn device_is_added_while_a_cache_holds_all_buffers() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
         let (script, store) = store_with_life(&world, &seam).await;
         let held = RefCell::new(std::iter::from_fn(|| seam.alloc()).collect::<Vec<_>>());
         assert!(held.borrow().len() > 100 && seam.alloc().is_none());
-        // Nothing comes back to the pool by itself.
+        // Only the cache frees buffers.
         store.use_buffers(move || held.borrow_mut().pop());
         let fourth = script.disk(3).await;
         let added = begin(&seam, {
@@ -381,9 +389,9 @@ fn a_device_is_added_while_a_cache_holds_all_buffers() {
     });
 }
 
-/// Found by torture: the device that had the number before was written to as well, and counted as a copy.
+/// A device that had the number before must neither be written to nor count as a copy.
 #[test]
-fn a_number_that_is_given_again_means_its_new_device_alone() {
+fn reused_member_number_refers_to_its_new_device_alone() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -410,7 +418,7 @@ fn a_number_that_is_given_again_means_its_new_device_alone() {
 }
 
 #[test]
-fn a_smaller_device_takes_over_when_the_log_has_left_what_it_lacks() {
+fn smaller_device_takes_over_when_the_log_fits_it() {
     let world = formatted(1, Shape { devices: 2, segments: 8, ..SMALL });
     world.add_disk(ALL[3], SimDiskSpec::new(FIRST_SEGMENT_BYTES + 5 * SMALL.segment_bytes));
     let seam = world.seam();
@@ -442,12 +450,12 @@ fn a_smaller_device_takes_over_when_the_log_has_left_what_it_lacks() {
 }
 
 #[test]
-fn one_that_was_removed_and_went_on_alone_is_never_taken_for_a_member() {
+fn removed_device_that_was_used_alone_is_never_taken_as_a_member() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
         let (script, store) = store_with_life(&world, &seam).await;
-        // It is out of reach while it is removed, so that its superblocks still call it a member.
+        // The device is unreachable while it is removed, so its superblocks still call it a member.
         let second = world.disk(ALL[1]).unwrap();
         second.vanish();
         let fourth = script.disk(3).await;
@@ -463,9 +471,12 @@ fn one_that_was_removed_and_went_on_alone_is_never_taken_for_a_member() {
         let known = OpenOptions { seen, ..accept };
         assert!(matches!(open_members(&seam, &[ALL[1]], known).await, Err(StoreError::Outdated { .. })));
         let (store, _) = open_members(&seam, &ALL, OpenOptions::default()).await.unwrap();
-        assert!(store.members().iter().all(|member| member.status == MemberStatus::InService), "it is ignored");
+        assert!(
+            store.members().iter().all(|member| member.status == MemberStatus::InService),
+            "the removed device is ignored"
+        );
         drop(store);
-        // Where nobody knows better it goes on alone; then the others are not mixed with it.
+        // Without a known generation it opens alone. Then it is not mixed with the other devices.
         let (store, _) = open_members(&seam, &[ALL[1]], accept).await.unwrap();
         drop(store);
         for options in [OpenOptions::default(), accept] {

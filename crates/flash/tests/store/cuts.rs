@@ -1,4 +1,4 @@
-//! One life, cut at every I/O boundary in every way, and each recovery from it cut in turn.
+//! A scenario, cut at every I/O boundary in every way, and each recovery from it cut in turn.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use crate::life::Life;
 use crate::model::{Found, Model, read_all};
 use crate::world::{NAMES, SMALL, after, formatted, open, open_named};
 
-/// Random subsets of the unflushed writes at each boundary.
+/// Number of random subsets of the unflushed writes at each boundary.
 const SUBSETS: u64 = 8;
 
-/// What a campaign has looked at.
+/// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub boundaries: u64,
@@ -22,7 +22,7 @@ pub struct Seen {
     pub crashes_in_recovery: u64,
 }
 
-/// Everything that a crash at this instant could leave: what becomes of each unflushed write.
+/// Every outcome that a crash at this moment can have: the survival of each unflushed write.
 pub fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     let changes: Vec<_> = cut.changes().collect();
     let all = |survival| vec![survival; changes.len()];
@@ -55,7 +55,7 @@ pub fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     crashes
 }
 
-/// Recovers, and says what is wrong with that.
+/// Recovers and checks what is found against the model.
 fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Found, String> {
     let seam = world.seam();
     let found = world.run_until(async {
@@ -66,8 +66,8 @@ fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Found, 
     found.map_err(|stop| stop.to_string())?
 }
 
-/// Recovers from a crash; with `deep` also from every crash of that recovery, each of which must find as much. What a recovery that
-/// came to its end has said, a later one says again.
+/// Recovers from a crash; with `deep` also from every crash of that recovery. A recovery after a completed one must
+/// find the same.
 fn recover_deeply(
     images: impl Fn() -> DiskImages,
     model: &Model,
@@ -109,8 +109,9 @@ fn recover_deeply(
     })
 }
 
-/// R6 and R10: a member that the superblocks call in service holds everything that was acknowledged; alone it is refused until that is
-/// accepted, or is known to be all there is. One that was taken out is not read, and not opened alone.
+/// R6 and R10: a member in service, by the superblocks, holds everything that was acknowledged. Alone it is refused
+/// unless that is accepted, or it is known to be the only copy. A member that was taken out is not read, and not opened
+/// alone.
 fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: OpenOptions) -> Result<(), String> {
     let world = after(1, images());
     let seam = world.seam();
@@ -137,7 +138,7 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
     Ok(())
 }
 
-/// Runs the world until `done`, stopping at each I/O boundary.
+/// Runs the world until `done`, and calls `each` at each I/O boundary.
 pub fn at_each_boundary(
     world: &World,
     done: &Cell<bool>,
@@ -161,13 +162,13 @@ pub fn at_each_boundary(
     }
 }
 
-/// A scripted life: two writers and a third volume, the log full and wrapped, closed and opened, a member lost on the way, opened
-/// again with the stale one there.
+/// Scenario: two writers and a third volume fill and wrap the log. The store is closed and opened, loses a member, and
+/// is opened again with the stale member present.
 async fn script(life: Script, fail: impl Fn()) {
     let Script { seam, model, wrong, seed, options } = life;
     for round in 0..3 {
         let (store, recovered) = open_named(&seam, &NAMES, options).await.expect("the store opens");
-        let found = read_all(&seam, &store, &recovered).await.expect("what lives can be read");
+        let found = read_all(&seam, &store, &recovered).await.expect("live records can be read");
         model.borrow_mut().settle(&recovered, &found);
         let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
         let life = Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() };
@@ -192,7 +193,7 @@ struct Script {
     options: OpenOptions,
 }
 
-/// Cuts the scripted life of `seed` at every boundary. Every `deep_every`th crash is followed into its recovery.
+/// Cuts the scenario of `seed` at every I/O boundary. The recovery of every `deep_every`th crash is cut, too.
 pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, String> {
     let world = formatted(seed, SMALL);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
@@ -226,7 +227,7 @@ pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, 
 }
 
 #[test]
-fn everything_acknowledged_survives_a_crash_at_every_io_and_at_every_io_of_its_recovery() {
+fn acknowledged_records_survive_a_crash_at_any_io_even_in_recovery() {
     for seed in 0..2 {
         let seen = campaign(seed, Sabotage::None, 160).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         println!("seed {seed}: {seen:?}");

@@ -1,4 +1,4 @@
-//! Numbers that only a forger writes, under right checksums: each is refused before it is used.
+//! Forged numbers under right checksums: each is refused before it is used.
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::{PLACES, Superblock};
@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
 use crate::world::{NAMES, SMALL, disks, formatted};
 
-/// Writes another superblock to both places of a device.
+/// Rewrites a changed superblock to both places of a device.
 async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
     for at in PLACES {
         let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
@@ -26,7 +26,7 @@ async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
 }
 
 #[test]
-fn every_forged_number_of_a_superblock_is_refused() {
+fn forged_number_in_a_superblock_is_refused() {
     type Forge = fn(&mut Superblock);
     let forged: [(&str, Forge); 12] = [
         ("segments", |superblock| superblock.segments = u32::MAX),
@@ -65,7 +65,7 @@ fn every_forged_number_of_a_superblock_is_refused() {
 }
 
 #[test]
-fn members_that_disagree_on_what_never_changes_are_refused() {
+fn members_with_different_constant_fields_are_refused() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {

@@ -1,4 +1,4 @@
-//! Looking at devices without changing them.
+//! Read-only inspection of devices.
 
 use flash::{Content, OpenOptions, Owner, Record, StoreError, inspect};
 use seam::sim::{CrashMode, SimSeam, World};
@@ -6,7 +6,8 @@ use seam::{BlockMut, Seam};
 
 use crate::world::{NAMES, SMALL, Shape, after, disks, formatted, open};
 
-/// A crashed world with blocks 0 to 6 in the log, one batch each, block *n* with tag *n* + 100, block 0 again in the last one.
+/// A crashed world with blocks 0 to 5 in the log, one batch each. Block *n* has tag *n* + 100; the last batch writes
+/// block 0 again.
 fn written() -> World {
     let world = formatted(1, Shape { devices: 2, ..SMALL });
     let seam = world.seam();
@@ -23,7 +24,7 @@ fn written() -> World {
     after(2, world.crash(CrashMode::LoseAll))
 }
 
-/// What an inspection of these devices gives of each block, and that it writes nothing.
+/// Inspects these devices, checks that nothing was written, and returns the findings.
 async fn look(
     world: &World,
     seam: &SimSeam,
@@ -51,7 +52,7 @@ fn all() -> Vec<(u64, Option<u64>)> {
 }
 
 #[test]
-fn an_inspection_finds_what_an_opening_would_and_writes_nothing() {
+fn inspection_finds_what_an_opening_would_and_writes_nothing() {
     let world = written();
     let seam = world.seam();
     world.block_on(async {
@@ -64,10 +65,10 @@ fn an_inspection_finds_what_an_opening_would_and_writes_nothing() {
 }
 
 #[test]
-fn what_is_left_of_a_damaged_log_is_found_and_what_is_not_is_named() {
+fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
     let world = written();
     let first = flash::format::FIRST_SEGMENT_BYTES / 512;
-    // The third batch's header on both; the data of the fourth on both; the data of the fifth on one.
+    // Damage the third batch's header and the fourth's data on both devices, and the fifth's data on one.
     for name in NAMES {
         world.disk(name).unwrap().flip_bit(first + 4 * 8, 3);
         world.disk(name).unwrap().flip_bit(first + 7 * 8, 3);

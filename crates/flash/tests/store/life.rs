@@ -1,4 +1,4 @@
-//! What clients do with a store: two writers, overwrites, zeroes, tombstones, reads, destaging when it is full.
+//! Clients of a store: writers with overwrites, zeroes, tombstones, reads, and destage when the log is full.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,26 +9,27 @@ use seam::{BlockMut, Nanos, Seam};
 
 use crate::model::{Model, What};
 
-/// Blocks of each volume that are written.
+/// Number of blocks in each volume.
 const BLOCKS: u64 = 8;
 
-/// One life of a store.
+/// The clients of an open store, and their model.
 #[derive(Clone)]
 pub struct Life {
     pub seam: SimSeam,
     pub store: Store<SimSeam>,
     pub model: Rc<RefCell<Model>>,
-    /// What was found wrong while it lived.
+    /// The first error that was found.
     pub wrong: Rc<RefCell<Option<String>>>,
-    /// Appends in a row that found the log full although nothing is live. (A few may: a read or another writer's answer is under way.)
+    /// Consecutive appends that found the log full although no record is live. A few are normal while a read or another
+    /// append is in flight.
     pub full_in_vain: Rc<Cell<u32>>,
 }
 
-/// So many are too many.
+/// The most such appends that are normal.
 const FULL_IN_VAIN_MAX: u32 = 20;
 
 impl Life {
-    /// Lets `writers` do `steps` each, and returns when all are done.
+    /// Runs `writers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, writers: u64, steps: u64) {
         let left = Rc::new(Cell::new(writers));
         for writer in 0..writers {
@@ -59,7 +60,7 @@ impl Life {
         }
     }
 
-    /// Calls the oldest record dead.
+    /// Retires the oldest live record.
     pub fn destage(&self) {
         let position = self.model.borrow_mut().destage_oldest();
         self.store.retire(position.as_slice());
@@ -69,7 +70,7 @@ impl Life {
         let mut records = Vec::new();
         let mut numbers = Vec::new();
         for _ in 0..1 + rng.below(3) {
-            // Writers meet in a third volume.
+            // All writers share a third volume.
             let incarnation = if rng.below(4) == 0 { 7 } else { 1 + writer };
             let owner = Owner { incarnation, block: rng.below(BLOCKS) };
             let blocks = (1 + rng.below(BLOCKS - owner.block)) as u32;
@@ -116,7 +117,7 @@ impl Life {
         let Some((owner, position, tag)) = self.model.borrow().readable(rng.next()) else { return Ok(()) };
         let buffer = self.seam.alloc().expect("the pool has room");
         let read = self.store.read(owner, position, buffer).await;
-        // What was called dead meanwhile may have been anything.
+        // A block that was retired meanwhile may read as anything.
         if self.model.borrow().is_current(owner, tag) {
             match read {
                 Ok(block) if block.tags() != [tag; 8] => self.say(format!("{owner:?} reads as {:x?}", block.tags())),

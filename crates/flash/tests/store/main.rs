@@ -1,4 +1,5 @@
-//! The store in the simulated world: lives cut at every I/O, lives from seeds with faults, and what members and damage lead to.
+//! Tests of the store in the simulated world: scenarios cut at every I/O, random scenarios with faults, members,
+//! damage.
 
 mod changes;
 mod cuts;

@@ -1,4 +1,4 @@
-//! Members missing, stale, apart, damaged, foreign.
+//! Members that are missing, stale, diverged, damaged or foreign.
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
@@ -27,7 +27,7 @@ async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Posi
     Ok(store.read(owner(block), position, seam.alloc().expect("the pool has room")).await?.tags()[0])
 }
 
-/// A world in which blocks 0 to `count` were appended, one batch each, block *n* with tag *n* + 100.
+/// A world in which blocks 0 to `count` - 1 were appended, one batch each, block *n* with tag *n* + 100.
 fn written(count: u64) -> World {
     let world = formatted(1, SMALL);
     let seam = world.seam();
@@ -40,7 +40,7 @@ fn written(count: u64) -> World {
     after(2, world.crash(CrashMode::LoseAll))
 }
 
-/// Opens the store and checks that all of [`written`] is there.
+/// Opens the store and checks that all blocks of [`written`] are found.
 fn all_there(world: &World, count: u64, options: OpenOptions) -> Vec<Recovered> {
     let seam = world.seam();
     world.block_on(async {
@@ -58,7 +58,7 @@ fn without(mut images: DiskImages, name: &str) -> World {
 }
 
 #[test]
-fn a_missing_member_is_refused_until_that_is_accepted_and_is_stale_when_it_returns() {
+fn missing_member_must_be_accepted_and_is_stale_when_it_returns() {
     let world = written(5);
     let seam = world.seam();
     world.block_on(async {
@@ -79,7 +79,7 @@ fn a_missing_member_is_refused_until_that_is_accepted_and_is_stale_when_it_retur
 }
 
 #[test]
-fn members_that_were_used_apart_are_refused_together() {
+fn members_used_separately_are_refused_together() {
     let world = written(3);
     let seam = world.seam();
     world.block_on(async {
@@ -110,10 +110,10 @@ fn with_both_members_lost_nothing_is_acknowledged() {
 }
 
 #[test]
-fn any_damage_of_one_mirror_is_survived_and_repaired() {
+fn damage_of_one_mirror_is_survived_and_repaired() {
     let count = 6;
     let world = written(count);
-    // The superblocks, and each block of the segments in use, on the mirror that is read first.
+    // The superblocks on either mirror, and each block of the segments in use, on the mirror that is read first.
     let per_segment = SMALL.segment_bytes / 4096;
     let blocks = (0..2 * count).map(|block| (block / per_segment % 2, FIRST_SEGMENT_BYTES + block * 4096));
     let places = [(0, 0), (1, 64 << 10), (1, 0), (0, 64 << 10)].into_iter().chain(blocks);
@@ -124,7 +124,7 @@ fn any_damage_of_one_mirror_is_survived_and_repaired() {
         (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
         all_there(&world, count, OpenOptions::default());
         world.run_for(seam::Nanos::from_millis(10)).unwrap();
-        // The next opening flushes what was repaired.
+        // The next opening flushes the repairs.
         images = world.crash(CrashMode::Kill);
     }
     let cut = after(10, images);
@@ -136,7 +136,7 @@ fn any_damage_of_one_mirror_is_survived_and_repaired() {
 }
 
 #[test]
-fn a_repair_hears_no_flush_that_a_batch_waits_for() {
+fn repair_of_a_block_issues_no_flush() {
     let world = written(2);
     let seam = world.seam();
     let opened = world.block_on(open(&world, &seam, OpenOptions::default()));
@@ -153,7 +153,7 @@ fn a_repair_hears_no_flush_that_a_batch_waits_for() {
 }
 
 #[test]
-fn a_mirror_with_a_thousand_random_blocks_loses_nothing() {
+fn mirror_with_a_thousand_random_blocks_loses_nothing() {
     let count = 6;
     let world = written(count);
     let control = world.disk(NAMES[1]).unwrap();
@@ -166,7 +166,7 @@ fn a_mirror_with_a_thousand_random_blocks_loses_nothing() {
     }
     let seam = world.seam();
     world.block_on(async {
-        // With both of its superblocks gone it is no member that anybody knows, and that has to be accepted.
+        // Without both of its superblocks the device is not recognised as a member, and its absence must be accepted.
         let refused = open(&world, &seam, OpenOptions::default()).await.err();
         assert!(matches!(refused, Some(StoreError::NoStore { .. })));
     });
@@ -174,11 +174,11 @@ fn a_mirror_with_a_thousand_random_blocks_loses_nothing() {
 }
 
 #[test]
-fn a_block_without_a_good_copy_is_an_error_for_that_block_alone() {
+fn block_without_a_good_copy_fails_alone() {
     let world = written(4);
     let recovered = all_there(&world, 4, OpenOptions::default());
     let seam = world.seam();
-    // The second batch: header, data.
+    // The second batch: a header and a data block.
     let sector = (FIRST_SEGMENT_BYTES + 3 * 4096) / 512;
     NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
     world.block_on(async {
@@ -191,15 +191,15 @@ fn a_block_without_a_good_copy_is_an_error_for_that_block_alone() {
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
-        assert_eq!(store.lost(), [owner(1)], "it is listed");
+        assert_eq!(store.lost(), [owner(1)], "the lost block is listed");
         let lost: Vec<_> = recovered.iter().filter(|one| one.owner.block == 1).map(|one| one.position).collect();
         store.retire(&lost);
-        assert_eq!(store.lost(), [], "nobody misses it any more");
+        assert_eq!(store.lost(), [], "a retired block is not lost");
     });
 }
 
 #[test]
-fn a_header_without_a_good_copy_inside_the_log_is_refused_not_taken_for_its_end() {
+fn lost_header_inside_the_log_is_not_taken_as_its_end() {
     let world = written(4);
     let sector = (FIRST_SEGMENT_BYTES + 2 * 4096) / 512;
     NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
@@ -209,7 +209,7 @@ fn a_header_without_a_good_copy_inside_the_log_is_refused_not_taken_for_its_end(
 }
 
 #[test]
-fn a_device_that_holds_anything_is_formatted_only_by_force() {
+fn device_with_data_is_formatted_only_by_force() {
     let world = written(1);
     let seam = world.seam();
     let spec = || SimDiskSpec::new(FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes);
@@ -235,7 +235,7 @@ fn a_device_that_holds_anything_is_formatted_only_by_force() {
 }
 
 #[test]
-fn a_store_that_was_closed_with_nothing_live_opens_empty_and_goes_on() {
+fn store_closed_without_live_records_opens_empty_and_works() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -251,7 +251,7 @@ fn a_store_that_was_closed_with_nothing_live_opens_empty_and_goes_on() {
 }
 
 #[test]
-fn a_full_log_says_so_writes_nothing_and_goes_on_after_destaging() {
+fn full_log_refuses_appends_until_its_oldest_segment_is_retired() {
     let world = empty(1);
     world.add_disk("one", SimDiskSpec::new(FIRST_SEGMENT_BYTES + 4 * (32 << 10)));
     let seam = world.seam();
@@ -271,7 +271,7 @@ fn a_full_log_says_so_writes_nothing_and_goes_on_after_destaging() {
         let writes = world.disk("one").unwrap().counts().writes;
         assert_eq!(append(&seam, &store, 99, 1).await, Err(StoreError::Full));
         assert_eq!(world.disk("one").unwrap().counts().writes, writes);
-        // Out of order: only the oldest segment's death makes room.
+        // Only the retirement of the oldest segment makes room.
         store.retire(&positions[4..]);
         assert_eq!(append(&seam, &store, 99, 1).await, Err(StoreError::Full));
         store.retire(&positions[..4]);
@@ -283,7 +283,7 @@ fn a_full_log_says_so_writes_nothing_and_goes_on_after_destaging() {
 }
 
 #[test]
-fn appends_of_one_moment_share_a_batch() {
+fn simultaneous_appends_share_a_batch() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -295,18 +295,18 @@ fn appends_of_one_moment_share_a_batch() {
         }
         seam.sleep(seam::Nanos::from_millis(5)).await;
         let after = world.disk(NAMES[0]).unwrap().counts();
-        // The first may find nobody to share with; the others then share the next.
+        // The first append may go alone; the others then share the next batch.
         assert!((1..=2).contains(&(after.writes - before.writes)));
         assert_eq!(after.writes - before.writes, after.flushes - before.flushes);
     });
 }
 
 #[test]
-fn a_member_that_was_taken_out_is_refused_alone_when_its_owner_knows_better() {
+fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
     let world = written(5);
     let seam = world.seam();
     world.block_on(async {
-        // The second one goes on alone; the first one believes to be current.
+        // The second device is used alone; the first one still considers itself current.
         let (store, _) = open_named(&seam, &NAMES[1..], ACCEPT).await.unwrap();
         let seen = Some((store.uuid(), store.generation()));
         drop(store);
@@ -321,7 +321,7 @@ fn a_member_that_was_taken_out_is_refused_alone_when_its_owner_knows_better() {
 }
 
 #[test]
-fn the_first_two_devices_carry_the_log_and_others_are_not_needed_for_it() {
+fn first_two_devices_carry_the_log_and_others_may_be_missing() {
     let world = formatted(1, Shape { devices: 4, ..SMALL });
     let seam = world.seam();
     world.block_on(async {

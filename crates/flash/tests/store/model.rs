@@ -1,4 +1,5 @@
-//! What the store was told and what it promised: each block's versions in the order in which they were submitted, which is the log's.
+//! The model of a store: each block's versions in the order in which they were submitted, which is the order of the
+//! log.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +7,10 @@ use flash::{Owner, Position, Recovered, RecoveredContent, Store};
 use seam::Seam;
 use seam::sim::SimSeam;
 
-/// What a version says of a block.
+/// The content of a block's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A tag that no other version has.
+    /// Data with a unique tag.
     Data(u64),
     Zero,
     /// Nothing in the log: a tombstone, or never written.
@@ -19,16 +20,16 @@ pub enum What {
 #[derive(Clone, Debug)]
 struct Version {
     what: What,
-    /// Which record it came with.
+    /// The record that it belongs to.
     record: usize,
     acked: bool,
-    /// Nothing was written of it.
+    /// Nothing of it was written.
     void: bool,
-    /// Its owner has called it dead.
+    /// Its owner has retired it.
     dropped: bool,
 }
 
-/// A record with its position, as long as any of its blocks is of use.
+/// A record with its position, and the number of its blocks that are still live.
 #[derive(Clone, Debug)]
 struct Rec {
     position: Option<Position>,
@@ -36,27 +37,27 @@ struct Rec {
     owners: Vec<Owner>,
 }
 
-/// What the log should hold.
+/// The expected content of the log.
 #[derive(Default)]
 pub struct Model {
     blocks: BTreeMap<Owner, Vec<Version>>,
     records: Vec<Rec>,
-    /// Records with something of use, oldest first.
+    /// Records with a live block, oldest first.
     live: std::collections::BTreeSet<usize>,
     tags: u64,
 }
 
-/// What recovery gives for each block.
+/// The content of each block after recovery.
 pub type Found = BTreeMap<Owner, What>;
 
 impl Model {
-    /// A tag that was never used.
+    /// An unused tag.
     pub fn tag(&mut self) -> u64 {
         self.tags += 1;
         self.tags << 20 | 0x7a6
     }
 
-    /// A record is about to be appended. Returns its number.
+    /// Adds a record before its append. Returns its number.
     pub fn submit(&mut self, owner: Owner, blocks: u32, what: What) -> usize {
         let record = self.records.len();
         let owners: Vec<_> = (0..u64::from(blocks)).map(|more| Owner { block: owner.block + more, ..owner }).collect();
@@ -68,12 +69,12 @@ impl Model {
         record
     }
 
-    /// Nothing of the record was written.
+    /// Notes that nothing of the record was written.
     pub fn void(&mut self, record: usize) {
         self.versions(record, |version| version.void = true);
     }
 
-    /// The record is durable. Returns the positions that are of no use any more.
+    /// Notes that the record is durable. Returns the positions to retire.
     pub fn ack(&mut self, record: usize, position: Position) -> Vec<Position> {
         self.records[record].position = Some(position);
         self.live.insert(record);
@@ -94,7 +95,7 @@ impl Model {
         dead
     }
 
-    /// The oldest record that is of use is destaged. Returns its position.
+    /// Destages the oldest live record. Returns its position.
     pub fn destage_oldest(&mut self) -> Option<Position> {
         let record = *self.live.first()?;
         let mut position = None;
@@ -124,12 +125,12 @@ impl Model {
         }
     }
 
-    /// Records that hold something.
+    /// The number of records with a live block.
     pub fn live(&self) -> usize {
         self.live.len()
     }
 
-    /// Some block whose newest version is acknowledged data, for being read.
+    /// A block whose newest version is acknowledged data, chosen by `draw`.
     pub fn readable(&self, draw: u64) -> Option<(Owner, Position, u64)> {
         let all = self.blocks.iter().filter_map(|(owner, versions)| {
             let version = versions.last().filter(|version| version.acked && !version.dropped)?;
@@ -142,12 +143,12 @@ impl Model {
         (!all.is_empty()).then(|| all[(draw % all.len() as u64) as usize])
     }
 
-    /// True when that tag is still of use.
+    /// True when the block's version with this tag is still live.
     pub fn is_current(&self, owner: Owner, tag: u64) -> bool {
         self.blocks[&owner].iter().any(|version| version.what == What::Data(tag) && !version.dropped)
     }
 
-    /// Says what is wrong with what recovery found.
+    /// Checks the blocks that recovery found.
     pub fn check(&self, found: &Found) -> Result<(), String> {
         if let Some(owner) = found.keys().find(|owner| !self.blocks.contains_key(owner)) {
             return Err(format!("foreign: {owner:?} was never written"));
@@ -164,7 +165,7 @@ impl Model {
         Ok(())
     }
 
-    /// Goes on from what recovery found: doubts are settled.
+    /// Adopts what recovery found: unacknowledged versions are decided now.
     pub fn settle(&mut self, recovered: &[Recovered], found: &Found) {
         self.blocks.clear();
         self.records.clear();
@@ -181,7 +182,7 @@ impl Model {
     }
 }
 
-/// What recovery gives, block by block, with the data read.
+/// Reads all recovered records, block by block.
 pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recovered]) -> Result<Found, String> {
     let mut found = Found::new();
     for one in recovered {

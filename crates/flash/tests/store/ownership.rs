@@ -1,5 +1,5 @@
-//! A store says which owner used it last and how far its log had come; it refuses to open where its owner knows more, and keeps the owner's
-//! manifest.
+//! A store knows its last owner and the end of its log. It refuses to open if its owner has seen more, and it keeps the
+//! owner's manifest.
 
 use flash::{Content, OpenOptions, Owner, Ownership, Record, Store, StoreError, identify, read_manifest};
 use seam::Seam;
@@ -26,13 +26,13 @@ fn every_member_names_the_owner_of_the_last_opening() {
     let seam = world.seam();
     world.block_on(async {
         let disks = disks(&seam, &NAMES).await;
-        let who = async |options| identify(&seam, &disks, options).await.expect("there is a store").ownership;
-        assert!(who(OpenOptions::default()).await.is_none());
+        let owner_of = async |options| identify(&seam, &disks, options).await.expect("there is a store").ownership;
+        assert!(owner_of(OpenOptions::default()).await.is_none());
         drop(Store::open(&seam, &disks, owned(FIRST)).await.expect("it opens"));
-        assert_eq!(who(OpenOptions::default()).await, FIRST);
-        // A look without an owner changes nothing of it.
+        assert_eq!(owner_of(OpenOptions::default()).await, FIRST);
+        // An opening without an owner keeps the last one.
         drop(Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens"));
-        assert_eq!(who(OpenOptions::default()).await, FIRST);
+        assert_eq!(owner_of(OpenOptions::default()).await, FIRST);
         drop(Store::open(&seam, &disks, owned(SECOND)).await.expect("it opens"));
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
@@ -47,7 +47,7 @@ fn every_member_names_the_owner_of_the_last_opening() {
 }
 
 #[test]
-fn a_copy_taken_before_the_last_close_is_refused() {
+fn copy_taken_before_the_last_close_is_refused() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     let (copy, sequence) = world.block_on(async {
@@ -73,7 +73,7 @@ fn a_copy_taken_before_the_last_close_is_refused() {
 }
 
 #[test]
-fn a_manifest_survives_a_crash_at_every_step_of_the_next_one() {
+fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -97,7 +97,7 @@ fn a_manifest_survives_a_crash_at_every_step_of_the_next_one() {
             let store = identify(&seam, &disks, OpenOptions::default()).await.expect("there is a store").store;
             read_manifest(&seam, &disks, store).await.expect("it is of this format")
         });
-        let manifest = manifest.expect("one of both is whole").payload;
+        let manifest = manifest.expect("one of the two manifests is intact").payload;
         assert!(manifest == b"one" || manifest == payload, "after {step} steps");
         found.insert(manifest == payload);
         if ended.is_ok() {

@@ -1,5 +1,5 @@
-//! What an owner does with clean pages, and what the backing holds meanwhile: puts, reads, writes past them with and without flushes,
-//! blocks that were destaged, a log that takes segments and gives them back.
+//! An owner's use of clean pages, with a model of its backing: puts, reads, writes to the backing with and without
+//! flushes, destaged blocks, and a log that takes segments and returns them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use crate::pages::block;
 
 /// Volumes that have pages.
 pub const VOLUMES: u64 = 2;
-/// Pages of each: two regions of the first few.
+/// Number of pages of each volume: the first few of two regions.
 const PAGES: u64 = 6;
-/// The volume whose blocks go into the log.
+/// The volume whose blocks are in the log.
 const LOGGED: u64 = 99;
 
-/// A page of the test as the volume's.
+/// The number in the volume of one of the test's pages.
 fn page_number(page: u64) -> u64 {
     page % 3 + page / 3 * 64
 }
@@ -28,7 +28,7 @@ fn page_number(page: u64) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     durable: u64,
-    /// Writes that no flush has covered, in their order; without a number while they are under way.
+    /// Writes that no flush has covered, in order, with their completion number, or `None` while they are in flight.
     unflushed: Vec<(u64, Option<u64>)>,
     /// Its newest content is in memory alone.
     dirty: bool,
@@ -39,13 +39,13 @@ impl Held {
         !self.dirty && self.unflushed.is_empty()
     }
 
-    /// Everything that it may hold after a crash at this moment.
+    /// Every content that it may have after a crash at this moment.
     fn possible(&self) -> Vec<u64> {
         std::iter::once(self.durable).chain(self.unflushed.iter().map(|(tag, _)| *tag)).collect()
     }
 }
 
-/// What the backings hold, by volume and block.
+/// The backings' content, by volume and block.
 #[derive(Clone, Debug, Default)]
 pub struct Backing {
     blocks: BTreeMap<(u64, u64), Held>,
@@ -73,7 +73,7 @@ impl Backing {
         *sequence - 1
     }
 
-    /// After a crash each block holds one of what it may hold, and the owner has flushed that.
+    /// After a crash each block has one of its possible contents, and the owner has flushed it.
     pub fn settle(&mut self, rng: &Rng) {
         for held in self.blocks.values_mut() {
             let possible = held.possible();
@@ -81,7 +81,7 @@ impl Backing {
         }
     }
 
-    /// A trusted block may be served only if the backing can hold nothing else.
+    /// A trusted block may be served only if it is the only possible content of the backing.
     fn check(&self, volume: u64, number: u64, tag: u64, what: &str) -> Result<(), String> {
         let held = self.get(volume, number);
         let same = held.possible().iter().all(|possible| *possible == tag);
@@ -90,7 +90,7 @@ impl Backing {
     }
 }
 
-/// One life.
+/// The clients of an open store with pages, and the model of their backings.
 #[derive(Clone)]
 pub struct PagedLife {
     pub seam: SimSeam,
@@ -98,12 +98,12 @@ pub struct PagedLife {
     pub pages: Pages<SimSeam>,
     pub backing: Rc<RefCell<Backing>>,
     pub wrong: Rc<RefCell<Option<String>>>,
-    /// What is in the log.
+    /// Positions of the records in the log.
     pub logged: Rc<RefCell<Vec<Position>>>,
 }
 
 impl PagedLife {
-    /// Lets workers do so many steps each, and returns when all are done.
+    /// Runs `workers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, workers: u64, steps: u64) {
         let left = Rc::new(Cell::new(workers));
         for worker in 0..workers {
@@ -141,7 +141,7 @@ impl PagedLife {
         self.seam.sleep(times[rng.below(3) as usize]).await;
     }
 
-    /// Puts what is clean of some blocks.
+    /// Puts the clean ones of some blocks.
     async fn put(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
@@ -166,7 +166,7 @@ impl PagedLife {
         }
     }
 
-    /// Reads trusted blocks: what comes is what the backing has.
+    /// Reads trusted blocks, which must equal the backing.
     async fn read(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let start = rng.below(16) as u32;
@@ -183,7 +183,7 @@ impl PagedLife {
         }
     }
 
-    /// A client's write, and its way to the backing.
+    /// A client's write, and its destage to the backing.
     async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
         let first = page_number(rng.below(PAGES)) * 16 + rng.below(16);
         let blocks = first..first + 1 + rng.below(4);
@@ -216,7 +216,7 @@ impl PagedLife {
             let mut backing = self.backing.borrow_mut();
             let held = backing.get_mut(volume, block);
             let written = held.unflushed.iter_mut().find(|(other, _)| *other == tag);
-            written.expect("nobody else ends this write").1 = Some(sequence);
+            written.expect("a write ends once").1 = Some(sequence);
         }
         of.end_write(mark, sequence);
     }
@@ -279,7 +279,7 @@ impl PagedLife {
     }
 }
 
-/// Reads a run of blocks of a page; those that are good.
+/// Reads a run of blocks of a page. Returns the good ones.
 async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u32>, suspect: bool) -> Vec<(u32, u64)> {
     let buffers = run.clone().map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = if suspect {
@@ -307,8 +307,9 @@ async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: u64, ba
     of.judge(page, good);
 }
 
-/// Everything that a restart serves is what the backing holds, whichever that is. `sound`: no device has lied, so whatever the map
-/// names can be read. Returns how many blocks were served, and how many were suspect.
+/// Checks after a restart that all served blocks equal the backing, whichever of its possible contents it has. `sound`:
+/// no device has had a silent fault, so every block in the map is readable. Returns the numbers of served and of
+/// suspect blocks.
 pub async fn check_all(
     seam: &SimSeam,
     pages: &Pages<SimSeam>,
@@ -343,7 +344,7 @@ pub async fn check_all(
             }
         }
     }
-    // Now the backing is what it is, and what is suspect can be told.
+    // Now the backing's content is decided, and suspect pages can be judged.
     let settled = RefCell::new(backing.clone());
     settled.borrow_mut().settle(rng);
     for volume in 1..=VOLUMES {

@@ -1,4 +1,4 @@
-//! A life with pages, cut at every I/O boundary in every way, and recoveries cut in turn.
+//! A scenario with pages, cut at every I/O boundary in every way, and recoveries cut in turn.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::cuts::{at_each_boundary, crashes};
 use crate::paged::{Backing, PagedLife, check_all};
 use crate::world::{NAMES, PAGED, Shape, after, formatted, open, open_named};
 
-/// What a campaign has looked at.
+/// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub boundaries: u64,
@@ -22,7 +22,7 @@ pub struct Seen {
     pub dropped: u64,
 }
 
-/// Recovers, and says what is wrong with what is served then.
+/// Recovers and checks the served blocks.
 fn recover(world: &World, backing: &Backing, options: OpenOptions, rng: &Rng, seen: &mut Seen) -> Result<(), String> {
     let seam = world.seam();
     let found = world.run_until(async {
@@ -39,7 +39,7 @@ fn recover(world: &World, backing: &Backing, options: OpenOptions, rng: &Rng, se
     Ok(())
 }
 
-/// Recovers from a crash, and from a crash right behind that; with `deep` also from every crash on the way.
+/// Recovers from a crash; with `deep` also from every crash of that recovery.
 fn recover_deeply(
     images: impl Fn() -> DiskImages,
     backing: &Backing,
@@ -58,7 +58,7 @@ fn recover_deeply(
     world.seam().spawn(async move {
         if let Ok((store, _)) = open_named(&seam, &NAMES, options).await {
             store.pages().load().await;
-            // What was found goes into the journal.
+            // Give the journal time for its writes.
             seam.sleep(Nanos::from_millis(20)).await;
         }
         flag.set(true);
@@ -73,7 +73,8 @@ fn recover_deeply(
     })
 }
 
-/// A scripted life: pages come and go, the log grows into their segments and shrinks again, checkpoints, a restart, a member lost.
+/// Scenario: pages are put and evicted, the log grows into their segments and shrinks again, checkpoints, a restart,
+/// the loss of a member.
 async fn script(life: Script, fail: impl Fn()) {
     for round in 0..3 {
         let (store, recovered) = open_named(&life.seam, &NAMES, life.options).await.expect("the store opens");
@@ -101,7 +102,7 @@ struct Script {
     options: OpenOptions,
 }
 
-/// Cuts the life of `seed` at every boundary. Every `deep_every`th crash is followed into its recovery.
+/// Cuts the scenario of `seed` at every I/O boundary. The recovery of every `deep_every`th crash is cut, too.
 pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, String> {
     let world = formatted(seed, Shape { segments: 7, ..PAGED });
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
@@ -138,7 +139,7 @@ pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> R
 }
 
 #[test]
-fn pages_that_are_served_are_what_the_backing_holds_after_a_crash_at_every_io_and_in_every_recovery() {
+fn served_pages_equal_the_backing_after_a_crash_at_any_io() {
     let seeds = std::env::var("HOTSET_PAGE_CUTS").map_or(1, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
         let seen = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));

@@ -1,5 +1,5 @@
-//! Lives with pages from seeds: random shapes, faults on one device, several boots, each ended by a crash; and what breaks a rule on
-//! purpose is noticed.
+//! Random scenarios with pages: random shapes, faults on one device, several boots, each ended by a crash. Deliberate
+//! violations of a rule must be noticed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::paged_cuts;
 use crate::pages::block;
 use crate::world::{ALL, NAMES, PAGED, Shape, after, disks, formatted, open};
 
-/// Lives that found something: a segment's first block was written after the log had taken the segment.
+/// Seeds that have found a fault: a page segment's header was written after the log had reclaimed the segment.
 const FOUND: [u64; 1] = [1731];
 
-/// What lives have seen.
+/// Counts of the scenarios.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub served: u64,
@@ -27,7 +27,7 @@ pub struct Seen {
     pub dropped: u64,
 }
 
-/// Runs the life of `seed`.
+/// Runs the scenario of `seed`.
 pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String> {
     let rng = Rng::new(seed, 51);
     let devices = 1 + rng.below(3) as usize;
@@ -55,7 +55,7 @@ pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String
             let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), sound).await?;
             seen.served += served;
             seen.suspect += suspect;
-            // The owner flushes its backing, and what it holds then it holds.
+            // The owner flushes its backing, which decides its content.
             backing.borrow_mut().settle(&Rng::new(seed, boot));
             let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
             let (seam, backing, wrong) = (seam.clone(), Rc::clone(&backing), Rc::clone(&wrong));
@@ -88,7 +88,7 @@ pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String
     last.map_err(|stop| stop.to_string())?
 }
 
-/// Gives one of several devices something to suffer from; false when nothing.
+/// Adds a random fault to one of several devices. Returns false if it adds none.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
     let Some(control) = world.disk(victim) else { return false };
     let share = When::PerMillion(1 + rng.below(30_000) as u32);
@@ -112,7 +112,7 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 }
 
 #[test]
-fn a_thousand_lives_with_pages_and_faults_serve_nothing_stale() {
+fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     let mut seen = Seen::default();
     for seed in FOUND.into_iter().chain(0..seeds) {
@@ -122,7 +122,7 @@ fn a_thousand_lives_with_pages_and_faults_serve_nothing_stale() {
     assert!(seen.served > 10 * seeds && seen.suspect > seeds && seen.evictions > seeds, "{seen:?}");
 }
 
-/// A write to the backing whose mark was durable, and is damaged on every device; the log knows that it was there.
+/// A durable mark of a write to the backing is damaged on every device, but the log knows that it was durable.
 fn short_map(sabotage: Sabotage) -> Result<(), String> {
     let world = formatted(3, PAGED);
     let seam = world.seam();
@@ -166,7 +166,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
     })
 }
 
-/// A life with faults that passes without the sabotage notices it.
+/// Checks that a random scenario with faults notices the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
     let caught = (0..2_000).find_map(|seed| Some((seed, life(seed, sabotage, &mut Seen::default()).err()?)));
     let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
@@ -174,7 +174,7 @@ fn is_caught_by_a_seed(sabotage: Sabotage) {
     life(seed, Sabotage::None, &mut Seen::default()).expect("the same seed passes without it");
 }
 
-/// A crash of a life without faults notices it.
+/// Checks that a crash of a scenario without faults notices the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
     let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
@@ -182,27 +182,27 @@ fn is_caught_by_a_cut(sabotage: Sabotage) {
 }
 
 #[test]
-fn a_write_that_goes_out_before_its_region_is_durably_in_flux_is_caught() {
+fn write_before_its_region_is_durably_marked_is_caught() {
     is_caught_by_a_cut(Sabotage::WriteBeforeMark);
 }
 
 #[test]
-fn a_region_unmarked_before_its_invalidations_are_durable_is_caught() {
+fn region_unmarked_before_its_invalidations_are_durable_is_caught() {
     is_caught_by_a_seed(Sabotage::UnmarkEarly);
 }
 
 #[test]
-fn a_slot_used_again_before_its_end_is_durable_is_caught() {
+fn slot_reused_before_its_release_is_durable_is_caught() {
     is_caught_by_a_seed(Sabotage::ReuseSlotEarly);
 }
 
 #[test]
-fn a_skipped_checksum_of_a_page_is_caught() {
+fn skipped_checksum_of_a_page_is_caught() {
     is_caught_by_a_seed(Sabotage::SkipPageChecksum);
 }
 
 #[test]
-fn pages_kept_although_the_map_journal_ends_short_are_caught() {
+fn pages_kept_from_a_short_map_journal_are_caught() {
     for sabotage in [Sabotage::None, Sabotage::KeepShortMap] {
         let served = short_map(sabotage);
         assert_eq!(served.is_err(), sabotage == Sabotage::KeepShortMap, "{sabotage:?}: {served:?}");
@@ -210,6 +210,6 @@ fn pages_kept_although_the_map_journal_ends_short_are_caught() {
 }
 
 #[test]
-fn a_put_that_ignores_an_invalidation_is_caught() {
+fn put_that_ignores_an_invalidation_is_caught() {
     is_caught_by_a_seed(Sabotage::PutOverInvalidate);
 }

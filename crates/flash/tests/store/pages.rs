@@ -1,4 +1,4 @@
-//! Clean pages: what can be read is what was put there and not invalidated since, also after a restart.
+//! Clean pages: a block can be read if it was put and not invalidated since, also after a restart.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -20,12 +20,12 @@ pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
     block.freeze()
 }
 
-/// A page of which block *n* has tag *first* + *n*.
+/// The blocks of a page; block *n* has tag *first* + *n*.
 fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
     (0..16).map(|number| (number, block(seam, first + u64::from(number)))).collect()
 }
 
-/// What the valid blocks of a page read as.
+/// The tags of a page's valid blocks.
 async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = pages.volume(volume).read(page, 0..16, buffers).await;
@@ -51,7 +51,7 @@ async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, f
 }
 
 #[test]
-fn what_was_put_can_be_read_until_it_is_invalidated() {
+fn put_page_is_readable_until_it_is_invalidated() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -76,7 +76,7 @@ fn what_was_put_can_be_read_until_it_is_invalidated() {
 }
 
 #[test]
-fn what_was_written_over_comes_back_in_place_until_its_place_is_worn() {
+fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     let world = {
@@ -93,7 +93,7 @@ fn what_was_written_over_comes_back_in_place_until_its_place_is_worn() {
                 while volume.put(3, vec![(1, block(&seam, 1_000 + round))]).await != Ok(2) {
                     seam.sleep(Nanos::from_millis(1)).await;
                 }
-                // A block and its checksums, or all of the page where its block has been written 7 times.
+                // One block and its checksums, or the whole page after 7 writes of the block.
                 moves += u64::from(written() - before > 4608);
                 let expected: Vec<_> =
                     (0..16).map(|number| Some(if number == 1 { 1_000 + round } else { 100 + number })).collect();
@@ -109,8 +109,8 @@ fn what_was_written_over_comes_back_in_place_until_its_place_is_worn() {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = loaded(&store).await;
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 1_020 } else { 100 + number })).collect();
-        assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "as often as the map says");
-        // To what an earlier life has left nothing is added.
+        assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "the map holds the number of writes");
+        // Nothing is added in place to a page of an earlier opening.
         pages.volume(7).invalidate(49..50);
         let before: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
         while pages.volume(7).put(3, vec![(1, block(&seam, 7))]).await != Ok(2) {
@@ -121,9 +121,10 @@ fn what_was_written_over_comes_back_in_place_until_its_place_is_worn() {
     });
 }
 
-/// A read in two runs, of which the first has come when its block is written over and put there again, in place.
+/// A read in two runs. When the first has ended, one of its blocks is invalidated and put again, in place. With the
+/// sabotage the read returns the old block.
 #[test]
-fn a_read_gives_nothing_that_was_written_again_meanwhile_and_to_miss_that_is_caught() {
+fn read_returns_no_block_that_was_rewritten_meanwhile() {
     for sabotage in [Sabotage::None, Sabotage::ReadOverPut] {
         let world = formatted(1, PAGED);
         let seam = world.seam();
@@ -158,9 +159,9 @@ fn a_read_gives_nothing_that_was_written_again_meanwhile_and_to_miss_that_is_cau
     }
 }
 
-/// A write that the device has acknowledged and lost leaves what was there before: a miss, not the old content.
+/// After a write that the device has acknowledged and lost, the slot has the old content: that must be a miss.
 #[test]
-fn a_lost_write_in_place_is_a_miss() {
+fn lost_write_in_place_is_a_miss() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -179,9 +180,9 @@ fn a_lost_write_in_place_is_a_miss() {
     });
 }
 
-/// A page whose blocks were all taken away while others are being added to it is there, and holds nothing.
+/// A page that loses all its blocks while others are added stays live without a block.
 #[test]
-fn a_page_that_is_empty_while_blocks_are_added_is_no_sample_of_anything() {
+fn page_without_blocks_during_an_addition_is_not_sampled() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -200,7 +201,7 @@ fn a_page_that_is_empty_while_blocks_are_added_is_no_sample_of_anything() {
 }
 
 #[test]
-fn pages_are_there_after_a_clean_stop_and_after_a_crash() {
+fn pages_survive_a_clean_stop_and_a_crash() {
     for clean in [true, false] {
         let world = formatted(1, PAGED);
         let seam = world.seam();
@@ -236,7 +237,7 @@ fn pages_are_there_after_a_clean_stop_and_after_a_crash() {
 }
 
 #[test]
-fn a_write_waits_for_devices_that_are_all_gone_until_their_map_is_given_up_and_it_is_never_believed_again() {
+fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -254,12 +255,12 @@ fn a_write_waits_for_devices_that_are_all_gone_until_their_map_is_given_up_and_i
             told.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
-        assert!(!done.get() && pages.failed().is_some(), "a page that the devices name is written past them");
+        assert!(!done.get() && pages.failed().is_some(), "the write went out while the devices still list the page");
         pages.abandon();
         seam.sleep(Nanos::from_millis(1)).await;
-        assert!(done.get(), "a write to the backing waits for flash that is gone");
+        assert!(done.get(), "the write still waits after the map was abandoned");
     });
-    // The devices come back, with their map of before.
+    // The devices return, with their old map.
     let world = after(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
@@ -279,7 +280,7 @@ fn a_write_waits_for_devices_that_are_all_gone_until_their_map_is_given_up_and_i
 }
 
 #[test]
-fn a_region_that_was_being_written_is_suspect_after_a_crash() {
+fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -304,14 +305,14 @@ fn a_region_that_was_being_written_is_suspect_after_a_crash() {
         assert_eq!(suspect | 1 << 3, 0xffff);
         volume.judge(0, suspect & !(1 << 3) & !1);
         assert_eq!((volume.valid(0), volume.suspect(0)), (0xfff6, 0));
-        // Nobody writes there any more: the mark goes by itself.
+        // Without further writes the mark is removed.
         seam.sleep(Nanos::from_secs(12)).await;
         assert_eq!(pages.stats().regions_in_flux, 0);
     });
 }
 
 #[test]
-fn pages_make_room_for_pages_and_for_the_log() {
+fn pages_are_evicted_for_pages_and_for_the_log() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
@@ -322,7 +323,7 @@ fn pages_make_room_for_pages_and_for_the_log() {
         }
         let full = pages.stats();
         assert!(full.evictions > 40 && full.pages > 30, "{full:?}");
-        // The log takes what it needs.
+        // The log reclaims the segments that it needs.
         let mut positions = Vec::new();
         for number in 0..300 {
             let content = flash::Content::Data(block(&seam, number));
@@ -347,13 +348,13 @@ fn pages_make_room_for_pages_and_for_the_log() {
         for number in 0..100 {
             put(&seam, &pages, 2, number, 1_000 * (number + 1)).await;
         }
-        assert!(pages.stats().slots > less.slots, "they grow back: {:?}", pages.stats());
+        assert!(pages.stats().slots > less.slots, "the pages get segments again: {:?}", pages.stats());
     });
 }
 
-/// The first block of a segment that pages are to get is still being written when the log needs the segment for itself.
+/// A page segment's header is still being written when the log needs the segment for itself.
 #[test]
-fn what_is_written_late_to_a_segment_never_lands_on_the_log() {
+fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
     for filled in (0..520).step_by(16) {
         let world = formatted(1, Shape { devices: 1, ..PAGED });
         let seam = world.seam();

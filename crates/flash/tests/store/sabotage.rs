@@ -1,10 +1,10 @@
-//! The checkers can fail: each rule that the store breaks on purpose is caught, by lives that pass without that.
+//! The checkers can fail: each deliberate violation of a rule is noticed, by scenarios that pass without it.
 
 use flash::Sabotage;
 
 use crate::{cuts, seeds};
 
-/// Lives that are tried before a sabotage counts as not noticed.
+/// Scenarios that are tried for each sabotage.
 const SEEDS: u64 = 6;
 
 fn is_caught_by_a_cut(sabotage: Sabotage) {
@@ -15,32 +15,32 @@ fn is_caught_by_a_cut(sabotage: Sabotage) {
 }
 
 #[test]
-fn an_acknowledgement_before_the_mirror_is_durable_is_caught() {
+fn acknowledgement_before_the_mirror_is_durable_is_caught() {
     is_caught_by_a_cut(Sabotage::AckBeforeMirror);
 }
 
 #[test]
-fn a_skipped_flush_is_caught() {
+fn skipped_flush_is_caught() {
     is_caught_by_a_cut(Sabotage::SkipFlush);
 }
 
 #[test]
-fn a_replay_past_a_torn_batch_is_caught() {
+fn replay_of_a_torn_batch_is_caught() {
     is_caught_by_a_cut(Sabotage::ReplayTorn);
 }
 
 #[test]
-fn a_segment_used_again_before_its_tail_is_durable_is_caught() {
+fn segment_reused_before_its_tail_is_durable_is_caught() {
     is_caught_by_a_cut(Sabotage::ReuseBeforeTail);
 }
 
 #[test]
-fn an_acknowledgement_before_the_membership_is_durable_is_caught() {
+fn acknowledgement_before_the_membership_is_durable_is_caught() {
     is_caught_by_a_cut(Sabotage::AckBeforeMembership);
 }
 
 #[test]
-fn a_skipped_checksum_is_caught() {
+fn skipped_checksum_of_a_block_is_caught() {
     let caught = (0..1_000).find_map(|seed| Some((seed, seeds::life(seed, Sabotage::SkipChecksum).err()?)));
     let (seed, what) = caught.expect("a skipped checksum is noticed in a thousand lives");
     println!("seed {seed}: {what}");

@@ -1,4 +1,4 @@
-//! Lives from seeds: random shapes, faults on one of the mirrors, several boots, each ended by a crash.
+//! Random scenarios: random shapes, faults on one of the mirrors, several boots, each ended by a crash.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,16 +13,16 @@ use crate::life::Life;
 use crate::model::{Model, read_all};
 use crate::world::{ALL, NAMES, Shape, after, formatted, open};
 
-/// Runs the life of `seed`.
+/// Runs the scenario of `seed`.
 pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let rng = Rng::new(seed, 50);
     let devices = if rng.below(4) == 0 { 1 } else { 2 + rng.below(2) as usize };
     let shape =
         Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), journal_bytes: None };
-    // Always the same: once it was taken out, the other is all there is.
+    // Always the same device: once it was taken out, the other has the only copy.
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);
-    // Either something fails, or devices come and go.
+    // A scenario has either faults or changes of the members.
     let changes = devices == 3 && rng.coin();
     if changes {
         let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (2 + shape.segments) * shape.segment_bytes);
@@ -42,7 +42,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
         let lived = world.run_until(async {
             let (store, recovered) = match open_as_told(&world, &seam, options).await {
                 Ok(opened) => opened,
-                // A member that fails while it is opened may be refused: the next boot tries again without its fault.
+                // A member that fails during the opening may be refused. The next boot tries again without its fault.
                 Err(_) if suffering => return Ok(()),
                 Err(error) => return Err(format!("boot {boot}: {error}")),
             };
@@ -83,7 +83,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     last.map_err(|stop| stop.to_string())?
 }
 
-/// Opens the store. A member that lied about both of its superblocks is refused, and the refusal says what to do.
+/// Opens the store. If a member lost both of its superblocks, it is refused, and opened as the refusal advises.
 async fn open_as_told(
     world: &World,
     seam: &SimSeam,
@@ -98,13 +98,13 @@ async fn open_as_told(
     }
 }
 
-/// Devices come, go, take each other's places; now and then it is called off.
+/// Devices are added, replaced and removed; some of the changes are cancelled.
 async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
     let rng = Rng::new(seed, 60);
     for _ in 0..1 + rng.below(4) {
         let path = ALL[rng.below(4) as usize].into();
         let what = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
-        // A member is open already.
+        // A member's disk is open already.
         let Ok(new) = seam.open_disk(&what).await else { continue };
         let members = store.members();
         let member = members[rng.below(members.len() as u64) as usize].member;
@@ -115,7 +115,7 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
                 store.cancel_job();
             });
         }
-        // Refusals are as good as anything: a member already, the last copy, another change under way.
+        // Refusals are fine: an existing member, the last copy, another change in progress.
         let _ = match rng.below(3) {
             0 => store.add(new, rng.coin()).await.map(drop),
             1 => store.replace(member, new, rng.coin()).await.map(drop),
@@ -124,7 +124,7 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
     }
 }
 
-/// Gives one of two members something to suffer from. The other is sound, so nothing may be lost.
+/// Adds a random fault to one of two members. The other has none, so no data may be lost.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
     let control = world.disk(victim).expect("both are there");
     let share = When::PerMillion(1 + rng.below(30_000) as u32);
@@ -148,7 +148,7 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 }
 
 #[test]
-fn a_thousand_lives_with_faults_lose_nothing() {
+fn thousand_random_scenarios_with_faults_lose_nothing() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
         life(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));

@@ -1,4 +1,4 @@
-//! Devices that turn slow, and damage that nobody has read yet.
+//! Slow and hung devices, the scrub, and the owner's note of member changes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Posi
     read.expect("a copy is good").tags()[0]
 }
 
-/// Appends that are dead at once, so that the log never fills.
+/// Appends that are retired at once, so that the log never fills.
 async fn pass(seam: &SimSeam, store: &Store<SimSeam>, count: u64) {
     for block in 0..count {
         let position = append(seam, store, block).await;
@@ -41,7 +41,7 @@ async fn opened(world: &World, seam: &SimSeam) -> Store<SimSeam> {
 }
 
 #[test]
-fn a_device_ten_times_slower_than_its_history_is_taken_out_before_long() {
+fn device_ten_times_slower_than_its_history_is_taken_out() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -50,11 +50,11 @@ fn a_device_ten_times_slower_than_its_history_is_taken_out_before_long() {
         slow_down(&world, NAMES[1]);
         let begun = seam.now();
         pass(&seam, &store, 10).await;
-        assert!(seam.now().since(begun) < Nanos::from_millis(150), "every flush has waited for it");
+        assert!(seam.now().since(begun) < Nanos::from_millis(150), "all flushes waited for the slow device");
         assert_eq!(store.copies(), 1);
-        let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("it serves") };
+        let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("the slow device is in service") };
         assert!(why.contains("ten times slower"), "{why}");
-        // The last one stays, however slow it is.
+        // The last log member stays, however slow it is.
         slow_down(&world, NAMES[0]);
         pass(&seam, &store, 100).await;
         assert_eq!(store.copies(), 1);
@@ -62,7 +62,7 @@ fn a_device_ten_times_slower_than_its_history_is_taken_out_before_long() {
 }
 
 #[test]
-fn what_slows_both_down_and_what_happens_once_condemns_nobody() {
+fn common_slowness_and_a_single_stall_take_no_device_out() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -78,7 +78,7 @@ fn what_slows_both_down_and_what_happens_once_condemns_nobody() {
 }
 
 #[test]
-fn a_device_that_answers_never_is_not_waited_for() {
+fn device_that_never_answers_is_taken_out() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -93,7 +93,7 @@ fn a_device_that_answers_never_is_not_waited_for() {
 }
 
 #[test]
-fn a_device_that_is_slow_at_reads_alone_is_taken_out_and_many_readers_at_once_are_no_reason() {
+fn slow_reads_take_a_device_out_and_many_readers_at_once_do_not() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -123,7 +123,7 @@ fn a_device_that_is_slow_at_reads_alone_is_taken_out_and_many_readers_at_once_ar
 }
 
 #[test]
-fn one_stall_that_holds_up_many_reads_condemns_no_healthy_device() {
+fn one_stall_of_many_reads_takes_no_device_out() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -137,7 +137,7 @@ fn one_stall_that_holds_up_many_reads_condemns_no_healthy_device() {
                 assert_eq!(read(&seam, &store, block, *position).await, block + 100);
             }
         }
-        // As a drive that clears its own house does under load: what it was asked meanwhile waits, all at once.
+        // Like a drive that collects garbage under load: all requests of that time wait at once.
         let until = seam.now() + Nanos::from_millis(2);
         let stall = Fault::Stall(Nanos::from_millis(300));
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::READ, When::Between(Nanos::ZERO, until)));
@@ -170,7 +170,7 @@ fn load_that_slows_both_members_down_is_learned_as_usual() {
         read_all(3).await;
         NAMES.iter().for_each(|name| slow_down(&world, name));
         read_all(3).await;
-        // Four times slower than its mirror, and no slower than it has been under this load.
+        // Four times slower than its mirror, but not slower than usual under this load.
         let quick = Timing::between(Nanos::from_micros(300), Nanos::from_micros(600));
         world.disk(NAMES[1]).unwrap().set_timing(quick);
         read_all(3).await;
@@ -178,7 +178,7 @@ fn load_that_slows_both_members_down_is_learned_as_usual() {
     });
 }
 
-/// A member whose requests of these kinds hang.
+/// Makes a member's requests of these kinds hang.
 fn hang(world: &World, name: &str, ops: Ops) {
     world.disk(name).unwrap().add_fault(Rule::new(Fault::Hang, ops, When::Always));
 }
@@ -200,22 +200,22 @@ fn reads_of_a_member_that_hangs_come_from_its_mirror_within_three_seconds() {
         }
         assert!(seam.now().since(begun) < Nanos::from_secs(3), "{}", seam.now().since(begun));
         assert_eq!(store.copies(), 1);
-        let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("it serves") };
+        let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("the hung member is in service") };
         assert!(why.contains("no answer to a request"), "{why}");
-        assert!(store.unanswered()[&0] > Nanos::from_secs(1), "it has not answered yet");
+        assert!(store.unanswered()[&0] > Nanos::from_secs(1), "the request is still unanswered");
         let asked = world.disk(NAMES[0]).unwrap().counts();
         pass(&seam, &store, 10).await;
-        assert_eq!(world.disk(NAMES[0]).unwrap().counts(), asked, "nothing is sent to it any more");
+        assert_eq!(world.disk(NAMES[0]).unwrap().counts(), asked, "the hung member gets no more requests");
     });
 }
 
 #[test]
-fn superblock_that_a_member_does_not_take_holds_up_nobody() {
+fn hung_superblock_write_delays_appends_by_less_than_three_seconds() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        // Until a tail has to be made durable, which goes to superblocks.
+        // Append until a tail has to be made durable, which writes superblocks.
         hang(&world, NAMES[1], Ops::WRITE);
         let begun = seam.now();
         pass(&seam, &store, 200).await;
@@ -258,7 +258,7 @@ fn last_member_that_answers_in_time_stays() {
         });
         seam.sleep(Nanos::from_secs(25)).await;
         assert!(!flag.get());
-        // As after a reset by the kernel.
+        // Like a reset by the kernel.
         for name in NAMES {
             let disk = world.disk(name).unwrap();
             disk.clear_faults();
@@ -270,12 +270,12 @@ fn last_member_that_answers_in_time_stays() {
     });
 }
 
-/// A small SSD: its two channels may lag 26 ms behind what it has acknowledged.
+/// A small SSD whose two channels may lag 26 ms behind its acknowledgements.
 fn buffered() -> Timing {
     Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("it is flash") })
 }
 
-/// Keeps the buffers of both devices full of programs until it is told to stop.
+/// Keeps the buffers of both devices full of programs, until the returned flag is set.
 fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
     let stop = Rc::<Cell<bool>>::default();
     for writer in 0..4 {
@@ -296,7 +296,7 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
 }
 
 #[test]
-fn reads_behind_buffered_programs_condemn_no_healthy_device() {
+fn reads_behind_buffered_programs_take_no_device_out() {
     let world = formatted_on(1, Shape { segment_bytes: 256 << 10, segments: 1_000, ..SMALL }, buffered());
     let seam = world.seam();
     world.block_on(async {
@@ -319,11 +319,11 @@ fn reads_behind_buffered_programs_condemn_no_healthy_device() {
             assert!(read_of(100).await < Nanos::from_millis(1));
         }
         let stop = keep_programming(&seam, &store);
-        // The log has room for so long: its tail is what is read.
+        // The log has room for this time: the blocks that are read hold its tail.
         let slowest = read_of(60).await;
         assert!(slowest > Nanos::from_millis(20), "no read waited for programs: {slowest}");
         assert_eq!(store.copies(), 2);
-        // Without programs the same slowness is the device's own.
+        // Without programs the same latency is the device's own.
         stop.set(true);
         seam.sleep(Nanos::from_secs(1)).await;
         let stall = Fault::Stall(Nanos::from_millis(20));
@@ -334,7 +334,7 @@ fn reads_behind_buffered_programs_condemn_no_healthy_device() {
 }
 
 #[test]
-fn the_scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
+fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
     let world = formatted(1, Shape { segments: 20, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -346,7 +346,7 @@ fn the_scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
         let before = world.disk(NAMES[0]).unwrap().counts().reads;
         seam.sleep(Nanos::from_secs(1000)).await;
         assert_eq!(world.disk(NAMES[0]).unwrap().counts().reads, before, "without a scrub nothing is read");
-        // Headers and data, some on either mirror.
+        // Damage headers and data, some on each mirror.
         let first = flash::format::FIRST_SEGMENT_BYTES / 512;
         for block in 0..40 {
             world.disk(NAMES[block as usize / 3 % 2]).unwrap().flip_bit(first + block * 8 + block % 8, 77);
@@ -374,7 +374,7 @@ fn the_scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
 }
 
 #[test]
-fn the_scrub_counts_what_no_copy_has() {
+fn scrub_counts_blocks_without_a_good_copy() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -392,7 +392,7 @@ fn the_scrub_counts_what_no_copy_has() {
 }
 
 #[test]
-fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
+fn append_on_fewer_copies_waits_for_the_owners_note() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -415,7 +415,7 @@ fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
     });
 }
 
-/// A store of which a device fails with the next batch, and whose owner notes that as `note` does.
+/// A store that loses a device with the next batch, and whose owner notes that by `note`.
 async fn losing_a_device(
     world: &World,
     seam: &SimSeam,
@@ -427,7 +427,7 @@ async fn losing_a_device(
     store
 }
 
-/// What becomes of an append.
+/// Appends a block, and returns the outcome.
 async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
@@ -465,7 +465,7 @@ fn failed_note_keeps_appends_unacknowledged_until_one_succeeds() {
 }
 
 #[test]
-fn note_that_never_ends_fails_appends_and_holds_none_forever() {
+fn note_that_never_ends_fails_appends_without_blocking_them() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {

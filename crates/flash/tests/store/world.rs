@@ -1,4 +1,4 @@
-//! Worlds with one to four flash devices.
+//! Simulated worlds with one to four flash devices.
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
@@ -7,10 +7,10 @@ use seam::{DiskOpen, Nanos, Seam};
 
 /// Names of the devices that carry the log.
 pub const NAMES: [&str; 2] = ["flash-0", "flash-1"];
-/// Names of all devices: those behind the first two hold pages, until they are called upon.
+/// Names of all devices. The ones after the first two hold pages alone, until they take over.
 pub const ALL: [&str; 4] = [NAMES[0], NAMES[1], "flash-2", "flash-3"];
 
-/// How the devices of a world look.
+/// Number, sizes and journal of the devices of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub devices: usize,
@@ -22,23 +22,23 @@ pub struct Shape {
 /// Small segments, so that the log wraps soon.
 pub const SMALL: Shape = Shape { devices: 2, segment_bytes: 32 << 10, segments: 6, journal_bytes: None };
 
-/// Segments of three pages each, and a map journal that often begins anew.
+/// Segments of three pages each, and a map journal that often needs a checkpoint.
 pub const PAGED: Shape = Shape { devices: 2, segment_bytes: 256 << 10, segments: 10, journal_bytes: Some(16 * 4096) };
 
-/// A world that takes its tasks in an order of the seed, with room for `blocks` buffers.
+/// A world that runs its tasks in an order of the seed, with 600 buffers.
 pub fn empty(seed: u64) -> World {
     let time_max = Nanos::from_secs(3600);
     World::new(WorldSpec { order: TaskOrder::Seeded, blocks: 600, time_max, ..WorldSpec::new(seed) })
 }
 
-/// A world that goes on with what a crash left.
+/// A world that continues from a crash.
 pub fn after(seed: u64, images: DiskImages) -> World {
     let world = empty(seed);
     world.adopt(images);
     world
 }
 
-/// A world with a new store on devices that answer soon, out of order.
+/// A world with a new store on fast devices that answer out of order.
 pub fn formatted(seed: u64, shape: Shape) -> World {
     formatted_on(seed, shape, Timing::between(Nanos::from_micros(20), Nanos::from_micros(200)))
 }
@@ -47,7 +47,7 @@ pub fn formatted(seed: u64, shape: Shape) -> World {
 pub fn formatted_on(seed: u64, shape: Shape, timing: Timing) -> World {
     let world = empty(seed);
     for (number, name) in (0..).zip(&ALL[..shape.devices]) {
-        // Each is larger than the one before.
+        // Each is larger than the previous one.
         let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (shape.segments + number) * shape.segment_bytes);
         world.add_disk(name, SimDiskSpec { timing, ..spec });
     }
@@ -71,7 +71,7 @@ pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<SimDisk> {
     disks
 }
 
-/// Opens the store on whichever devices the world has.
+/// Opens the store on all devices of the world.
 pub async fn open(
     world: &World,
     seam: &SimSeam,

@@ -18,16 +18,16 @@ use lab::report::curves;
 use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_count, show_micros};
 
-/// What is asked.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// A volume that is being served, or a trace
+    /// A served volume, or a trace
     #[arg(value_name = "VOLUME|TRACE")]
     of: String,
-    /// Its format, where it is not recognised
+    /// Format of the trace, if it is not recognised
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Keep what comes before a broken record
+    /// Use the requests before a broken record instead of failing
     #[arg(long)]
     lenient: bool,
     /// Draw the curves into this file
@@ -39,10 +39,10 @@ pub struct Options {
     /// Assumed: latency of a request that the array answers
     #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = parse_time)]
     array_latency: Duration,
-    /// Assumed: latency of one that flash answers
+    /// Assumed: latency of a request that flash answers
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
     flash_latency: Duration,
-    /// Assumed: latency of one that memory answers
+    /// Assumed: latency of a request that memory answers
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_time)]
     memory_latency: Duration,
 }
@@ -61,21 +61,21 @@ struct Output {
     flash: SideAdvice,
 }
 
-/// What is advised, and on what.
+/// Advice for a trace or a volume.
 struct Advised {
     /// The trace's file or the volume.
     name: String,
     live: bool,
     requests: u64,
-    /// Of a volume, what was asked for lately.
+    /// For a volume, the recently used part.
     footprint_bytes: u64,
-    /// Requests a second, on average; `None` where nothing is known of times.
+    /// Mean requests a second; `None` if the times are unknown.
     rate: Option<f64>,
     memory: SideAdvice,
     flash: SideAdvice,
 }
 
-/// Works it out, prints it, and draws it where that was asked for.
+/// Computes the advice, prints it, and draws the curves if that was asked for.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
@@ -144,7 +144,8 @@ fn output(advised: Advised, assumptions: &Assumptions) -> Output {
     }
 }
 
-/// The steps worth a line: each a quarter larger than the last one and a hundredth better, the knee and the largest.
+/// Indexes of the steps to print: each at least a quarter larger and one percentage point better than the last one, and
+/// the knee and the largest step.
 fn lines(side: &SideAdvice) -> Vec<usize> {
     let mut lines: Vec<usize> = Vec::new();
     for (at, step) in side.steps.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! `hotset check-config`: every error of a configuration at once, with line and remedy; and where changes made by command differ.
+//! `hotset check-config`: every error of a configuration at once, with line and remedy, and the settings that commands
+//! have changed.
 
 use std::path::Path;
 
@@ -12,8 +13,8 @@ use state::StateDir;
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;
 
-/// Checks `file`; prints what is wrong with it, or that it is good. `any_devices`: a daemon serves without what is absent, and that is
-/// no error here either.
+/// Checks `file` and prints its errors, or that it is good. With `any_devices` absent devices are no error, as for the
+/// daemon.
 pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let devices = |config| if any_devices { Ok(config) } else { devices_are_there(config) };
     let checked = Config::load(file).and_then(devices).and_then(minima_fit).and_then(secrets_are_there);
@@ -27,7 +28,8 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
         let told = json!({
-            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides, "by_qos": by_rule
+            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides,
+            "by_qos": by_rule
         });
         println!("{told:#}");
     } else {
@@ -43,7 +45,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     checked.map(|_| ()).map_err(quiet)
 }
 
-/// The daemon serves without a flash device that is gone, and all volumes but one whose backing is; a check of the file tells both.
+/// Reports absent flash devices and backings, which a daemon would start without.
 fn devices_are_there(config: Config) -> Result<Config, Problems> {
     let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
     let problem = |(what, remedy)| Problem { line: 0, column: 0, what, remedy };
@@ -51,7 +53,7 @@ fn devices_are_there(config: Config) -> Result<Config, Problems> {
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
-/// What volumes are promised of the flash has to fit. A daemon would promise each a little less.
+/// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each.
 fn minima_fit(config: Config) -> Result<Config, Problems> {
     let Some(all) = config.flash.as_ref().and_then(|flash| flash.clean_bytes_about()) else { return Ok(config) };
     let promised = config.volumes.iter().filter(|volume| volume.flash);
@@ -68,7 +70,7 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 
-/// Whoever has to prove what is not there never gets in, and the daemon would not start.
+/// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
 fn secrets_are_there(config: Config) -> Result<Config, Problems> {
     let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
     let (what, remedy) = error.split_once("; ").expect("it says what to do");
@@ -76,7 +78,7 @@ fn secrets_are_there(config: Config) -> Result<Config, Problems> {
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 
-/// Changes made by command that the state directory holds; none where it may not be read.
+/// Settings changed by command, from the state directory; none if it cannot be read.
 fn overrides(config: &Config) -> Vec<OverrideReport> {
     let Ok(Some(state)) = StateDir::peek(&config.state_directory) else { return Vec::new() };
     let file_of = |name: &str, key: &str| {
@@ -86,13 +88,13 @@ fn overrides(config: &Config) -> Vec<OverrideReport> {
     override_reports(&state, file_of)
 }
 
-/// A key of a volume that a `[[qos]]` gives it.
+/// A key of a volume with the value that a `[[qos]]` table gives it.
 #[derive(Serialize)]
 struct ByRule {
     volume: String,
     key: &'static str,
     value: String,
-    /// Of the `[[qos]]`.
+    /// Line of the `[[qos]]` table.
     line: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Talking to the running daemon: progress while it works.
+//! Requests to the running daemon, with progress.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
     Client::connect(&control_socket(named)).map_err(failure)
 }
 
-/// Asks on a connection, with progress on standard error.
+/// Sends a request on a connection, with progress on standard error.
 pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
     let mut shown = Shown::default();
     let answer = client.ask(request, |progress| shown.show(&progress));
@@ -22,12 +22,12 @@ pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure>
     answer.map_err(failure)
 }
 
-/// Connects and asks.
+/// Connects and sends a request.
 pub fn ask(named: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
     ask_on(&mut connect(named)?, request)
 }
 
-/// A wrong request is a wrong usage, everything else a failure.
+/// An invalid request is a usage error, everything else a failure.
 fn failure(error: ClientError) -> Failure {
     match &error {
         ClientError::Failed(failed) if failed.kind == ErrorKind::Invalid => Failure::usage(error.to_string()),
@@ -35,7 +35,7 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// The failure of a daemon that answers something else than was asked for.
+/// The failure for an answer of the wrong kind.
 pub fn unexpected() -> Failure {
     Failure::failed("the daemon answered something unexpected; is it of another version?")
 }
@@ -55,7 +55,7 @@ impl Shown {
         let text = format!("{}: {far}", control::plain(&progress.what));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
-            // A terminal that does not take it shows nothing, and that is all.
+            // A failed flush only leaves the progress unseen.
             let _ = std::io::stderr().flush();
             self.open = true;
         } else {

@@ -1,4 +1,4 @@
-//! `hotset datastore …`: whether datastores are congested, and who has what of them.
+//! `hotset datastore …`: congestion of datastores, and the volumes' parts of each.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use terminal::render::datastore::{page, table};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// What may be looked at.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List them, and flash: latency, threshold, whether shares count now
+    /// List datastores, and flash: latency, threshold, congestion
     List,
-    /// Show one: what its volumes are entitled to and what they use, who waits, and when it was congested
+    /// Show a datastore: entitlement and use of its volumes, waiting times, and when it was congested
     Show {
         /// The datastore, or `(flash)`
         name: String,
     },
 }
 
-/// Asks the daemon and prints what it answers.
+/// Queries the daemon and prints its answer.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let Answer::Datastores(datastores) = ask(socket, &Request::DatastoreList {})? else { return Err(unexpected()) };
     let style = Style::of_stdout();

@@ -1,4 +1,4 @@
-//! `hotset events`: what has happened and who did it, and what happens.
+//! `hotset events`: past events with their actors, and new ones as they come.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,35 +14,35 @@ use terminal::render::events;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// Pause between two looks at what is new.
+/// Interval of polling for new events.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Events that are asked for at once while they are followed.
+/// Events in one request while following.
 const FOLLOWED_MAX: u32 = 1_000;
 
-/// Which events.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// Go on with events as they come, over restarts of the daemon too; with --json an object a line
+    /// Go on with new events as they come, across restarts of the daemon; with --json one object per line
     #[arg(long, short)]
     follow: bool,
-    /// Those from then on: -1h, 2026-11-22T05:51:03Z or seconds since 1970
+    /// Events from this time on: -1h, 2026-11-22T05:51:03Z or seconds since 1970
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     since: Option<String>,
-    /// Those before then, written the same way
+    /// Events before this time, written the same way
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true, conflicts_with = "follow")]
     until: Option<String>,
-    /// Those of this volume or device
+    /// Events of this volume or device
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
-    /// Those of this kind: change, state, policy, limit, device, alert or daemon
+    /// Events of this kind: change, state, policy, limit, device, alert or daemon
     #[arg(long)]
     kind: Option<EventKind>,
-    /// How many at most, the newest
+    /// Number of events at most, the newest
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
 }
 
-/// Prints them, the oldest first; as JSON a page, the newest first, unless they are followed.
+/// Prints events, the oldest first. As JSON it prints a page, the newest first, unless events are followed.
 pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Failure> {
     let now = moment::since_1970().as_secs();
     let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
@@ -86,7 +86,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
     }
 }
 
-/// Prints a page, the oldest first; the number of the newest.
+/// Prints a page, the oldest first, and returns the number of the newest.
 fn show(page: &EventsPage, json: bool) -> Result<Option<u64>, Failure> {
     let line = |event: &EventReport| match json {
         true => serde_json::to_string(event).map_err(|error| Failure::failed(error.to_string())),

@@ -12,64 +12,64 @@ use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 use units::show_bytes;
 
-/// What may be done with the flash log.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List its devices: in service or why not, room, which volumes have data there that is not on their backings
+    /// List the devices: state, space, and the volumes with dirty data there
     List,
     /// Add a device, partition or file while volumes are served: it must be empty
     Add {
         /// The device
         path: PathBuf,
-        /// Destroy what it holds
+        /// Destroy its content
         #[arg(long)]
         force: bool,
     },
-    /// Take a device out while volumes are served; what is dirty on it is on others before
+    /// Remove a device while volumes are served; its dirty data is copied to others before
     Remove {
         /// Its path, or its number in `flash list`
         device: String,
     },
-    /// Put a device into another one's place while volumes are served
+    /// Replace a device while volumes are served
     Replace {
-        /// The one that goes: its path, or its number in `flash list`
+        /// The old device: its path, or its number in `flash list`
         old: String,
-        /// The one that comes
+        /// The new device
         new: PathBuf,
-        /// Destroy what the new one holds
+        /// Destroy the content of the new device
         #[arg(long)]
         force: bool,
     },
-    /// Hold the change that is under way
+    /// Pause the change in progress
     Pause,
-    /// Let it go on
+    /// Resume the change
     Resume,
-    /// Call it off: the devices are the same as before
+    /// Cancel the change: the devices are restored to their former state
     Cancel,
-    /// Without a daemon: say what is on devices, whether it is whole, and whose dirty data it is
+    /// Without a daemon: show the content of devices, whether it is intact, and whose dirty data it is
     Check {
         /// The devices of one store
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Without a daemon: get the dirty data out of devices, whatever state they are in
+    /// Without a daemon: extract the dirty data from devices in any state
     Rescue {
-        /// The devices of one store, those that are left
+        /// The remaining devices of one store
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Each volume's data goes to FILE.INCARNATION, the list of what is there and what is lost to FILE.json
+        /// Each volume's data goes to FILE.INCARNATION, the list of present and lost ranges to FILE.json
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
 }
 
-/// The path as the daemon, which runs in another folder, can use it.
+/// The absolute path, because the daemon runs in another folder.
 fn whole(path: &Path) -> Result<String, Failure> {
     let whole = std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     whole.into_os_string().into_string().map_err(|_| Failure::usage(format!("{}: no text", path.display())))
 }
 
-/// The same for what may be a number.
+/// The same for an argument that may be a device's number.
 fn whole_or_number(device: &str) -> Result<String, Failure> {
     match device.parse::<u32>() {
         Ok(_) => Ok(device.to_owned()),
@@ -77,7 +77,7 @@ fn whole_or_number(device: &str) -> Result<String, Failure> {
     }
 }
 
-/// What was written to each device, and how much of its life that is.
+/// Bytes written to each device, and the part of its endurance that they are.
 fn wear(report: &FlashReport) -> String {
     let mut text = String::new();
     for device in report.devices.iter().filter(|device| device.state == "in-service") {
@@ -100,7 +100,7 @@ fn wear(report: &FlashReport) -> String {
     text
 }
 
-/// Asks the daemon and prints what it answers.
+/// Runs the subcommand and prints its result.
 pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Failure> {
     let request = match action {
         Action::Check { paths } => return flash_offline::check(paths, json),

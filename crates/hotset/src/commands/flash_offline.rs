@@ -1,5 +1,5 @@
-//! `hotset flash check` and `rescue`: what lies on flash devices, without a daemon and without its state directory. Nothing is written to
-//! the devices.
+//! `hotset flash check` and `rescue`: the content of flash devices, without a daemon and without its state directory.
+//! Nothing is written to the devices.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use terminal::{Failure, print_json};
 use units::show_bytes;
 
-/// Memory for looking.
+/// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
 
 /// One device.
@@ -22,45 +22,45 @@ const POOL_BYTES: usize = 16 << 20;
 struct DeviceReport {
     /// Its path.
     path: PathBuf,
-    /// Identity of the store that it belongs to, 32 hexadecimal digits; absent where it holds none.
+    /// Identity of its store, 32 hexadecimal digits; absent if it holds none.
     store: Option<String>,
     /// Its number in the store.
     number: Option<u32>,
-    /// `in-service`, `lost`, `removed` or `being-filled`, as it knows.
+    /// `in-service`, `lost`, `removed` or `being-filled`, from its superblock.
     state: Option<&'static str>,
     /// `log` or `pages`.
     role: Option<&'static str>,
-    /// The generation of the members that it knows.
+    /// The generation of the membership in its superblock.
     generation: Option<u64>,
-    /// What is wrong with it.
+    /// The error of this device.
     problem: Option<String>,
 }
 
-/// A run of blocks: the first and how many.
+/// A run of blocks: the first, and their number.
 type Run = (u64, u64);
 
-/// What is dirty of one volume.
+/// The dirty data of one volume.
 #[derive(Clone, Debug, Default, Serialize)]
 struct VolumeReport {
     /// Its identity, 16 hexadecimal digits.
     incarnation: String,
-    /// Where its data was put; absent for a check.
+    /// File that its data was written to; absent for a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
     /// Bytes of data.
     dirty_bytes: u64,
-    /// Runs of blocks whose content is there.
+    /// Runs of blocks with content.
     present: Vec<Run>,
     /// Runs of blocks that read as zeroes.
     zeroes: Vec<Run>,
-    /// Runs of blocks of which no copy is good.
+    /// Runs of blocks without a good copy.
     lost: Vec<Run>,
 }
 
-/// What was found.
+/// The content of the devices.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
-    /// Everything is there, twice where it should be.
+    /// Nothing is missing or damaged, and every copy is there.
     whole: bool,
     /// Identity of the store.
     store: Option<String>,
@@ -68,17 +68,17 @@ struct Report {
     block_bytes: usize,
     /// The devices.
     devices: Vec<DeviceReport>,
-    /// Numbers of devices that carried the log, were in service, and were not given.
+    /// Numbers of log devices that were in service and are not among the given ones.
     missing: Vec<u32>,
-    /// What keeps the store from being opened as it is.
+    /// The error that prevents opening the store as it is.
     problem: Option<String>,
-    /// Batches of which no device has the header, from and to, by sequence: what they held is not known.
+    /// Batches whose header is on no device, from and to, by sequence. Their records are unknown.
     lost_batches: Vec<(u64, u64)>,
-    /// What is dirty, by volume.
+    /// The dirty data by volume.
     volumes: Vec<VolumeReport>,
 }
 
-/// `flash check`: says what is on the devices; fails when something is missing or damaged.
+/// `flash check`: shows the content of the devices; fails if anything is missing or damaged.
 pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
     let report = look(paths.to_vec(), None)?;
     say(&report, json)?;
@@ -88,7 +88,7 @@ pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
     }
 }
 
-/// `flash rescue`: writes each volume's dirty data to `to.INCARNATION`, and the list of what is there to `to.json`.
+/// `flash rescue`: writes each volume's dirty data to `to.INCARNATION`, and the list of its ranges to `to.json`.
 pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
     let report = look(paths.to_vec(), Some(to.to_owned()))?;
     let list = with_suffix(to, "json");
@@ -112,7 +112,7 @@ fn with_suffix(to: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A file that was not there before: nothing is ever overwritten by a rescue.
+/// Creates a file. A rescue never overwrites one.
 fn new_file(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create_new(true).open(path)
 }
@@ -200,7 +200,7 @@ fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
     }
 }
 
-/// Reads all that is dirty, and puts it where it is asked to.
+/// Reads all dirty data, and writes it to files if `to` is given.
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<u64, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
@@ -242,7 +242,7 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
     Ok(volumes.into_values().map(|(report, _)| report).collect())
 }
 
-/// The file is at least so many blocks long: what is not written in it reads as zeroes.
+/// Extends the file to at least `blocks` blocks. Unwritten blocks read as zeroes.
 fn grow(file: Option<&File>, blocks: u64) -> std::io::Result<()> {
     let Some(file) = file else { return Ok(()) };
     let bytes = blocks * BLOCK_BYTES as u64;

@@ -1,16 +1,16 @@
-//! `hotset volume history`: which figures over which time.
+//! `hotset volume history`: the options.
 
 use clap::Args;
 use control::{Request, moment};
 
 use terminal::Failure;
 
-/// What is to be told.
+/// Options of the command.
 #[derive(Args)]
 pub struct History {
-    /// The volume; without it all together
+    /// The volume; without it all volumes together
     name: Option<String>,
-    /// Volumes of this datastore together
+    /// All volumes of this datastore together
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
     datastore: Option<String>,
     /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; without it an hour before the end
@@ -19,10 +19,10 @@ pub struct History {
     /// End, written the same way; without it now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Time of a line: 10s, 5min, 1h; without it as fine as fits on a chart
+    /// Time of a line: 10s, 5min, 1h; without it as fine as a chart can show
     #[arg(long, value_parser = moment::parse_span, value_name = "TIME")]
     step: Option<u64>,
-    /// Which figures, by the names that --json shows
+    /// Figures, by the names that --json shows
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     series: Vec<String>,
     /// Print comma-separated values
@@ -31,7 +31,7 @@ pub struct History {
 }
 
 impl History {
-    /// As the daemon is asked.
+    /// The request for the daemon.
     pub fn request(self) -> Result<Request, Failure> {
         let now = moment::since_1970().as_secs();
         let moment =

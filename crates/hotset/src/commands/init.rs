@@ -1,28 +1,28 @@
-//! `hotset init`: looks at the machine and proposes a configuration.
+//! `hotset init`: examines the machine and proposes a configuration.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use terminal::Failure;
 
-/// What to look at, and what to propose.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The file to write, which must not be there; without it the configuration is printed
+    /// The file to write, which must not exist; without it the configuration is printed
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Serve this disk, partition or array, even if it carries data: it is served as it is
+    /// Serve this disk, partition or array, even if it carries data, which is kept
     #[arg(long = "volume", value_name = "DEVICE")]
     volumes: Vec<PathBuf>,
-    /// Keep the cache on this device; what it carries is yours to erase before the first start
+    /// Use this device for the flash cache; erase its content yourself before the first start
     #[arg(long, value_name = "DEVICE")]
     flash: Vec<PathBuf>,
-    /// Look at this device, and at no other but those named so; loop devices are looked at only so
+    /// Examine only this device and others named so; loop devices are examined only so
     #[arg(long, value_name = "DEVICE")]
     look_at: Vec<PathBuf>,
 }
 
-/// Looks, proposes, and writes or prints it.
+/// Examines the machine, and writes or prints a configuration.
 pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     let Options { out, volumes, flash, look_at } = options;
     setup::run(setup::Options { out, volumes, flash, look_at }, json)

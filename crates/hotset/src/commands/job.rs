@@ -1,4 +1,4 @@
-//! `hotset job …`: long work that is under way.
+//! `hotset job …`: long operations in progress.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ use terminal::render::table::{Side, Table};
 use terminal::{Failure, print_json};
 use units::show_bytes;
 
-/// What may be done with it.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List it: flushes of volumes, a change of the flash devices
+    /// List jobs: flushes of volumes, a change of the flash devices
     List,
-    /// Call some of it off
+    /// Cancel a job
     Cancel {
-        /// What `job list` calls it
+        /// Its name in `job list`
         id: String,
     },
 }
 
-/// Asks the daemon and prints what it answers.
+/// Sends the request and prints the answer.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let request = match action {
         Action::List => Request::JobList {},
@@ -42,7 +42,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             said.iter().for_each(|line| println!("{}", control::plain(line)));
             Ok(())
         }
-        // The devices are as before, and `flash list` shows them.
+        // The devices are unchanged; `flash list` shows them.
         Answer::Flash(_) => Ok(()),
         _ => Err(unexpected()),
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use terminal::{Failure, print_json};
 
-/// What to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
     /// List the scenarios
@@ -22,7 +22,7 @@ pub enum Action {
         /// Run all of them
         #[arg(long)]
         all: bool,
-        /// Where all draws come from
+        /// Seed of all random numbers
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Write report.html, and JSON and CSV of each scenario, into this folder
@@ -120,7 +120,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot write {}: {error}", path.display()))
 }
 
-/// The first series is the one with the cache; all of them stand under `runs`.
+/// A scenario's result. The first series is the one with the cache; `runs` has all of them.
 fn value(scenario: &Scenario, outcome: &Outcome, seed: u64) -> Value {
     let points = |series: &scenario::Series| -> Vec<Value> {
         let point = |point: &scenario::Point| {

@@ -1,4 +1,4 @@
-//! `hotset report`: what the cache gained over a time, on one page that needs nothing else.
+//! `hotset report`: the benefit of the cache over a time, on one self-contained page.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use lab::report::{Findings, Gain, VolumeGain, page};
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
-/// What is read of the history.
+/// Series that are read from the history.
 const SERIES: [&str; 11] = [
     "reads",
     "writes",
@@ -24,14 +24,14 @@ const SERIES: [&str; 11] = [
     "backing_write_bytes",
     "read_latency",
 ];
-/// Volumes that are looked at.
+/// Volumes that are examined at most.
 const VOLUMES_MAX: usize = 1_000;
-/// Volumes on the page: those with most reads.
+/// Volumes on the page: the ones with the most reads.
 const VOLUMES_SHOWN: usize = 50;
 /// Alerts on the page: the newest.
 const ALERTS_SHOWN: u32 = 100;
 
-/// Of which time, and where to.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
     /// Begin: -7d, 2026-11-22T05:51:03Z or seconds since 1970
@@ -40,7 +40,7 @@ pub struct Options {
     /// End, written the same way; without it now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// The page, which is written over
+    /// The page; an existing file is overwritten
     #[arg(long, value_name = "FILE.html")]
     out: PathBuf,
 }
@@ -50,7 +50,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let now = moment::since_1970().as_secs();
     let moment = |text: &str| moment::parse(text, now).map_err(Failure::usage);
     let from = moment(&options.from)?;
-    // The second that is under way belongs to what was until now; fixed here, so that the volumes add up to the whole.
+    // The present second counts as past. The end is fixed here, so that the volumes add up to the whole.
     let to = options.to.as_deref().map_or(Ok(now + 1), moment)?;
     let found = find(&mut connect(socket)?, from, to)?;
     let file = options.out.display().to_string();
@@ -70,7 +70,8 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
     let gain = Gain::of(&history);
     if gain.covered_seconds == 0 {
         return Err(Failure::failed(
-            "the history knows nothing of that time; give a --from and a --to in which the daemon ran, and see that [history] size is not 0",
+            "the history knows nothing of that time; give a --from and a --to in which the daemon ran, and see that \
+             [history] size is not 0",
         ));
     }
     let StatusReport { version, volumes: known, .. } = *status;
@@ -95,7 +96,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
     Ok(Findings { version, history, gain, volumes, volumes_seen, volumes_unseen, alerts })
 }
 
-/// Asked the same way for all.
+/// The history of a volume, or of all volumes together, in the same steps.
 fn past(client: &mut Client, volume: Option<&str>, from: u64, to: u64) -> Result<HistoryReport, Failure> {
     let request = Request::History {
         volume: volume.map(str::to_owned),

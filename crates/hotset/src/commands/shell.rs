@@ -1,4 +1,4 @@
-//! `hotset completions` and `hotset man`: made from the command line's own description.
+//! `hotset completions` and `hotset man`: generated from the definition of the command line.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the manual: the page of the command and those of its subcommands, one after the other; or writes a file of each into `folder`.
+/// Prints the manual: the page of the command and the pages of its subcommands, one after the other. With `folder` it
+/// writes a file for each instead.
 pub fn manual(mut command: Command, folder: Option<&Path>) -> Result<(), Failure> {
     if let Some(folder) = folder {
         let written = clap_mangen::generate_to(command, folder);

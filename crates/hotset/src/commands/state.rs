@@ -1,4 +1,4 @@
-//! `hotset state rebuild`: the records of the state directory, made anew from what the flash devices have of them.
+//! `hotset state rebuild`: restores the records of the state directory from their copies on the flash devices.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -15,18 +15,19 @@ use config::Config;
 use terminal::{Failure, print_json};
 use units::show_bytes;
 
-/// Memory for looking.
+/// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
 
-/// What may be done with a state directory.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Make the records anew from the flash devices: where the directory was lost, damaged, or restored from an older copy
+    /// Restore the records from the flash devices, after the directory was lost, damaged, or restored from an older
+    /// copy
     Rebuild {
         /// The configuration that names the state directory and the flash devices
         #[arg(long, default_value = "/etc/hotset/hotset.toml")]
         config: PathBuf,
-        /// A flash device, instead of those that the configuration names; may be given several times
+        /// A flash device, instead of the configured ones; may be given several times
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
         /// Do not ask
@@ -35,7 +36,7 @@ pub enum Action {
     },
 }
 
-/// Does it; no daemon may hold the directory.
+/// Runs the subcommand; no daemon may hold the directory.
 pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     let Action::Rebuild { config, device, yes } = action;
     let config = Config::load(&config).map_err(|problems| Failure::usage(problems.to_string()))?;
@@ -69,7 +70,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A question on the terminal; where there is none, `--yes` has to be given.
+/// Asks a question on the terminal. Without a terminal it fails, because `--yes` is needed.
 fn asked(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("there is no terminal to ask on: look at the list above, then give --yes"));
@@ -107,7 +108,8 @@ impl Said<'_> {
                     println!("  {name} ({}, on {}): {bytes} of dirty data on flash", one.incarnation, one.backing)
                 }
                 None => println!(
-                    "  {}: {bytes} of dirty data on flash, of a volume that the records do not know; `hotset flash rescue` brings it into a file",
+                    "  {}: {bytes} of dirty data on flash, of a volume that the records do not know; \
+                     `hotset flash rescue` brings it into a file",
                     one.incarnation
                 ),
             }
@@ -117,7 +119,7 @@ impl Said<'_> {
     }
 }
 
-/// What the devices say of their store, without a change to them.
+/// Reads the inventory of the store from the devices, without a change to them.
 async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
     let (mut disks, mut warnings) = (Vec::new(), Vec::new());
     for path in paths {

@@ -1,7 +1,7 @@
-//! `hotset stop`: the daemon's clean stop, waited for until its process has ended.
+//! `hotset stop`: stops the daemon cleanly and waits until its process has ended.
 //!
-//! What follows a stop (a start by hand, `hotset undestaged`, a removal) takes the state directory's lock, which goes with the process and
-//! not with the answer.
+//! The next step (a start by hand, `hotset undestaged`, a removal) takes the state directory's lock, which the process
+//! holds until it ends, after its answer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,15 +16,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
-/// Time that the process has from the answer to its end.
+/// Time-out from the answer to the end of the process.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks for it and waits until the backings are complete and the process has ended.
+/// Requests the stop and waits until the backings are complete and the process has ended.
 pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failure> {
     let mut client = connect(socket)?;
     let process = Process::of(&client)?;
     let answer = ask_on(&mut client, &Request::Stop { destage });
-    // Also after an error: a stop that failed ends the process, and a connection may break because it has.
+    // Also after an error: a failed stop ends the process, too, and the connection may have broken because the process
+    // ended.
     process.wait()?;
     match answer? {
         Answer::Said(said) if json => print_json(&said),
@@ -38,14 +39,14 @@ pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failu
 
 /// The daemon's process.
 enum Process {
-    /// A descriptor that tells its end, and its number.
+    /// A descriptor that reports its end, and its number.
     Running(OwnedFd, Pid),
-    /// It has ended already.
+    /// The process has ended already.
     Ended,
 }
 
 impl Process {
-    /// The process that listens at the other end.
+    /// The process at the other end of the connection.
     fn of(client: &Client) -> Result<Process, Failure> {
         let unknown = |error: Errno| {
             Failure::failed(format!("the daemon's process cannot be watched ({error}); nothing was stopped"))

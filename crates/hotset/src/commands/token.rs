@@ -1,4 +1,4 @@
-//! `hotset token …`: who may use the HTTP interface.
+//! `hotset token …`: access to the HTTP interface.
 
 use std::path::Path;
 
@@ -10,33 +10,33 @@ use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use terminal::{Failure, print_json};
 
-/// What may be done with tokens.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Make a token and print it: this once, for only its hash is kept
+    /// Make a token and print it once; only its hash is kept
     Create {
         /// Its name
         name: String,
-        /// What it permits: read; operate (flush, pause, freeze, resume, settings), or administer
+        /// Its role: read; operate (flush, pause, freeze, resume, settings), or administer
         #[arg(long, default_value = "read")]
         role: Role,
     },
     /// List the tokens, without their secrets
     List,
-    /// Revoke a token; who logged in with it is logged out
+    /// Revoke a token and end its sessions
     Revoke {
         /// Its name
         name: String,
     },
     /// Make a link that logs a browser in, once, within a quarter of an hour
     Link {
-        /// What it permits: read, operate or administer
+        /// Its role: read, operate or administer
         #[arg(long, default_value = "administer")]
         role: Role,
     },
 }
 
-/// Asks the daemon and prints what it answers.
+/// Sends the request and prints the answer.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let request = match action {
         Action::Create { name, role } => Request::TokenCreate { name, role },
@@ -49,7 +49,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Tokens(tokens) if json => print_json(&tokens),
         Answer::Link(link) if json => print_json(&link),
         Answer::Said(said) if json => print_json(&said),
-        // The token alone, so that a script can take it.
+        // Only the token, so that a script can use it.
         Answer::TokenCreated(created) => {
             println!("{}", created.token);
             Ok(())

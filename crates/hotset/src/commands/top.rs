@@ -11,8 +11,8 @@ use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// Shows the status on the terminal until somebody quits. Where there is none, or it is asked for a number of looks, they are printed one after
-/// the other, `pause` apart.
+/// Shows the status on the terminal until the user quits. Without a terminal, with `json` or with `times`, it prints
+/// one sample after the other, `pause` apart.
 pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>) -> Result<(), Failure> {
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if has_terminal && !json && times.is_none() {

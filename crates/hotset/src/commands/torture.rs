@@ -1,4 +1,4 @@
-//! `hotset torture`: the engine in a hostile simulated world, checked against the promises.
+//! `hotset torture`: the engine in a hostile simulated world, checked against its promises.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use terminal::{Failure, print_json};
 
-/// Seeds that are run when neither seeds nor minutes are given.
+/// Seeds to run if neither seeds nor minutes are given.
 const SEEDS: Range<u64> = 0..1_000;
 
 /// Parses `A..B`: the seeds from `A` on, below `B`.
@@ -31,9 +31,9 @@ struct Outcome {
     violation: Option<String>,
 }
 
-/// Runs seeds until they are done, one breaks a promise, or time is up.
+/// Runs seeds until all are done, one breaks a promise, or time is up.
 pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: bool) -> Result<(), Failure> {
-    // With minutes alone seeds do not run out before time does.
+    // With minutes alone, seeds must not run out before time does.
     let all = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
     let what = Campaign {
         sites,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_a_range_with_its_end_left_out() {
+    fn seeds_are_a_half_open_range() {
         assert_eq!(parse_seeds("3..7"), Ok(3..7));
         for wrong in ["", "7", "7..3", "3..3", "a..b", "3..=7"] {
             assert!(parse_seeds(wrong).is_err_and(|error| error.contains("write it as")), "{wrong}");

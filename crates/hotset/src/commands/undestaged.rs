@@ -1,7 +1,9 @@
-//! `hotset undestaged`: whose backings are not complete, with a daemon or without one. What removes the program asks this first.
+//! `hotset undestaged`: lists volumes whose backings are not complete, with a daemon or without one. The package's
+//! removal script runs it first.
 //!
-//! Only two things prove that a backing is complete: the records of a daemon that has ended, and the counters of one that serves. While a
-//! daemon starts or stops neither holds, so the command waits for its end and otherwise fails. No error ends with exit code 0.
+//! Two things prove that a backing is complete: the records of a daemon that has ended, and the counters of a daemon
+//! that serves. While a daemon starts or stops neither holds, so the command waits until it ends or serves, and fails
+//! if that takes too long. Every error gives a nonzero exit code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,18 +19,19 @@ use config::{Config, DEFAULT_SOCKET};
 use state::{State, StateDir, StateError};
 use terminal::{Failure, print_json};
 
-/// Time for a daemon that starts or stops to come to its end.
+/// Time-out for a daemon that starts or stops.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// Time for a daemon to answer one question.
+/// Time-out of one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two looks at a daemon that starts or stops.
+/// Polling interval while a daemon starts or stops.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`";
 
-/// Where to look.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The configuration that names the state directory; without it that of the daemon at --socket, else /etc/hotset/hotset.toml
+    /// The configuration that names the state directory; without it the directory of the daemon at --socket, else
+    /// /etc/hotset/hotset.toml
     #[arg(long)]
     config: Option<PathBuf>,
     /// The state directory itself
@@ -42,7 +45,7 @@ struct Place {
     socket: PathBuf,
 }
 
-/// The volumes whose backings are not complete, and what brings them there; `unproven`: why the list may lack some.
+/// The volumes whose backings are not complete, and the remedy. `unproven` is the reason why the list may be short.
 #[derive(Default)]
 struct Found {
     names: BTreeSet<String>,
@@ -50,7 +53,7 @@ struct Found {
     remedy: &'static str,
 }
 
-/// Prints the volumes, and fails if there are any or if it cannot be told.
+/// Prints the volumes; fails if there are any, or if the list may be short.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let found = find(&place(socket, options)?)?;
     if json {
@@ -67,7 +70,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     Err(Failure::failed(format!("{what}; {}", found.remedy)))
 }
 
-/// Where to look: what was named, else what the daemon at the named socket says of itself, else the default configuration.
+/// The place to look: from the options, else from the daemon at the given socket, else from the default configuration.
 fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
     let named = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
@@ -91,7 +94,7 @@ fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
     }
 }
 
-/// The state directory of the daemon at `socket`. Where none answers, the default configuration's counts if it names that socket.
+/// The state directory of the daemon at `socket`. If none answers, the default configuration's if it names this socket.
 fn place_of_daemon(socket: &Path) -> Result<Place, Failure> {
     let socket = socket.to_owned();
     match ask(&socket).map(|status| status.state_directory) {
@@ -122,14 +125,15 @@ fn find(place: &Place) -> Result<Found, Failure> {
     }
 }
 
-/// One look; `None` while a daemon starts or stops, but for the `last` one.
+/// Looks once. `None` while a daemon starts or stops, unless this is the `last` look.
 fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
     let Place { directory, socket } = place;
     let failed = |error: StateError| Failure::failed(error.to_string());
-    // Where no daemon has been, nothing is made by a look.
+    // Read-only, so that a look creates no state directory.
     let Some(seen) = StateDir::peek(directory).map_err(failed)? else {
         if StateDir::was_held(directory) {
-            let text = "a daemon has used this state directory and its records are gone, so nothing is known of its volumes; restore state.json from a backup";
+            let text = "a daemon has used this state directory and its records are gone, so nothing is known of its \
+                        volumes; restore state.json from a backup";
             return Err(Failure::failed(format!("{}: {text}", directory.display())));
         }
         return Ok(Some(Found::default()));
@@ -145,7 +149,8 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
     let (why, remedy) = match ask(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
-                "the daemon at {} (process {}) is not the one that holds {} (process {holder}); name that one's socket with --socket",
+                "the daemon at {} (process {}) is not the one that holds {} (process {holder}); name that one's socket \
+                 with --socket",
                 socket.display(),
                 status.pid,
                 directory.display()
@@ -158,13 +163,14 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
         }
         Ok(status) => (format!("the daemon (process {}) is stopping", status.pid), "ask again when it has ended"),
         Err(failure) if last => return Err(failure),
-        // It may be about to listen, or have closed its socket: the lock says when it has ended.
+        // The daemon may not listen yet, or may have closed its socket already. The lock tells when it has ended.
         Err(_) => return Ok(None),
     };
     Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(why), remedy }))
 }
 
-/// What a daemon says of itself: it looks at its volumes first, and then whether it is stopping.
+/// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are
+/// valid.
 fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     let failed = |error: control::ClientError| Failure::failed(error.to_string());
     let mut client = Client::connect(socket).and_then(|client| client.patient_for(ANSWER_PATIENCE)).map_err(failed)?;
@@ -174,7 +180,7 @@ fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     }
 }
 
-/// The volumes with dirty data, and those of data cores that do not answer: their counters are not known.
+/// The volumes with dirty data, and the volumes of data cores that do not answer, whose counters are unknown.
 fn while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
     let answers = |core: usize| status.cores.iter().any(|report| report.core == core);
     let silent = status.volumes.iter().filter(|volume| !volume.incarnation.is_empty() && !answers(volume.core));
@@ -183,8 +189,7 @@ fn while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
     names
 }
 
-/// Of the volumes that a daemon serves those of which something is dirty; of all others those of which something lies in the flash log,
-/// or which were not stopped cleanly.
+/// The served volumes with dirty data, and the other volumes with records in the flash log or without a clean stop.
 fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let dirty = served.iter().filter(|volume| volume.dirty_bytes + volume.written_bytes + volume.flash_dirty_bytes > 0);
     let is_served = |incarnation: u64| served.iter().any(|volume| volume.incarnation == format!("{incarnation:016x}"));
@@ -222,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_not_served_is_judged_by_its_record_and_one_that_is_by_what_is_dirty() {
+    fn served_volumes_are_judged_by_dirty_data_others_by_records() {
         let volumes = vec![
             record(1, "whole", true, false),
             record(2, "killed", false, false),
@@ -231,7 +236,7 @@ mod tests {
         ];
         let state = State { volumes, ..State::default() };
         assert_eq!(names(&state, &[]), ["idle", "killed", "parked"]);
-        // While it is served the marks are set whatever is dirty; a refused volume is served to nobody.
+        // While a volume is served its dirty marks are set in any case. A refused volume is not served.
         let refused = VolumeReport::idle("parked", VolumeState::Refused, "write-back", "/dev/sdb");
         assert_eq!(names(&state, &[served(4, "idle"), served(2, "killed"), refused]), ["parked"]);
         for part in 0..3 {
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_data_core_leaves_its_volumes_incomplete() {
+    fn silent_data_core_makes_its_volumes_incomplete() {
         let state = State { volumes: vec![record(1, "a", false, false)], ..State::default() };
         let answering = control::report::CoreReport::default();
         let status = |cores| StatusReport { cores, volumes: vec![served(1, "a")], ..StatusReport::default() };
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_without_its_records_is_no_proof() {
+    fn used_state_directory_without_records_is_an_error() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let place = |directory: &Path| Place { directory: directory.to_owned(), socket: directory.join("none.sock") };
         let fresh = find(&place(&folder.path().join("never-used"))).map_err(|failure| failure.message);

@@ -1,4 +1,4 @@
-//! `hotset volume …`: one message each.
+//! `hotset volume …`: one control message per subcommand.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use terminal::render::{past, screen, volume};
 use terminal::{Failure, print_json};
 use units::parse_size;
 
-/// What may be done with volumes.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
     /// List every volume
@@ -31,12 +31,12 @@ pub enum Action {
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<(String, String)>,
     },
-    /// Destage all that is dirty, then flush the backing: it is complete afterwards
+    /// Destage all dirty data, then flush the backing, which is then complete
     Flush {
         /// The volume
         name: String,
     },
-    /// Pass everything through, cache nothing; what is dirty still drains
+    /// Pass everything through, cache nothing; dirty data still drains
     Pause {
         /// The volume
         name: String,
@@ -51,7 +51,7 @@ pub enum Action {
         /// The volume
         name: String,
     },
-    /// Keep pages on flash: bring them there in the background, and let none of them go
+    /// Pin pages: promote them to flash in the background and never evict them
     Pin {
         /// The volume
         name: String,
@@ -59,7 +59,7 @@ pub enum Action {
         #[arg(value_parser = parse_range)]
         range: Option<Span>,
     },
-    /// Let pages leave flash again like others
+    /// Unpin pages, so that they can be evicted again
     Unpin {
         /// The volume
         name: String,
@@ -69,38 +69,39 @@ pub enum Action {
     },
     /// Show figures over time: of one volume, or of all together
     History(History),
-    /// Show the slowest requests of the last hour, and the step that each waited in longest
+    /// Show the slowest requests of the last hour, each with its slowest step
     Slow {
         /// The volume
         name: String,
     },
-    /// Drop what is cached, on flash too, for the backing was changed by others; refused while something is dirty
+    /// Drop all cached content, on flash too, because something else has changed the backing; refused while anything is
+    /// dirty
     Invalidate {
         /// The volume
         name: String,
-        /// Give up what is dirty instead of refusing; takes the volume's name once more
+        /// Discard dirty data instead of refusing; takes the volume's name once more
         #[arg(long, value_name = "NAME")]
         discard_dirty: Option<String>,
     },
-    /// Change the size: to what the backing has now, or to SIZE where the backing can be grown or cut
+    /// Change the size: to the backing's present size, or to SIZE for a backing that can be grown or cut
     Resize {
         /// The volume
         name: String,
         /// The new size, for example "200 GiB"
         #[arg(value_parser = parse_size)]
         size: Option<u64>,
-        /// Give up dirty data past the new end instead of refusing
+        /// Discard dirty data past the new end instead of refusing
         #[arg(long)]
         discard_dirty: bool,
     },
-    /// Serve another volume; it stays over a restart
+    /// Add a volume; it stays over a restart
     Add {
         /// Its name
         name: String,
         /// Its backing: a path or a URI, as in the configuration
         #[arg(long)]
         backing: String,
-        /// Its size, only where the backing has none of its own
+        /// Its size, only for a backing without a size of its own
         #[arg(long, value_parser = parse_size)]
         size: Option<u64>,
         /// Its policy
@@ -115,21 +116,21 @@ pub enum Action {
         /// The volume
         name: String,
     },
-    /// Accept that a volume's backing is another one than before, or is as it is
+    /// Accept a volume's backing as it is now, although it was replaced or changed
     Adopt {
         /// The volume
         name: String,
-        /// Give up dirty data that cannot be kept beside that; the refusal tells its name
+        /// Discard dirty data that would be lost with it, by the name in the refusal
         #[arg(long, value_name = "DATA")]
         give_up: Option<String>,
     },
 }
 
-/// Bytes of a volume.
+/// A range of bytes of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span {
     from_bytes: u64,
-    /// The volume's end where there is none.
+    /// `None`: the volume's end.
     to_bytes: Option<u64>,
 }
 
@@ -149,7 +150,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// The command's folder is not the daemon's.
+/// The absolute path, because the daemon runs in another folder.
 fn absolute(backing: String) -> Result<String, Failure> {
     if backing.contains("://") {
         return Ok(backing);
@@ -203,7 +204,7 @@ impl Action {
     }
 }
 
-/// Asks the daemon and prints what it answers: a page for `show`, a line for what changed something.
+/// Sends the request and prints the answer: a page for `show`, a line for a change.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let whole_page = matches!(action, Action::Show { .. });
     let csv = matches!(&action, Action::History(history) if history.csv);

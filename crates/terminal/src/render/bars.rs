@@ -1,8 +1,8 @@
-//! A course as a line of small bars.
+//! A series of values as a line of small bars.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A bar for each of `values`; one of `full` is as high as a line.
+/// A bar for each of `values`; the value `full` gives a bar of a line's height.
 pub fn bars(values: impl Iterator<Item = f64>, full: f64) -> String {
     let bar = |value: f64| {
         let part = if full > 0.0 { value / full } else { 0.0 };

@@ -1,4 +1,4 @@
-//! `datastore list` and `show`: whether shares count, who has what, who waits.
+//! `datastore list` and `show`: congestion, and the volumes' parts and waits.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_count, show_micros};
 
-/// Times of congestion that are shown.
+/// Congestion episodes shown at most.
 const EPISODES_SHOWN: usize = 8;
 
-/// All of them, a line each.
+/// A table of datastores.
 pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
     if datastores.is_empty() {
         return "no datastore is configured: add [[datastore]], and name it in [[volume]]\n".to_owned();
@@ -54,12 +54,12 @@ fn threshold(datastore: &DatastoreReport) -> String {
     show_micros(datastore.threshold_ms * 1e3) + found
 }
 
-/// What it has shown it can do.
+/// Its highest rate while congested, which shows its ability.
 fn shown(datastore: &DatastoreReport) -> String {
     datastore.shown_accesses_per_second.map_or("-".to_owned(), |shown| show_count(shown.round() as u64))
 }
 
-/// One of them.
+/// The page of one datastore.
 pub fn page(datastore: &DatastoreReport, style: Style) -> String {
     let called = if datastore.congested { style.warn(state(datastore)) } else { style.good(state(datastore)) };
     let mut text = format!("{}  {called}\n\n", style.bold(&datastore.name));
@@ -112,7 +112,7 @@ fn members(datastore: &DatastoreReport, style: Style) -> String {
     table.render(style)
 }
 
-/// The last of them, the newest first.
+/// The latest congestion episodes, the newest first.
 fn episodes(episodes: &[EpisodeReport], style: Style) -> String {
     let mut table = Table::new(&[
         ("congested from", Side::Left),

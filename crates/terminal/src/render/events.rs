@@ -7,7 +7,7 @@ use control::report::{EventKind, EventReport};
 
 use super::style::Style;
 
-/// Time, kind, what it is about, what it was, who did it.
+/// Time, kind, subject, text and actor of an event.
 pub fn line(event: &EventReport, style: Style) -> String {
     let time = style.dim(&moment::show(Duration::from_millis(event.at_unix_ms)));
     let kind = format!("{:<6}", event.kind.name());
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_what_is_known() {
+    fn line_shows_subject_and_actor_if_known() {
         let event = EventReport {
             number: 7,
             at_unix_ms: 1_795_326_300_500,

@@ -23,7 +23,7 @@ pub fn target(now: &IscsiReport, style: Style) -> String {
     )
 }
 
-/// A table of sessions; nothing where there is none.
+/// A table of sessions; empty if there are none.
 pub fn sessions(now: &IscsiReport, style: Style) -> String {
     if now.sessions.is_empty() {
         return String::new();
@@ -64,7 +64,7 @@ fn name(session: &IscsiSessionReport) -> String {
     }
 }
 
-/// How it talks: whether it has proved who it is, and what is checked.
+/// Its negotiated features: authentication and digests.
 fn manner(session: &IscsiSessionReport) -> String {
     let said = [
         (session.discovery, "discovery"),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_a_row_with_all_that_tells_it_from_others() {
+    fn session_is_a_row_with_its_identifying_fields() {
         let slowest = vec![SlowCommandReport { ago_ms: 1, command: "WRITE".to_owned(), lun: Some(0), took_us: 2_500 }];
         let session = IscsiSessionReport {
             initiator: "iqn.1998-01.com.vmware:esx1".to_owned(),

@@ -1,4 +1,4 @@
-//! Reports as text for a terminal: tables, units, colours where wanted.
+//! Reports as text for a terminal: tables, units, optional colours.
 
 pub mod bars;
 pub mod datastore;
@@ -12,7 +12,7 @@ pub mod volume;
 
 use style::only_own_codes;
 
-/// Prints a page to standard output. Whatever text it was made of: a terminal obeys nothing in it but our own colours.
+/// Prints a page to standard output. All escape sequences but our own colours are made harmless.
 pub fn print(page: &str) {
     print!("{}", only_own_codes(page));
 }

@@ -1,4 +1,4 @@
-//! Figures over time as a table: a line a step, each figure as its mean a second or its mean.
+//! Figures over time as a table: one line per step, each figure as its mean rate or its mean.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_bytes, show_micros};
 
-/// What is shown of a volume and of all together: figure, head.
+/// The figures shown, with their column titles.
 const FIGURES: [(&str, &str); 6] = [
     ("reads", "reads/s"),
     ("writes", "writes/s"),
@@ -18,10 +18,10 @@ const FIGURES: [(&str, &str); 6] = [
     ("misses", "misses/s"),
     ("dirty_bytes", "dirty"),
 ];
-/// Latencies that are shown: of which requests, head.
+/// The latencies shown: kind of request and column title.
 const LATENCIES: [(&str, &str); 2] = [("read", "read p99"), ("write", "write p99")];
 
-/// The table; figures that were not asked for have no column.
+/// The table; figures without data have no column.
 pub fn table(report: &HistoryReport, style: Style) -> String {
     if report.at_unix_seconds.is_empty() {
         return "nothing is known of that time\n".to_owned();

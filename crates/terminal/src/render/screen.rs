@@ -10,7 +10,7 @@ use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros, show_percent};
 
-/// The whole screen. With `before`, the status of a while ago, requests are shown a second.
+/// The whole screen. With `before`, an earlier status, requests are shown as rates.
 pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {
     let mut text = head(now, style);
     text += &memory(now, style);
@@ -55,7 +55,8 @@ fn memory(now: &StatusReport, style: Style) -> String {
     let pool: u64 = now.cores.iter().map(|core| core.pool_bytes).sum();
     let connections: u64 = now.cores.iter().map(|core| core.connections).sum();
     format!(
-        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} written but not flushed\n{}  {} data core{}, {} connection{}\n",
+        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} written but not flushed\n\
+         {}  {} data core{}, {} connection{}\n",
         style.bold("memory "),
         show_bytes(now.memory_bytes),
         show_bytes(now.cores.iter().map(|core| core.pool_used_bytes).sum()),
@@ -71,7 +72,7 @@ fn memory(now: &StatusReport, style: Style) -> String {
     )
 }
 
-/// The flash log in a line, and each device in one.
+/// The flash log, clean pages, each device and the job, a line each.
 pub fn flash(now: &FlashReport, style: Style) -> String {
     let label = style.bold("flash  ");
     if !now.in_use {
@@ -119,12 +120,12 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     text
 }
 
-/// The ending of a word for so many.
+/// The plural suffix for a count.
 pub fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// What was counted before, a volume, and the seconds since.
+/// The earlier counters of each volume, and the seconds since then.
 type Rates<'a> = Option<(&'a [VolumeReport], f64)>;
 
 fn rates<'a>(now: &StatusReport, before: Option<&'a StatusReport>) -> Rates<'a> {
@@ -179,12 +180,12 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
     table.render(style)
 }
 
-/// A quantile, `-` where there was no request.
+/// A quantile; `-` without requests.
 pub(super) fn quantile(requests: u64, quantiles: &Quantiles, which: fn(&Quantiles) -> f64) -> String {
     if requests == 0 { "-".to_owned() } else { show_micros(which(quantiles)) }
 }
 
-/// How long a daemon has been up.
+/// A daemon's uptime as text.
 pub fn show_uptime(time: Duration) -> String {
     let minutes = time.as_secs() / 60;
     match (minutes / 1440, minutes / 60 % 24, minutes % 60) {

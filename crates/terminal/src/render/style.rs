@@ -1,11 +1,11 @@
-//! Colours, where the terminal shows them and nobody asked for none.
+//! Colours, if the terminal supports them and NO_COLOR is not set.
 
 use std::io::IsTerminal;
 
-/// All codes that text is set off with, and the one that ends it.
+/// All styling codes that we use, and the one that ends them.
 const CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
 
-/// `text` with everything that a terminal would obey spelled out, but for line ends and [`CODES`].
+/// Escapes all control characters in `text`, except for line ends and [`CODES`].
 pub fn only_own_codes(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (at, part) in text.split('\u{1b}').enumerate() {
@@ -20,17 +20,17 @@ pub fn only_own_codes(text: &str) -> String {
     shown
 }
 
-/// How text is set off.
+/// The style of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     colours: bool,
 }
 
 impl Style {
-    /// Without any.
+    /// Without colours.
     pub const PLAIN: Style = Style { colours: false };
 
-    /// For standard output: plain unless it is a terminal and NO_COLOR is not set.
+    /// The style for standard output: plain unless it is a terminal and NO_COLOR is not set.
     pub fn of_stdout() -> Style {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -52,17 +52,17 @@ impl Style {
         self.set("2", text)
     }
 
-    /// As it should be.
+    /// Good state.
     pub fn good(self, text: &str) -> String {
         self.set("32", text)
     }
 
-    /// To be looked at.
+    /// State that needs attention.
     pub fn warn(self, text: &str) -> String {
         self.set("33", text)
     }
 
-    /// Wrong.
+    /// Bad state.
     pub fn bad(self, text: &str) -> String {
         self.set("31", text)
     }

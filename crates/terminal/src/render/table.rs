@@ -1,8 +1,8 @@
-//! A table of texts, its columns as wide as what stands in them.
+//! A table of texts, whose columns are as wide as their contents.
 
 use super::style::Style;
 
-/// Which side of its column a text stands at.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// For names.
@@ -23,13 +23,13 @@ impl Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Appends a row, a text a column; what a terminal would obey in one is spelled out.
+    /// Appends a row of one cell per column. Control characters in cells are escaped.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has as many cells as the table has columns");
         self.rows.push(cells.into_iter().map(|cell| control::plain(&cell).into_owned()).collect());
     }
 
-    /// The whole, each line ended.
+    /// The table as text; each line ends with a newline.
     pub fn render(&self, style: Style) -> String {
         let width = |at: usize| {
             let cells = self.rows.iter().map(|row| row[at].chars().count());
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escape_sequences_in_a_cell_are_spelled_out_and_counted() {
+    fn control_characters_in_cells_are_escaped_and_counted() {
         let mut table = Table::new(&[("name", Side::Left), ("count", Side::Right)]);
         table.row(vec!["a\u{1b}[31mb\nc".to_owned(), "1".to_owned()]);
         let text = table.render(Style::PLAIN);

@@ -96,7 +96,7 @@ fn a_daemon_without_volumes_says_how_to_add_one() {
 }
 
 #[test]
-fn top_shows_what_happened_since_the_last_look() {
+fn top_shows_rates_since_the_last_sample() {
     let before = report(vec![busy()]);
     let mut later = busy();
     later.reads += 3_000;
@@ -114,7 +114,7 @@ fn a_volume_has_a_page() {
 }
 
 #[test]
-fn datastores_are_a_line_each_and_one_has_a_page() {
+fn datastores_have_a_table_and_a_page() {
     let member = |volume: &str, shares, entitled_ratio, waiting| MemberReport {
         volume: volume.to_owned(),
         shares,
@@ -155,7 +155,7 @@ fn datastores_are_a_line_each_and_one_has_a_page() {
 }
 
 #[test]
-fn what_was_is_a_line_a_step() {
+fn history_is_one_line_per_step() {
     let figure = |unit: &str, mean: [f64; 2]| FigureReport {
         unit: unit.to_owned(),
         mean: mean.to_vec(),

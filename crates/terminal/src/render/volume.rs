@@ -34,21 +34,21 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     text
 }
 
-/// A minimum and a maximum, where there are any.
+/// Minimum and maximum as text, if set.
 fn bounds(min: &str, max: &str) -> String {
     let least = if matches!(min, "" | "0") { String::new() } else { format!(", at least {min} kept") };
     let most = if matches!(max, "" | "none") { String::new() } else { format!(", at most {max}") };
     least + &most
 }
 
-/// What it has of the memory, and may have.
+/// Its memory, with target and limits.
 fn in_memory(volume: &VolumeReport) -> String {
     let memory = &volume.memory;
     let target = memory.target_bytes.map_or(String::new(), |bytes| format!(" of a share of {}", show_bytes(bytes)));
     show_bytes(volume.memory_bytes) + &target + &bounds(&memory.min, &memory.max)
 }
 
-/// What it has of the flash, and may have.
+/// Its clean pages on flash, with limits and pins.
 fn on_flash(volume: &VolumeReport) -> String {
     let flash = &volume.flash;
     let mut text = format!("{} pages, {}", show_count(flash.pages), show_bytes(flash.cached_bytes));
@@ -64,7 +64,7 @@ fn on_flash(volume: &VolumeReport) -> String {
     text
 }
 
-/// What a cache that holds everything would have to hold.
+/// Its working set: the size of a cache that would hold everything.
 fn lately_used(volume: &VolumeReport) -> String {
     volume.miss_ratio_curve.as_ref().map_or("-".to_owned(), |curve| {
         let (blocks, pages) = (curve.memory.working_set_bytes, curve.flash.working_set_bytes);
@@ -72,7 +72,7 @@ fn lately_used(volume: &VolumeReport) -> String {
     })
 }
 
-/// Lost ranges that are shown.
+/// Lost ranges shown at most.
 const LOST_SHOWN: usize = 8;
 
 /// Dirty blocks without a good copy.
@@ -125,7 +125,7 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
     lines
 }
 
-/// What it is held to, if it is.
+/// Its limits, if any.
 fn limits(qos: &QosUse) -> Option<String> {
     let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(" and bursts of {burst}") };
     let requests = (qos.limit_iops > 0).then(|| {
@@ -138,7 +138,7 @@ fn limits(qos: &QosUse) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// Requests that waited, and how long.
+/// Number of requests that waited, and the sum of their waits.
 fn waited(requests: u64, us: u64) -> String {
     format!("{} requests, {} in all", show_count(requests), show_micros(us as f64))
 }

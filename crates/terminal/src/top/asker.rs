@@ -1,4 +1,4 @@
-//! Asks the daemon in a thread of its own, so that one that is slow or away keeps no key waiting.
+//! Polls the daemon in a thread of its own, so that a slow or absent daemon does not delay keys.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use control::{Answer, Client, ClientError, Request, StatusReport};
 
-/// Answers that wait to be shown at most; while the screen is slower than that, newer ones are left out.
+/// Answers in the queue at most; while it is full, newer ones are dropped.
 const WAITING_MAX: usize = 4;
-/// A daemon that is away is asked again after this at the latest.
+/// Longest interval between attempts to reach an absent daemon.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// What was heard of the daemon.
+/// The result of a poll.
 pub enum News {
-    /// It answered.
+    /// The daemon answered.
     Status(Box<StatusReport>),
-    /// It did not, for this reason.
+    /// The daemon did not answer, for this reason.
     Away(String),
 }
 
-/// The thread's other end. It ends with the first answer that nobody takes any more.
+/// The receiving end. The thread ends with the first answer after this is dropped.
 pub struct Asker(Receiver<News>);
 
 impl Asker {
-    /// Asks at `socket`, again `every` so often.
+    /// Starts polling at `socket`, `every` so often.
     pub fn start(socket: PathBuf, every: Duration) -> Asker {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         std::thread::spawn(move || {
@@ -40,13 +40,13 @@ impl Asker {
         Asker(receiver)
     }
 
-    /// What has come since the last time.
+    /// Results since the last call.
     pub fn news(&self) -> impl Iterator<Item = News> {
         self.0.try_iter()
     }
 }
 
-/// Asks on the connection that there is, else on a new one; after a failure there is none.
+/// Sends a request on the existing connection, else on a new one. A failure drops the connection.
 fn ask(socket: &std::path::Path, connection: &mut Option<Client>) -> News {
     let answered = match connection.take() {
         Some(client) => Ok(client),

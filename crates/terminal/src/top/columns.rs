@@ -1,4 +1,4 @@
-//! The table's columns, the most wanted first: a narrow terminal shows as many as fit.
+//! The table's columns, the most important first: a narrow terminal shows as many as fit.
 
 use std::cmp::Ordering;
 
@@ -8,20 +8,20 @@ use super::interval::{Sources, quantile_us};
 use super::model::Row;
 use units::{show_bytes, show_count, show_micros};
 
-/// What stands where nothing is known, or nothing was asked.
+/// Text for an unknown value.
 pub const UNKNOWN: &str = "-";
 
-/// What a cell holds.
+/// Value of a cell.
 #[derive(Debug)]
 pub enum Value {
     /// A name.
     Text(String),
-    /// A figure, and how it is written; `None` where it is not known.
+    /// A figure, `None` if it is unknown, and its formatting function.
     Figure(Option<f64>, fn(f64) -> String),
 }
 
 impl Value {
-    /// As it is shown.
+    /// The value as text.
     pub fn show(&self) -> String {
         match self {
             Value::Text(text) => text.clone(),
@@ -29,7 +29,7 @@ impl Value {
         }
     }
 
-    /// Their order in the table: what is not known stands last, whichever way the rest is sorted.
+    /// Order in the table. Unknown values come last in either direction.
     pub fn compare(one: &Value, other: &Value, is_down: bool) -> Ordering {
         let order = match (one, other) {
             (Value::Figure(None, _), Value::Figure(None, _)) => return Ordering::Equal,
@@ -48,11 +48,11 @@ pub struct Column {
     pub title: &'static str,
     /// The key that sorts by it.
     pub key: char,
-    /// Characters that it takes.
+    /// Width in characters.
     pub width: u16,
-    /// Names, not figures.
+    /// True for names, false for figures.
     pub is_text: bool,
-    /// What a row has there.
+    /// The value in a row.
     pub value: fn(&Row<'_>) -> Value,
 }
 
@@ -60,7 +60,7 @@ const fn figure(title: &'static str, key: char, width: u16, value: fn(&Row<'_>) 
     Column { title, key, width, is_text: false, value }
 }
 
-/// All of them.
+/// All columns.
 pub const COLUMNS: &[Column] = &[
     Column { title: "volume", key: 'n', width: 18, is_text: true, value: |row| Value::Text(row.volume.name.clone()) },
     figure("reads/s", 'r', 9, |row| rate(row, |volume| volume.reads, count)),
@@ -85,7 +85,7 @@ pub const COLUMNS: &[Column] = &[
     },
 ];
 
-/// A volume's name, and what it is doing where that is not what it should.
+/// A volume's name, with its state unless it is active.
 pub fn name(volume: &VolumeReport) -> String {
     match volume.state {
         VolumeState::Active => volume.name.clone(),
@@ -93,17 +93,17 @@ pub fn name(volume: &VolumeReport) -> String {
     }
 }
 
-/// A count as people read it.
+/// A count as text.
 pub fn count(value: f64) -> String {
     show_count(value.round() as u64)
 }
 
-/// Bytes as people read them.
+/// Bytes as text.
 pub fn bytes(value: f64) -> String {
     show_bytes(value.round() as u64)
 }
 
-/// A ratio as people read it.
+/// A ratio as text.
 pub fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }

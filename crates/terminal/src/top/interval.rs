@@ -1,27 +1,27 @@
-//! What happened between two looks at a daemon's counters.
+//! Differences between two samples of a daemon's counters.
 //!
-//! A volume's difference is taken before anything is summed: one that is removed takes its counts out of no sum, and one that is new, or came
-//! back under the same name, brings in what it has counted itself.
+//! Differences are taken per volume before they are summed. So a removed volume does not lower a sum, and a new one, or
+//! one that came back under the same name, adds only its own counts.
 
 use std::collections::BTreeMap;
 
 use api::totals::Totals;
 use control::{Counts, StatusReport, VolumeReport};
 
-/// Two looks closer together than this say nothing: a rate over milliseconds is noise.
+/// Shortest interval between samples: a rate over a few milliseconds is noise.
 const MS_MIN: u64 = 50;
 
-/// What happened between two looks, and how long it took. Gauges are those of the later look.
+/// Counts between two samples, and the time between them. Gauges are from the later sample.
 pub struct Interval {
     seconds: f64,
-    /// Of all volumes together.
+    /// All volumes together.
     pub totals: Totals,
-    /// By volume, in the later look's order.
+    /// Each volume, in the later sample's order.
     pub volumes: Vec<VolumeReport>,
 }
 
 impl Interval {
-    /// Between `before` and `now`; `None` where they are not of the same life of a daemon, or too close.
+    /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are too close.
     pub fn between(before: &StatusReport, now: &StatusReport) -> Option<Interval> {
         let took_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|took| *took >= MS_MIN)?;
         if now.pid != before.pid {
@@ -33,13 +33,13 @@ impl Interval {
         Some(Interval { seconds: took_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
     }
 
-    /// A count of it, a second.
+    /// A count as a rate per second.
     pub fn rate(&self, count: u64) -> f64 {
         count as f64 / self.seconds
     }
 }
 
-/// Every counter that a rate is made of.
+/// Every counter that becomes a rate.
 fn counters(volume: &mut VolumeReport) -> [&mut u64; 16] {
     [
         &mut volume.reads,
@@ -61,7 +61,8 @@ fn counters(volume: &mut VolumeReport) -> [&mut u64; 16] {
     ]
 }
 
-/// `now` with what each counter has grown by. One that has become less began anew, and all others with it.
+/// `now` with the increase of each counter. If one has decreased, the volume has restarted, and all its counters count
+/// from zero.
 fn since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeReport {
     let mut grown = now.clone();
     let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else { return grown };
@@ -83,7 +84,8 @@ fn subtract(now: &mut Counts, before: &Counts) {
     now.sum_us -= before.sum_us;
 }
 
-/// A quantile in microseconds, straight inside its bucket, as Prometheus and the web page have it; `None` where nothing was counted.
+/// A quantile in microseconds, interpolated linearly inside its bucket, as in Prometheus and the web page; `None`
+/// without counts.
 pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
     if counts.all == 0 {
         return None;
@@ -100,29 +102,29 @@ pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
     Some(floor)
 }
 
-/// Reads by where they came from.
+/// Reads by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// All from memory.
+    /// Served whole from memory.
     pub memory: u64,
-    /// All from caches, flash taking part.
+    /// Served whole from caches, flash taking part.
     pub flash: u64,
-    /// From the array: one that a cache served in part had to wait for it, too.
+    /// Served by the array, partial hits included, because they waited for it, too.
     pub array: u64,
 }
 
 impl Sources {
-    /// Of one volume.
+    /// Sources of one volume.
     pub fn of(volume: &VolumeReport) -> Sources {
         Sources { memory: volume.memory_hits, flash: volume.flash_hits, array: volume.misses + volume.partial_hits }
     }
 
-    /// Of all.
+    /// Sources of all volumes.
     pub fn of_all(totals: &Totals) -> Sources {
         Sources { memory: totals.memory_hits, flash: totals.flash_hits, array: totals.misses + totals.partial_hits }
     }
 
-    /// The part that no array had to serve; `None` where nothing was read.
+    /// The part of reads without the array; `None` without reads.
     pub fn hit_ratio(self) -> Option<f64> {
         let all = self.memory + self.flash + self.array;
         (all > 0).then(|| (self.memory + self.flash) as f64 / all as f64)

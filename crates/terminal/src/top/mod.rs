@@ -1,9 +1,9 @@
 //! `hotset top`: the overview and the volumes on a terminal, live.
 //!
 //! ```text
-//! asker.rs     a thread that asks the daemon, and asks again when it is away
-//! interval.rs  what happened between two looks at the counters
-//! model.rs     what is known, and what the keys have chosen
+//! asker.rs     a thread that polls the daemon, and reconnects to it
+//! interval.rs  differences between two samples of the counters
+//! model.rs     the daemon's state, and the user's choices
 //! columns.rs   the table's columns: title, key to sort by, cell
 //! view.rs      the model on a terminal
 //! ```
@@ -25,10 +25,10 @@ use self::model::Model;
 use self::view::Palette;
 use crate::Failure;
 
-/// How long news of the daemon may lie unseen while no key is pressed.
+/// Longest delay of a new answer on the screen while no key is pressed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Takes the terminal over until somebody quits, and gives it back as it was.
+/// Runs on the terminal until the user quits, and restores the terminal.
 pub fn run(socket: PathBuf, every: Duration) -> Result<(), Failure> {
     let asker = Asker::start(socket, every);
     let failed = |error: std::io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
@@ -48,7 +48,7 @@ fn watch(terminal: &mut DefaultTerminal, asker: &Asker, mut model: Model) -> std
         if event::poll(TICK)? {
             match event::read()? {
                 Event::Key(key) if !key.is_release() && model.press(key) => return Ok(()),
-                // A new size, too: the next round draws it.
+                // A resize, too: the next round redraws.
                 _ => {}
             }
         }

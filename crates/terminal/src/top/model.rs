@@ -1,4 +1,4 @@
-//! What is known of the daemon, and what the keys have chosen. Knows no terminal.
+//! The daemon's state and the user's choices, independent of the terminal.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,26 +10,26 @@ use super::asker::News;
 use super::columns::{COLUMNS, Column, Value};
 use super::interval::Interval;
 
-/// Intervals that charts show at most.
+/// Intervals in a chart at most.
 const TRAIL_MAX: usize = 240;
-/// Intervals that a volume's small chart shows at most.
+/// Intervals in a volume's small chart at most.
 const VOLUME_TRAIL_MAX: usize = 24;
-/// Longest filter.
+/// Characters of a filter at most.
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows that a page key moves by.
 const PAGE_ROWS: isize = 10;
 
-/// A volume in the table: as it is, and what it did in the last interval, where that is known.
+/// A volume in the table, with its counts of the last interval if they are known.
 pub struct Row<'a> {
-    /// As it is.
+    /// Its last report.
     pub volume: &'a VolumeReport,
     /// Its counts of the interval, and the interval.
     pub lately: Option<(&'a VolumeReport, &'a Interval)>,
-    /// Its requests a second, of each of the last intervals.
+    /// Its requests a second in each of the last intervals.
     pub trail: &'a VecDeque<f64>,
 }
 
-/// Everything that is shown.
+/// The state of the view.
 pub struct Model {
     began: Instant,
     heard: Option<Instant>,
@@ -41,19 +41,19 @@ pub struct Model {
     trails: BTreeMap<String, VecDeque<f64>>,
     sorted: usize,
     is_down: bool,
-    /// What rows have to contain.
+    /// Text that a row must contain.
     pub filter: String,
-    /// The keys write the filter.
+    /// True while keys edit the filter.
     pub is_typing: bool,
-    /// The keys are explained.
+    /// True while the help is shown.
     pub is_explaining: bool,
     chosen: Option<String>,
-    /// First row that is shown; the view keeps it so that the chosen one is seen.
+    /// First visible row; the view keeps the chosen one visible.
     pub first_row: usize,
 }
 
 impl Model {
-    /// Nothing is known yet.
+    /// A model before the first answer.
     pub fn new(now: Instant) -> Model {
         Model {
             began: now,
@@ -64,7 +64,7 @@ impl Model {
             requests: VecDeque::new(),
             bytes: VecDeque::new(),
             trails: BTreeMap::new(),
-            // The busiest first.
+            // Sorted by reads, the busiest first.
             sorted: 1,
             is_down: true,
             filter: String::new(),
@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    /// Takes in what was heard.
+    /// Takes a result of a poll.
     pub fn learn(&mut self, news: News, now: Instant) {
         let status = match news {
             News::Away(why) => {
@@ -90,7 +90,7 @@ impl Model {
         let Some(before) = before else { return };
         self.interval = Interval::between(&before, status);
         let Some(interval) = &self.interval else {
-            // Another life of the daemon: what its charts showed goes on after a gap that nobody knows the length of.
+            // A restarted daemon: its charts begin anew, because the gap has an unknown length.
             self.requests.clear();
             self.bytes.clear();
             self.trails.clear();
@@ -116,7 +116,7 @@ impl Model {
         self.status.as_ref()
     }
 
-    /// What happened before it.
+    /// The interval before it.
     pub fn interval(&self) -> Option<&Interval> {
         self.interval.as_ref()
     }
@@ -126,32 +126,32 @@ impl Model {
         self.away.as_deref()
     }
 
-    /// How old what is shown is; without an answer, how long it has been waited for.
+    /// Age of the last answer; before the first one, the time since the start.
     pub fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard.unwrap_or(self.began))
     }
 
-    /// Requests a second, of each of the last intervals.
+    /// Requests a second in each of the last intervals.
     pub fn requests(&self) -> &VecDeque<f64> {
         &self.requests
     }
 
-    /// Bytes a second, of each of the last intervals.
+    /// Bytes a second in each of the last intervals.
     pub fn bytes(&self) -> &VecDeque<f64> {
         &self.bytes
     }
 
-    /// The column that the table is sorted by, and whether the highest come first.
+    /// The sort column, and whether the highest come first.
     pub fn sorted(&self) -> (&'static Column, bool) {
         (&COLUMNS[self.sorted], self.is_down)
     }
 
-    /// The volumes that the filter lets through, in their order.
+    /// The filtered volumes in sorted order.
     pub fn rows(&self) -> Vec<Row<'_>> {
         static NONE: VecDeque<f64> = VecDeque::new();
         let Some(status) = &self.status else { return Vec::new() };
         let wanted = self.filter.to_lowercase();
-        // The interval's volumes are in the same order, for they are made of the same answer.
+        // The interval's volumes have the same order, because they come from the same answer.
         let lately = |at: usize| self.interval.as_ref().map(|interval| (&interval.volumes[at], interval));
         let mut rows: Vec<_> = status
             .volumes
@@ -172,12 +172,12 @@ impl Model {
         rows
     }
 
-    /// The place of the chosen row among `rows`.
+    /// Index of the chosen row in `rows`.
     pub fn chosen(&self, rows: &[Row<'_>]) -> Option<usize> {
         rows.iter().position(|row| self.chosen.as_ref() == Some(&row.volume.name))
     }
 
-    /// Does what a key says; true when that is to quit.
+    /// Handles a key; returns true to quit.
     pub fn press(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return key.code == KeyCode::Char('c');
@@ -225,7 +225,8 @@ impl Model {
         }
     }
 
-    /// By another column, or by the same the other way round. Figures are looked for from the top, names from the front.
+    /// Sorts by a column, or reverses the order if it is the sort column already. Figures begin with the highest, names
+    /// with the first.
     fn sort(&mut self, at: usize) {
         self.is_down = if at == self.sorted { !self.is_down } else { !COLUMNS[at].is_text };
         self.sorted = at;
@@ -236,7 +237,7 @@ impl Model {
         let Some(last) = rows.len().checked_sub(1) else { return };
         let at = match self.chosen(&rows) {
             Some(at) => at.saturating_add_signed(by).min(last),
-            // The first key shows where one is.
+            // The first key only shows a selection.
             None if by > 0 && by != isize::MAX => 0,
             None => {
                 if by == isize::MIN {
@@ -257,7 +258,7 @@ fn push(trail: &mut VecDeque<f64>, value: f64, len_max: usize) {
     trail.push_back(value);
 }
 
-/// Whether a volume's name, state, policy, datastore or a label contains what is wanted.
+/// Whether a volume's name, state, policy, datastore or a label contains `wanted`.
 fn fits(volume: &VolumeReport, wanted: &str) -> bool {
     let own = [&volume.name, volume.state.name(), &volume.policy, &volume.datastore];
     let texts = own.into_iter().chain(volume.labels.values().map(String::as_str));

@@ -1,4 +1,4 @@
-//! Known counts in, known figures on the screen.
+//! Checks the screen's figures against known counts.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn counts(fast: u64, all: u64) -> Counts {
     Counts { below, all, sum_us: all as f64 * 50.0 }
 }
 
-/// One that has counted `times` of everything since its start.
+/// A volume with `times` the counts of one unit.
 fn volume(name: &str, times: u64) -> VolumeReport {
     let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb");
     volume.incarnation = format!("{name}-1");
@@ -60,7 +60,7 @@ fn learn(model: &mut Model, status: StatusReport, now: Instant) {
     model.learn(News::Status(Box::new(status)), now);
 }
 
-/// After two looks two seconds apart: `web01` did a thousand reads, `db` five thousand.
+/// A model after two samples two seconds apart: `web01` did a thousand reads, `db` five thousand.
 fn seen(now: Instant) -> Model {
     let mut model = Model::new(now);
     learn(&mut model, status(10_000, vec![volume("db", 7), volume("web01", 3)]), now);
@@ -92,7 +92,7 @@ fn names(model: &Model) -> Vec<&str> {
 }
 
 #[test]
-fn rates_are_what_was_counted_by_the_time_that_it_took() {
+fn rates_are_counts_divided_by_the_interval() {
     let before = status(10_000, vec![volume("db", 7), volume("web01", 3)]);
     let now = status(12_500, vec![volume("db", 12), volume("web01", 4)]);
     let interval = Interval::between(&before, &now).expect("the same life");
@@ -107,30 +107,30 @@ fn rates_are_what_was_counted_by_the_time_that_it_took() {
 }
 
 #[test]
-fn volumes_that_come_go_or_begin_anew_make_no_rate_that_nobody_did() {
+fn added_removed_and_restarted_volumes_distort_no_rate() {
     let before = status(10_000, vec![volume("gone", 9), volume("stays", 3), volume("anew", 9)]);
     let anew = VolumeReport { incarnation: "anew-2".to_owned(), ..volume("anew", 10) };
     let now = status(11_000, vec![volume("stays", 4), anew, volume("new", 2)]);
     let interval = Interval::between(&before, &now).expect("the same life");
     assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [1_000, 10_000, 2_000]);
     assert_eq!(interval.totals.reads, 13_000);
-    // Counters that fell began at nothing.
+    // Decreased counters count from zero.
     let interval = Interval::between(&status(0, vec![volume("v", 9)]), &status(1_000, vec![volume("v", 2)]));
     assert_eq!(interval.expect("the same life").totals.reads, 2_000);
-    // Another daemon's counts are compared with nothing.
+    // Counts of another process are not compared.
     let other = StatusReport { pid: 1, ..now.clone() };
     assert!(Interval::between(&before, &other).is_none());
     assert!(Interval::between(&now, &before).is_none());
 }
 
 #[test]
-fn the_screen_shows_the_counts_of_the_last_interval() {
+fn screen_shows_the_counts_of_the_last_interval() {
     let now = Instant::now();
     let mut model = seen(now);
     assert_snapshot!("wide", screen(&mut model, 150, 20, now));
     assert_snapshot!("usual", screen(&mut model, 80, 24, now));
     assert_snapshot!("narrow", screen(&mut model, 40, 20, now));
-    // Nothing is too small to be drawn on.
+    // Every size can be drawn on.
     for (width, height) in [(1, 1), (10, 3), (39, 5), (80, 2), (400, 100)] {
         screen(&mut model, width, height, now);
         press(&mut model, "?");
@@ -151,7 +151,7 @@ fn keys_sort_and_filter() {
     assert_eq!(names(&model), ["asleep", "web01", "db"]);
     press(&mut model, "n");
     assert_eq!(names(&model), ["asleep", "db", "web01"]);
-    // Of the one that read nothing no quantile is known: it stands last either way.
+    // A volume without reads has no quantile, and comes last in either direction.
     press(&mut model, "l");
     assert_eq!(names(&model).last(), Some(&"asleep"));
     press(&mut model, "l");
@@ -166,14 +166,14 @@ fn keys_sort_and_filter() {
     assert!(screen(&mut model, 80, 24, now).contains("asleep [paused]"));
     press(&mut model, "/x\n");
     assert!(screen(&mut model, 80, 24, now).contains("no volume fits the filter"));
-    // While the filter is written a letter is a letter.
+    // While the filter is edited, a letter is a letter.
     press(&mut model, "\u{1b}/q\u{1b}");
     assert!(model.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)));
     assert!(model.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
 }
 
 #[test]
-fn the_chosen_row_is_seen_however_many_there_are() {
+fn chosen_row_stays_visible_among_many() {
     let now = Instant::now();
     let mut model = Model::new(now);
     let many = |times| (0..1_000).map(|number| volume(&format!("v{number:03}"), times)).collect();
@@ -184,13 +184,13 @@ fn the_chosen_row_is_seen_however_many_there_are() {
         model.press(KeyEvent::new(key, KeyModifiers::NONE));
         assert!(screen(&mut model, 80, 24, now).contains(name), "{key:?}");
     }
-    // It is the volume that is chosen, not its place.
+    // The choice sticks to the volume, not to its place.
     press(&mut model, "n");
     assert!(screen(&mut model, 80, 24, now).contains("v010"));
 }
 
 #[test]
-fn a_daemon_that_is_away_is_said_to_be_and_what_was_seen_stays() {
+fn absent_daemon_is_reported_and_old_figures_stay() {
     let now = Instant::now();
     let mut model = Model::new(now);
     assert!(screen(&mut model, 80, 24, now).contains("asking"));
@@ -201,7 +201,7 @@ fn a_daemon_that_is_away_is_said_to_be_and_what_was_seen_stays() {
     let text = screen(&mut model, 80, 24, later);
     assert!(text.contains("the daemon is away, asking again: no daemon answers at /x"), "{text}");
     assert!(text.contains("figures of 7 s ago") && text.contains("web01"), "{text}");
-    // The next one has counted from nothing: its first look says nothing of rates, and its second one does.
+    // The next daemon counts from zero: its first sample gives no rates, its second one does.
     let next = |uptime_ms, times| StatusReport { pid: 4712, ..status(uptime_ms, vec![volume("web01", times)]) };
     learn(&mut model, next(500, 0), later);
     let text = screen(&mut model, 80, 24, later);

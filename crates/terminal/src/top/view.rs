@@ -1,4 +1,4 @@
-//! The model on a terminal: a head, the overview, alerts, the table, a line of keys.
+//! Draws the model: a head line, the overview, alerts, the table, a line of keys.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use units::{show_bytes, show_micros};
 const PART_LINES: u16 = 5;
 /// Narrowest part of the overview.
 const PART_WIDTH: u16 = 40;
-/// Alerts that are shown; of the others it is told how many there are.
+/// Alerts shown; further ones are only counted.
 const ALERTS_SHOWN: usize = 3;
 /// Width of the volumes' small charts.
 const TRAIL_WIDTH: u16 = 12;
@@ -30,18 +30,18 @@ const BAR_WIDTH: usize = 12;
 /// An answer is late when it is older than this.
 const LATE: Duration = Duration::from_secs(5);
 
-/// What colours are used for; none where `NO_COLOR` asks for none, and then shapes and words say the same.
+/// The colours; none with `NO_COLOR`, because shapes and words say the same.
 #[derive(Clone, Copy)]
 pub struct Palette {
     colours: bool,
 }
 
 impl Palette {
-    /// Without any.
+    /// Without colours.
     #[cfg(test)]
     pub const PLAIN: Palette = Palette { colours: false };
 
-    /// As the environment wants it.
+    /// The palette for the environment.
     pub fn of_environment() -> Palette {
         Palette { colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
@@ -54,7 +54,7 @@ impl Palette {
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 
-/// Draws all of it.
+/// Draws the screen.
 pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Instant) {
     let area = frame.area();
     let alerts = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
@@ -80,7 +80,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     }
     draw_table(frame, table, model, palette);
     draw_keys(frame, keys, model);
-    // What is old is grey, and stays until there is something new.
+    // Old figures are dimmed, and stay until there are new ones.
     if model.away().is_some() {
         let old = parts.union(table);
         frame.buffer_mut().set_style(old, DIM);
@@ -244,7 +244,7 @@ fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The columns that fit, and whether there is room for the small chart.
+/// The columns that fit, and whether the small chart fits.
 fn fitting(width: u16) -> (Vec<&'static Column>, bool) {
     let mut left = width;
     let mut fits = |wanted: u16| {
@@ -252,7 +252,7 @@ fn fitting(width: u16) -> (Vec<&'static Column>, bool) {
         left = left.saturating_sub(wanted + 1);
         fits
     };
-    // The chart stands behind what everybody wants, and in front of what few do.
+    // The chart comes after the important columns and before the rest.
     const BEFORE_TRAIL: usize = 6;
     let mut columns: Vec<_> = COLUMNS[..BEFORE_TRAIL].iter().take_while(|column| fits(column.width)).collect();
     let has_trail = columns.len() == BEFORE_TRAIL && fits(TRAIL_WIDTH);

@@ -1,4 +1,4 @@
-//! The rules as a table: every role, method, address, host and way of being forwarded.
+//! The rules as a table: every role, method, address, host and forwarding header.
 
 use axum::http::Request;
 
@@ -24,7 +24,7 @@ impl World {
         World { access, tokens: drawn.into_iter().map(|(token, text)| (token.role, text)).collect() }
     }
 
-    /// What a request comes to: 200 where it passes.
+    /// The status of a request: 200 where it passes.
     fn ask(&self, (method, path): (&str, &str), peer: &str, headers: &[(&str, &str)]) -> u16 {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
@@ -40,7 +40,7 @@ impl World {
 }
 
 #[test]
-fn every_role_may_what_it_may_from_everywhere_and_no_more() {
+fn each_role_grants_its_requests_from_every_address() {
     let world = World::new();
     let needs = [(READ, Role::Read), (OPERATE, Role::Operate), (ADMINISTER, Role::Administer)];
     let mut asked = 0;
@@ -98,7 +98,7 @@ fn proxy_on_this_machine_shows_nothing_without_a_token() {
         let known = [("host", OURS), (name, "1.1 proxy"), ("authorization", token.as_str())];
         assert_eq!(world.ask(READ, "127.0.0.1", &known), 200, "{name}");
     }
-    // A proxy that passes the name on and adds nothing.
+    // A proxy that passes the name on and adds no header.
     assert_eq!(world.ask(READ, "127.0.0.1", &[("host", "cache.example")]), 401);
     let target = ("GET", "http://cache.example/api/v1/status");
     assert_eq!(world.ask(target, "127.0.0.1", &[("host", OURS)]), 401);
@@ -108,7 +108,7 @@ fn proxy_on_this_machine_shows_nothing_without_a_token() {
 }
 
 #[test]
-fn a_wrong_token_is_refused_even_where_none_is_needed() {
+fn wrong_token_is_refused_even_where_none_is_needed() {
     let world = World::new();
     for wrong in ["Bearer nonsense", "Bearer ", "Basic YTpi", "nonsense"] {
         assert_eq!(world.ask(READ, "127.0.0.1", &[("host", OURS), ("authorization", wrong)]), 401, "{wrong}");
@@ -116,7 +116,7 @@ fn a_wrong_token_is_refused_even_where_none_is_needed() {
 }
 
 #[test]
-fn a_session_changes_things_from_a_page_of_our_own_alone() {
+fn session_makes_changes_only_from_our_own_page() {
     let world = World::new();
     let (_, token) = world.tokens.last().expect("three");
     let (session, _) = world.access.begin(token).expect("known");
@@ -137,7 +137,7 @@ fn a_session_changes_things_from_a_page_of_our_own_alone() {
 }
 
 #[test]
-fn anybody_may_log_in_from_a_page_of_our_own_or_from_none() {
+fn login_is_open_from_our_own_page_and_without_origin() {
     let world = World::new();
     let login = ("POST", "/api/v1/login");
     assert_eq!(world.ask(login, "10.0.0.7", &[("host", OURS)]), 200);
@@ -147,7 +147,7 @@ fn anybody_may_log_in_from_a_page_of_our_own_or_from_none() {
 }
 
 #[test]
-fn a_request_has_one_host_and_asks_for_no_other() {
+fn request_needs_exactly_one_own_host() {
     let world = World::new();
     assert_eq!(world.ask(READ, "127.0.0.1", &[]), 400);
     assert_eq!(world.ask(READ, "127.0.0.1", &[("host", OURS), ("host", OURS)]), 400);
@@ -156,7 +156,7 @@ fn a_request_has_one_host_and_asks_for_no_other() {
 }
 
 #[test]
-fn what_nobody_has_thought_of_needs_most() {
+fn unlisted_requests_need_the_administer_role() {
     for (method, path) in [
         ("POST", "/api/v1/novel"),
         ("DELETE", "/api/v1/volumes/a"),

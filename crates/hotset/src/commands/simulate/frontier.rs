@@ -1,4 +1,4 @@
-//! Misses against bytes written: what flash would do at other prices of a promotion, and with other policies.
+//! Misses against bytes written: flash at several prices of a promotion, and with other policies.
 
 use lab::replay::recording::PAGE_BYTES;
 use lab::replay::{Plan, Recording, Replacement, simulate};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use terminal::Failure;
 use units::{show_bytes, show_percent};
 
-/// What came of one of them.
+/// The result of one policy.
 #[derive(Serialize)]
 pub struct Point {
     policy: String,
@@ -17,7 +17,7 @@ pub struct Point {
     bytes_written: u64,
 }
 
-/// Plays the plan's flash with each of them.
+/// Replays the recording on the plan's flash with each policy.
 pub fn play(recording: &Recording, plan: &Plan) -> Result<Vec<Point>, Failure> {
     if plan.flash.is_zero() || !plan.memory.is_zero() {
         return Err(Failure::usage("--frontier compares what flash does alone: give --flash, and leave --memory out"));
@@ -35,7 +35,7 @@ pub fn play(recording: &Recording, plan: &Plan) -> Result<Vec<Point>, Failure> {
     Ok(Replacement::frontier().into_iter().map(point).collect())
 }
 
-/// As a table.
+/// Prints the results as a table.
 pub fn print(points: &[Point]) {
     if !points.is_empty() {
         println!("\n{:20} {:>8} {:>12}", "flash with", "misses", "written");

@@ -1,5 +1,5 @@
-//! `hotset simulate`: a trace against caches of given sizes: the policies alone, as fast as the machine goes, and with an array the whole
-//! engine in virtual time.
+//! `hotset simulate`: a trace against caches of given sizes. Alone, the policies run as fast as the machine can. With
+//! an array, the whole engine runs in virtual time.
 
 mod frontier;
 mod timed;
@@ -14,15 +14,15 @@ use trace::{Format, Op, Request};
 use terminal::{Failure, print_json};
 use units::{parse_size, show_bytes, show_count, show_percent};
 
-/// What is simulated.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
     /// The trace
     trace: std::path::PathBuf,
-    /// Its format, where it is not recognised
+    /// Its format, if it is not recognised
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Keep what comes before a broken record
+    /// Use the requests before a broken record instead of failing
     #[arg(long)]
     lenient: bool,
     /// Size of the memory cache (blocks of 4 KiB): 4 GiB, or 10% of the trace's footprint
@@ -31,13 +31,14 @@ pub struct Options {
     /// Size of the flash cache (pages of 64 KiB), likewise
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
     flash: Amount,
-    /// Without --memory: the part of the flash's size that is memory in front of it
+    /// Without --memory: size of the memory in front of flash, as a part of the flash's size
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_stage)]
     stage: u64,
-    /// Who comes in and who leaves
+    /// Admission and replacement policy
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
     policy: Replacement,
-    /// Besides, how many pages of flash are missed and how much is written there by the default at several prices of a promotion, and by others
+    /// Also compare misses of flash against bytes written there, for the default policy at several prices of a
+    /// promotion and for other policies
     #[arg(long)]
     frontier: bool,
     #[command(flatten)]
@@ -111,7 +112,7 @@ fn record(requests: &[Request]) -> Recording {
     recording
 }
 
-/// Simulates and prints what came of it.
+/// Simulates and prints the result.
 pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     let plan =
         Plan { memory: options.memory, flash: options.flash, stage_share: options.stage, policy: options.policy };
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_simulated_is_refused_with_what_to_do() {
+    fn impossible_simulations_are_refused_with_a_remedy() {
         let plan = |memory, flash, policy| Plan { memory, flash, stage_share: 0, policy };
         let (none, some) = (Amount::Bytes(0), Amount::Share(1));
         for (plan, word) in [

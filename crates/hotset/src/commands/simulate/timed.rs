@@ -1,4 +1,5 @@
-//! `hotset simulate --array`: the trace through the real engine on a modelled array, in virtual time, with and without the cache.
+//! `hotset simulate --array`: the trace through the real engine on a modelled array, in virtual time, with and without
+//! the cache.
 
 use std::path::Path;
 
@@ -15,19 +16,19 @@ use config::BackingSpec;
 use terminal::Failure;
 use units::{show_bytes, show_count, show_percent};
 
-/// How it is played.
+/// Options of the replay.
 #[derive(Args)]
 pub struct Options {
-    /// Play it through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
+    /// Replay through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
     #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
     array: Option<ArraySpec>,
-    /// With --array: so many requests at once, in place of the times at which they came
+    /// With --array: so many requests at once, instead of the recorded times
     #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Option<u32>,
     /// With --array: when writes are acknowledged: write-back or write-through
     #[arg(long, value_name = "WHEN", requires = "array", default_value = "write-back", value_parser = parse_writes)]
     writes: WritePolicy,
-    /// With --array: where the draws of the modelled disks come from
+    /// With --array: seed of the modelled disks' random numbers
     #[arg(long, value_name = "N", requires = "array", default_value_t = 1)]
     seed: u64,
 }
@@ -48,7 +49,7 @@ fn parse_writes(text: &str) -> Result<WritePolicy, String> {
     }
 }
 
-/// What came of both runs.
+/// The results of both runs.
 #[derive(Serialize)]
 pub struct Timed {
     mode: &'static str,
@@ -131,14 +132,15 @@ impl Side {
         let Latency { mean, p50, p99, .. } = &self.read_latency_us;
         let busy = self.array_utilization * 100.0;
         println!(
-            "{name:8} {:>9.0} requests/s   reads {mean:.0} us on average, {p50} median, {p99} p99   writes {:.0} us   array busy {busy:.0} %",
+            "{name:8} {:>9.0} requests/s   reads {mean:.0} us on average, {p50} median, {p99} p99   \
+             writes {:.0} us   array busy {busy:.0} %",
             self.iops, self.write_latency_us.mean
         );
     }
 }
 
 impl Timed {
-    /// Plays `requests`, with the sizes that `report` found for the layers; `None` where no array was named.
+    /// Replays `requests` with the layers' sizes from `report`; `None` if no array is given.
     pub fn play(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
         let Some(array) = options.array else { return Ok(None) };
         let bench = Bench {
@@ -156,7 +158,7 @@ impl Timed {
         Ok(Some(Timed { mode, depth: options.depth, with: Side::new(&with), without: Side::new(&without) }))
     }
 
-    /// For people.
+    /// Prints the results as text.
     pub fn print(&self) {
         match self.depth {
             Some(depth) => println!("\nthrough the engine, {depth} at once:"),
@@ -166,7 +168,8 @@ impl Timed {
         self.with.print("with");
         if let Some(cache) = &self.with.cache {
             println!(
-                "reads: {} from memory, {} from flash, {} in part; the array gets {} reads and {} writes, the last of them {:.1} s after the end; {} put on flash",
+                "reads: {} from memory, {} from flash, {} in part; the array gets {} reads and {} writes, \
+                 the last of them {:.1} s after the end; {} put on flash",
                 show_percent(cache.memory_hits, cache.reads),
                 show_percent(cache.flash_hits, cache.reads),
                 show_percent(cache.partial_hits, cache.reads),
@@ -184,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_is_named_as_a_backing_names_it() {
+    fn array_is_written_as_in_a_backing() {
         assert_eq!(parse_array("raid5").unwrap().disks, 5);
         assert_eq!(parse_array("raid10?disks=8&type=nlsas").unwrap().disks, 8);
         for (wrong, word) in [("shelf", "raid10?disks"), ("raid5?disks=1", "3 to 64"), ("", "raid5")] {

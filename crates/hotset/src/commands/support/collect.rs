@@ -1,4 +1,4 @@
-//! What is collected: of the daemon, of its files, of the machine.
+//! Collects data of the daemon, of its files and of the machine.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,18 +16,18 @@ use config::{DEFAULT_CONFIG, control_socket};
 use daemon::EVENTS_FOLDER;
 use state::StateDir;
 
-/// Time that a daemon has for each answer: it may be what somebody needs help with.
+/// Time-out of each answer: a hung daemon may be the reason for the archive.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Volumes of the status.
+/// Volumes in the status at most.
 const VOLUMES_MAX: usize = 1_000;
-/// Volumes whose slow requests are told: those with most requests.
+/// Volumes with their slow requests: the ones with the most requests.
 const SLOW_VOLUMES: usize = 20;
-/// Events, the newest.
+/// Events at most, the newest.
 const EVENTS_MAX: usize = 1_000;
-/// Bytes of a configuration.
+/// Bytes of the configuration at most.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// Collects everything that can be had.
+/// Collects all available data.
 pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Found {
     let mut found = Found::default();
     let read = config.and_then(|file| Config::load(file).ok());
@@ -53,7 +53,8 @@ pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Found {
     found
 }
 
-/// A daemon that is asked. One that has kept silent is asked nothing more: its late answer would be taken for that to another question.
+/// A connection to the daemon. After a time-out it is not used again, because a late answer would be taken for the
+/// answer to another request.
 struct Daemon {
     client: Client,
     is_silent: bool,
@@ -76,7 +77,7 @@ impl Daemon {
         })
     }
 
-    /// Adds what the daemon answers, or why it does not.
+    /// Adds the daemon's answer, or the reason for its absence.
     fn add(&mut self, name: &'static str, request: &Request, found: &mut Found) {
         match self.ask(request) {
             Ok(Answer::History(history)) => found.add_json(name, &history),
@@ -136,7 +137,7 @@ impl Daemon {
         volumes.sort_by_key(|volume| std::cmp::Reverse(volume.reads + volume.writes));
         let mut slow = serde_json::Map::new();
         for volume in volumes.into_iter().take(SLOW_VOLUMES) {
-            // One that is refused has none.
+            // A refused volume has none.
             if let Ok(Answer::Slow(requests)) = self.ask(&Request::VolumeSlow { name: volume.name.clone() }) {
                 slow.insert(volume.name.clone(), serde_json::json!(requests));
             }
@@ -161,14 +162,15 @@ fn add_configuration(file: &Path, found: &mut Found) {
     }
 }
 
-/// What is kept in the state directory; events too, where no daemon has told them.
+/// Adds the records of the state directory, and events if no daemon has answered.
 fn add_state(directory: &Path, with_events: bool, found: &mut Found) {
     match StateDir::peek(directory) {
         Ok(Some(state)) => {
             let removed: Vec<_> = state.removed.keys().collect();
             let (stores, devices, volumes) = (&state.stores, &state.flash_devices, &state.volumes);
             let shown = serde_json::json!({
-                "generation": state.generation, "stores": stores, "flash_devices": devices, "volumes": volumes, "removed": removed });
+                "generation": state.generation, "stores": stores, "flash_devices": devices, "volumes": volumes,
+                "removed": removed });
             found.add_json("state.json", &shown);
         }
         Ok(None) => found.miss("state.json", format!("there is none in {}", directory.display())),
@@ -185,7 +187,7 @@ fn add_state(directory: &Path, with_events: bool, found: &mut Found) {
     }
 }
 
-/// Paths of all backings and flash devices that are known of.
+/// Paths of all known backings and flash devices.
 fn devices(status: Option<&StatusReport>, config: Option<&Config>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     if let Some(status) = status {

@@ -1,4 +1,4 @@
-//! What was found, and what was not: bounded, and written as one archive that nobody but its owner may read.
+//! The collected data and the missing items: bounded, and written as one archive that only its owner may read.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,25 +11,25 @@ use tempfile::NamedTempFile;
 
 use config::redact;
 
-/// Bytes of one entry, before it is packed.
+/// Bytes of one entry at most, uncompressed.
 const ENTRY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of all together.
+/// Bytes of all entries together at most, uncompressed.
 const ALL_BYTES_MAX: usize = 64 << 20;
-/// The archive's one folder.
+/// The folder in the archive.
 const FOLDER: &str = "hotset-support";
-/// Permissions of what is unpacked.
+/// Permissions of unpacked files.
 const ENTRY_MODE: u32 = 0o600;
 
-/// Something that could not be had.
+/// An item that could not be collected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// What.
+    /// The item.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// All that there is so far.
+/// The data collected so far.
 #[derive(Default)]
 pub struct Found {
     entries: Vec<(&'static str, Vec<u8>)>,
@@ -37,7 +37,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Adds a text; secrets have to be out of it.
+    /// Adds a text, which must not contain secrets.
     pub fn add(&mut self, name: &'static str, text: String) {
         let (all, bytes) = (self.entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), text.into_bytes());
         let room = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - all);
@@ -48,7 +48,7 @@ impl Found {
         }
     }
 
-    /// Adds what was told, without its secrets.
+    /// Adds a value as JSON, without its secrets.
     pub fn add_json(&mut self, name: &'static str, told: &impl Serialize) {
         match serde_json::to_value(told) {
             Ok(told) => self.add(name, format!("{}\n", redact::json(told))),
@@ -56,25 +56,26 @@ impl Found {
         }
     }
 
-    /// Notes what could not be had, and why.
+    /// Records an item that could not be collected, and the reason.
     pub fn miss(&mut self, what: &str, why: impl Into<String>) {
         self.missing.push(Missing { what: what.to_owned(), why: redact::text(&why.into()) });
     }
 
-    /// What is in it.
+    /// Names of the entries.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.iter().map(|(name, _)| *name)
     }
 
-    /// What is not.
+    /// The missing items.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// Writes the archive; bytes that it has. A file that is there is written over where that is wanted, and the old one is whole until then.
+    /// Writes the archive and returns its size in bytes. With `force` it replaces an existing file, in one step at the
+    /// end.
     pub fn write(&self, path: &Path, force: bool) -> io::Result<u64> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Its owner's alone from the first byte on.
+        // Temporary files are readable only by their owner, from the first byte on.
         let mut file = NamedTempFile::new_in(folder)?;
         let mut archive = tar::Builder::new(GzEncoder::new(file.as_file_mut(), Compression::default()));
         for (name, bytes) in [("contents.txt", self.contents().into_bytes())].iter().chain(&self.entries) {
@@ -93,7 +94,8 @@ impl Found {
 
     fn contents(&self) -> String {
         let mut text = format!(
-            "hotset {} support, {}\n\nTaken out: comments and unknown keys of the configuration, users and passwords in URLs, what stands behind the\n\
+            "hotset {} support, {}\n\nTaken out: comments and unknown keys of the configuration, users and passwords in URLs, \
+             what stands behind the\n\
              host of a web address, and everything that may be a token. Look through it before you hand it on.\n\n",
             env!("CARGO_PKG_VERSION"),
             moment::show(moment::since_1970())
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_is_left_out_and_said_to_be() {
+    fn oversized_entries_are_left_out_and_listed() {
         let mut found = Found::default();
         found.add("small", "text".to_owned());
         found.add("large", "x".repeat(ENTRY_BYTES_MAX + 1));

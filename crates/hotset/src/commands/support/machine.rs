@@ -1,4 +1,5 @@
-//! What the kernel tells of the machine, of the daemon's process and its limits, and of the devices under volumes and flash.
+//! Data from the kernel about the machine, the daemon's process and its limits, and the devices under volumes and
+//! flash.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,14 +13,14 @@ use serde_json::{Map, Value, json};
 
 use super::found::Found;
 
-/// Bytes that are read of one file.
+/// Bytes that are read from one file at most.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Devices and files that are looked at.
+/// Devices and files that are examined at most.
 const DEVICES_MAX: usize = 64;
-/// Time that they have to answer.
+/// Time-out for all of them together.
 const DEVICES_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Of the machine.
+/// Files about the machine.
 const MACHINE: [&str; 9] = [
     "/proc/version",
     "/etc/os-release",
@@ -31,9 +32,9 @@ const MACHINE: [&str; 9] = [
     "/proc/sys/kernel/io_uring_disabled",
     "/proc/sys/fs/aio-max-nr",
 ];
-/// Of the daemon's process.
+/// Files about the daemon's process.
 const PROCESS: [&str; 5] = ["limits", "status", "io", "cgroup", "schedstat"];
-/// Of a block device, in the kernel's own tree. A partition has those with a folder in its disk's.
+/// Attributes of a block device in sysfs. For a partition, names with a folder come from its disk.
 const DEVICE: [&str; 18] = [
     "size",
     "ro",
@@ -61,7 +62,7 @@ fn read(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Adds what is told of the machine and of the process `daemon`.
+/// Adds the data about the machine and the process `daemon`.
 pub fn add(daemon: Option<u32>, found: &mut Found) {
     let mut files: Vec<PathBuf> = MACHINE.iter().map(PathBuf::from).collect();
     match daemon {
@@ -82,7 +83,8 @@ pub fn add(daemon: Option<u32>, found: &mut Found) {
     found.add("system.txt", text);
 }
 
-/// Adds what is told of these devices, and of those under these files. A file system that does not answer holds a thread, and nobody else.
+/// Adds the data about these devices, and about the devices under these files. A hung file system blocks only a thread
+/// of its own.
 pub fn add_devices(paths: &[PathBuf], found: &mut Found) {
     if paths.len() > DEVICES_MAX {
         found.miss("devices.json", format!("{} more devices and files than are looked at", paths.len() - DEVICES_MAX));
@@ -90,7 +92,7 @@ pub fn add_devices(paths: &[PathBuf], found: &mut Found) {
     let (sender, told) = mpsc::channel();
     let looked_at: Vec<PathBuf> = paths.iter().take(DEVICES_MAX).cloned().collect();
     let names: Vec<String> = looked_at.iter().map(|path| path.display().to_string()).collect();
-    // Whoever waited may have gone.
+    // Sending fails if the receiver has timed out, which ends the thread.
     std::thread::spawn(move || looked_at.iter().try_for_each(|path| sender.send(device(path))));
     let until = Instant::now() + DEVICES_PATIENCE;
     let mut shown = Map::new();
@@ -118,10 +120,12 @@ fn device(path: &Path) -> Value {
     let kernels = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let mut shown = Map::new();
     for name in DEVICE {
-        // Of a partition its disk has the rest.
+        // A partition has the other attributes in its disk's folder.
         let told =
             read(&kernels.join(name)).or_else(|| read(&kernels.join("..").join(name)).filter(|_| name.contains('/')));
         shown.extend(told.map(|told| (name.to_owned(), Value::String(told))));
     }
-    json!({ "is_device": is_device, "size_bytes": metadata.len(), "number": format!("{major}:{minor}"), "kernel": shown })
+    json!({
+        "is_device": is_device, "size_bytes": metadata.len(), "number": format!("{major}:{minor}"), "kernel": shown
+    })
 }

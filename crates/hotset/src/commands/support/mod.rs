@@ -1,4 +1,4 @@
-//! `hotset support`: what somebody who helps has to know, in one archive, without secrets; with a daemon that runs or one that does not.
+//! `hotset support`: diagnostics for support in one archive, without secrets, whether the daemon runs or not.
 
 mod collect;
 mod found;
@@ -12,24 +12,24 @@ use serde_json::json;
 use terminal::{Failure, print_json};
 use units::show_bytes;
 
-/// What to write, and where the configuration is.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
     /// The archive; its owner alone may read it
     #[arg(long, value_name = "FILE.tar.gz")]
     out: PathBuf,
-    /// Write over FILE if it is there
+    /// Overwrite FILE if it exists
     #[arg(long)]
     force: bool,
-    /// The configuration file; without it the one that the daemon reads, else /etc/hotset/hotset.toml
+    /// The configuration file; without it the daemon's, else /etc/hotset/hotset.toml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// Collects, writes, and says what could not be had.
+/// Collects, writes the archive, and lists the missing items.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let file = options.out.display().to_string();
-    // Looked at once more when it is written: here so that nobody waits in vain.
+    // Checked again when it is written; this early check saves a useless wait.
     if !options.force && options.out.symlink_metadata().is_ok() {
         return Err(Failure::failed(format!(
             "{file} is there already; name another file, or write over it with --force"

@@ -14,25 +14,25 @@ use units::show_count;
 
 use super::{Reading, Source};
 
-/// What was written.
+/// Counts of a conversion.
 #[derive(Serialize)]
 struct Report {
     format: &'static str,
-    /// Requests that were read.
+    /// Requests read.
     read: u64,
-    /// Requests that were written; more where anonymising parted some.
+    /// Requests written; more than read if anonymising split some.
     written: u64,
-    /// Requests of a kind that the format does not have.
+    /// Requests left out because the format lacks their kind.
     left_out: u64,
-    /// Requests that were widened to whole sectors.
+    /// Requests widened to whole sectors.
     rounded: u64,
-    /// Times that the format cannot say.
+    /// Times lost because the format has none.
     times_lost: u64,
-    /// Writes that the format makes reads.
+    /// Writes that became reads because the format has no direction.
     writes_lost: u64,
-    /// Disks' numbers that the format cannot say, a request each.
+    /// Requests that lost their disk's number because the format has none.
     disks_lost: u64,
-    /// What ended the trace before its end.
+    /// The error that ended the trace early.
     broken: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// A key that nobody knows, for one trace.
+/// A random secret key for one trace.
 pub fn drawn_key() -> Result<[u64; 2], Failure> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
@@ -76,15 +76,15 @@ pub fn drawn_key() -> Result<[u64; 2], Failure> {
     Ok([key as u64, (key >> 64) as u64])
 }
 
-/// A file that becomes `to` when it is persisted, and goes away else. As any new file: the process's mask takes away of its
-/// permissions what it should.
+/// A temporary file that becomes `to` when it is persisted and is deleted otherwise. It has the permissions of any new
+/// file under the process's umask.
 pub fn new_file(to: &Path) -> Result<NamedTempFile, Failure> {
     let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
     made.map_err(|error| Failure::failed(format!("{}: {error}", to.display())))
 }
 
-/// Where the farthest request ends.
+/// The highest end of a request.
 fn end_of(from: &Path, reading: &Reading) -> Result<u64, Failure> {
     let mut source = Source::open(from, reading)?;
     let mut end = 0;
@@ -94,7 +94,7 @@ fn end_of(from: &Path, reading: &Reading) -> Result<u64, Failure> {
     Ok(end)
 }
 
-/// Reads one and writes the other. Nothing is left at `to` unless all went well; `from` and `to` may be the same.
+/// Converts a trace. A failure leaves no file at `to`; `from` and `to` may be the same.
 pub fn run(
     from: &Path,
     to: &Path,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_goes_through_our_format_and_back_unchanged() {
+    fn trace_survives_conversion_to_our_format_and_back() {
         let folder = tempfile::tempdir().unwrap();
         let [from, between, back] = ["a.spc", "a.hotset.zst", "b.spc"].map(|name| folder.path().join(name));
         std::fs::write(&from, "0,8,4096,w,0.000000000\n3,128,512,r,1.500000000\n").unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymised_requests_are_elsewhere_and_their_neighbours_with_them() {
+    fn anonymising_moves_requests_together_with_their_neighbours() {
         let folder = tempfile::tempdir().unwrap();
         let [from, to] = ["a.lis", "b"].map(|name| folder.path().join(name));
         let lines: String = (0..1_000).map(|number| format!("{} 8 0 {number}\n", number * 2_048)).collect();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_trace_leaves_nothing_unless_that_is_allowed() {
+    fn broken_trace_leaves_no_file_unless_lenient() {
         let folder = tempfile::tempdir().unwrap();
         let [from, to] = ["a.lis", "b.msr"].map(|name| folder.path().join(name));
         std::fs::write(&from, "1 8 0 0\n2 8 0 1\n3 eight 0 2\n4 8 0 3\n").unwrap();

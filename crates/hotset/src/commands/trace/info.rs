@@ -17,12 +17,12 @@ use super::{Reading, Source};
 /// One row of a histogram.
 #[derive(Serialize)]
 struct Row {
-    /// The lowest value in it; the next row's, or twice it, is above.
+    /// The lowest value of the row. It ends below the next row's, or below twice this value.
     from: u64,
     count: u64,
 }
 
-/// What was counted. A request is a read or a write unless it says otherwise.
+/// Counts of a trace. "Request" means reads and writes unless a field says otherwise.
 #[derive(Serialize)]
 struct Report {
     trace: String,
@@ -36,11 +36,11 @@ struct Report {
     read_bytes: u64,
     write_bytes: u64,
     discard_bytes: u64,
-    /// Pages of 4 KiB that were asked for, each of each request.
+    /// Accesses to 4 KiB pages, counted for each page of each request.
     block_accesses: u64,
     footprint_4k_bytes: u64,
     footprint_64k_bytes: u64,
-    /// Footprints and reuse come from one of so many pages.
+    /// Footprints and reuse are estimated from one page of so many.
     one_page_of: u64,
     /// Reads and writes that begin where one of the last 32 ended.
     sequential: u64,
@@ -49,15 +49,15 @@ struct Report {
     end_bytes: u64,
     /// Bytes of a read or write.
     sizes: Vec<Row>,
-    /// Accesses until a page of 4 KiB comes back.
+    /// Accesses until a 4 KiB page is used again.
     reuse: Vec<Row>,
-    /// Accesses to pages that came for the first time.
+    /// First accesses to pages.
     first_accesses: u64,
     /// Records that are no requests.
     skipped: u64,
     /// Requests that the recorder lost.
     dropped: u64,
-    /// What ended the trace before its end.
+    /// The error that ended the trace early.
     broken: Option<String>,
 }
 
@@ -167,7 +167,7 @@ fn histogram(what: &'static str, of: &'static str, rows: &[Row], whole: u64, sho
     table
 }
 
-/// Reads all of it and prints what was counted.
+/// Reads a trace and prints its counts.
 pub fn run(file: &Path, reading: &Reading, json: bool) -> Result<(), Failure> {
     let mut source = Source::open(file, reading)?;
     let mut info = Info::default();

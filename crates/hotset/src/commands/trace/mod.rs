@@ -1,4 +1,4 @@
-//! `hotset trace …`: what is in block traces, and other formats for them.
+//! `hotset trace …`: examines, converts and records block traces.
 
 mod convert;
 mod info;
@@ -12,21 +12,21 @@ use trace::{Format, Reader, Request, TraceError};
 
 use terminal::Failure;
 
-/// What may be done with traces.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Count what is in a trace: mix, footprint, sizes, how soon blocks come back
+    /// Show statistics of a trace: mix, footprint, sizes, reuse of blocks
     Info {
-        /// The trace; gzip, xz and zstd are taken off
+        /// The trace; gzip, xz and zstd are decompressed
         file: PathBuf,
         #[command(flatten)]
         reading: Reading,
     },
-    /// Record what clients ask of a volume while it is served, until time is up or Ctrl-C
+    /// Record the requests of clients to a volume while it is served, until time is up or Ctrl-C
     Record {
         /// The volume
         volume: String,
-        /// Where to; Hotset's own format, packed, unless its ending says another
+        /// The file to write; Hotset's own format, compressed, unless its suffix names another
         #[arg(long)]
         out: PathBuf,
         /// Stop after so many seconds
@@ -41,12 +41,12 @@ pub enum Action {
         /// The trace
         #[arg(value_name = "IN")]
         input: PathBuf,
-        /// Where to; an ending of gz, xz or zst packs it
+        /// The file to write; a suffix gz, xz or zst compresses it
         #[arg(value_name = "OUT")]
         output: PathBuf,
         #[command(flatten)]
         reading: Reading,
-        /// What to write: hotset, msr, spc, iolog or lis; without it what OUT's ending says, else hotset
+        /// Format to write: hotset, msr, spc, iolog or lis; without it from OUT's suffix, else hotset
         #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
         to: Option<Format>,
         /// Move extents of 1 MiB to places that give nothing away; what is in one stays together
@@ -55,13 +55,13 @@ pub enum Action {
     },
 }
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(clap::Args)]
 pub struct Reading {
-    /// What it is: vscsi, msr, spc, iolog, blkparse, lis, u32le, mqsim or hotset; without it, what it looks like
+    /// Its format: vscsi, msr, spc, iolog, blkparse, lis, u32le, mqsim or hotset; without it, it is recognised
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Keep what comes before a broken record instead of failing
+    /// Use the requests before a broken record instead of failing
     #[arg(long)]
     lenient: bool,
 }
@@ -70,13 +70,13 @@ fn parse_format(name: &str) -> Result<Format, String> {
     name.parse().map_err(|error: TraceError| error.to_string())
 }
 
-/// A trace that is read by a command.
+/// A trace that a command reads.
 pub struct Source {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     reader: Reader,
     lenient: bool,
-    /// What ended it before its end, if that was allowed.
+    /// The error that ended it early, if lenient.
     pub broken: Option<String>,
 }
 
@@ -90,7 +90,7 @@ impl Source {
         Ok(Source { name, reader, lenient: reading.lenient, broken: None })
     }
 
-    /// The next request; none at the end, or where the trace breaks and that is allowed.
+    /// The next request; `None` at the end, and at a broken record if lenient.
     pub fn next(&mut self) -> Result<Option<Request>, Failure> {
         match self.reader.next() {
             None => Ok(None),
@@ -103,12 +103,12 @@ impl Source {
         }
     }
 
-    /// What is known of it besides its requests.
+    /// The reader, for properties other than the requests.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// Says on standard error what ended it, once it has.
+    /// Prints the error that ended it early on standard error.
     pub fn warn(&self, requests: u64) {
         if let Some(broken) = &self.broken {
             eprintln!("hotset: {broken}\nhotset: the {requests} requests before that are kept");
@@ -116,7 +116,7 @@ impl Source {
     }
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     match action {
         Action::Info { file, reading } => info::run(&file, &reading, json),

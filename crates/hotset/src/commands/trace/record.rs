@@ -1,4 +1,4 @@
-//! `hotset trace record`: takes a live volume's requests from the daemon and writes them down.
+//! `hotset trace record`: fetches a live volume's requests from the daemon and writes them to a file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use units::show_count;
 
 use super::convert::{drawn_key, new_file};
 
-/// Between two looks while little happens: a tenth of what the daemon's buffer holds at 100,000 requests a second.
+/// Polling interval while little happens. At 100,000 requests a second the daemon's buffer is a tenth full by then.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Times that a recorder comes once more at the end, at most.
+/// Further fetches at the end, at most.
 const LAST_TAKES: usize = 16;
 
-/// What was recorded.
+/// Counts of a recording.
 #[derive(Serialize)]
 struct Report {
     volume: String,
     requests: u64,
-    /// Requests that the daemon had no room to keep.
+    /// Requests lost because the daemon's buffer was full.
     lost: u64,
     seconds: f64,
 }
 
-/// True once somebody asks the process to stop.
+/// A flag that SIGINT and SIGTERM set.
 fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let stop = Arc::new(AtomicBool::new(false));
@@ -43,7 +43,7 @@ fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
         let _inside = runtime.enter();
         (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
     };
-    // Ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
@@ -64,7 +64,7 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// Writes what there is; whether more is there already.
+    /// Fetches and writes the buffered requests; returns true if more are ready.
     fn take(&mut self) -> Result<bool, Failure> {
         let request = Request::TraceTake { name: self.volume.to_owned(), recorder: self.recorder };
         let Answer::Traced(traced) = ask_on(self.client, &request)? else { return Err(unexpected()) };
@@ -86,7 +86,7 @@ impl Recorder<'_> {
         self.writer.dropped(traced.lost)
     }
 
-    /// Takes until time is up or somebody interrupts, then the rest, however much comes meanwhile.
+    /// Fetches until time is up or a signal arrives, then the rest. The rest is bounded even if clients go on.
     fn run(&mut self, until: Option<Instant>, stop: &AtomicBool) -> Result<(), Failure> {
         while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
             if !self.take()? {
@@ -95,7 +95,7 @@ impl Recorder<'_> {
                 );
             }
         }
-        // Twice what the daemon's buffer holds, or clients that never pause would never let this end.
+        // Bounded to twice the daemon's buffer, because clients that never pause would keep this going for ever.
         for _ in 0..LAST_TAKES {
             if !self.take()? {
                 break;
@@ -105,7 +105,7 @@ impl Recorder<'_> {
     }
 }
 
-/// Records until `seconds` have passed or the process is interrupted. What was recorded before an error is kept.
+/// Records until `seconds` have passed or a signal arrives. After an error the requests recorded before are kept.
 pub fn run(
     socket: Option<&Path>,
     volume: &str,
@@ -119,7 +119,7 @@ pub fn run(
     let name = out.display().to_string();
     let mut client = connect(socket)?;
     let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
-    // Recorded traces are packed unless the name asks for a text.
+    // Recorded traces are compressed unless the name asks for a text format.
     let packed_as = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
         "recorded.zst"
     } else {

@@ -1,4 +1,4 @@
-//! The jobs of a workload against an NBD export, on a core of their own.
+//! Runs the jobs of a workload against an NBD export, on a core of their own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,38 +19,38 @@ use terminal::Failure;
 
 pub use engine::backing::nbd::NbdTargetError as TargetError;
 
-/// Most memory for the data of requests in flight.
+/// Memory for the data of requests in flight, at most.
 const POOL_BYTES_MAX: u64 = 1 << 30;
 
-/// What came of some requests.
+/// Figures of a set of requests.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
-    /// Requests that did not fail.
+    /// Successful requests.
     pub requests: u64,
-    /// Of them, a second.
+    /// Successful requests a second.
     pub iops: f64,
     /// 10^6 bytes a second.
     pub mb_s: f64,
-    /// Part of them that were reads.
+    /// Part of successful requests that were reads.
     pub read_ratio: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// Half were not slower.
+    /// Median latency.
     pub p50_us: f64,
-    /// 99 % were not slower.
+    /// 99th percentile of latency.
     pub p99_us: f64,
-    /// 99.9 % were not slower.
+    /// 99.9th percentile of latency.
     pub p999_us: f64,
     /// Requests that failed.
     pub errors: u64,
 }
 
-/// What came of a step.
+/// Figures of a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepFigures {
     /// Its name.
     pub name: String,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
     /// All jobs together.
     pub all: Figures,
@@ -58,7 +58,7 @@ pub struct StepFigures {
     pub jobs: BTreeMap<String, Figures>,
 }
 
-/// What is counted while requests end.
+/// Counters of completed requests.
 #[derive(Default)]
 struct Tally {
     latencies: Histogram,
@@ -99,7 +99,8 @@ impl Tally {
     }
 }
 
-/// Connects, builds the workload for the export's size and blocks, and plays it; `each` hears of every step's end.
+/// Connects, builds the workload for the export's size and block size, and runs it. `each` is called at the end of
+/// every step.
 pub fn play(
     target: NbdTarget,
     build: impl Fn(u64, u32) -> Result<Spec, Failure> + 'static,
@@ -111,10 +112,10 @@ pub fn play(
     let spec = RealCoreSpec::new(POOL_BYTES_MAX as usize);
     let ran = run_core(spec, move |seam| async move {
         let outcome = on_core(&seam, target, &build, seed, &each).await;
-        *kept.lock().expect("nobody panics with it") = Some(outcome);
+        *kept.lock().expect("no holder of the lock panics") = Some(outcome);
     });
     ran.map_err(|error| Failure::failed(error.to_string()))?;
-    let outcome = result.lock().expect("nobody panics with it").take();
+    let outcome = result.lock().expect("no holder of the lock panics").take();
     outcome.expect("the core has ended")
 }
 
@@ -137,7 +138,8 @@ async fn on_core(
             .sum()
     };
     let most = spec.steps.iter().map(in_flight).max().unwrap_or(0);
-    // Headers and what the connection holds want room, too; a request that has half of its buffers must get the rest.
+    // Half of the pool remains for headers and the connection's own buffers, so that a request with half of its buffers
+    // always gets the rest.
     if most > POOL_BYTES_MAX / 2 {
         let text = format!("{} MiB in flight at once; at most {} MiB are possible", most >> 20, POOL_BYTES_MAX >> 21);
         return Err(Failure::usage(text));

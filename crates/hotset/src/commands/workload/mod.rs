@@ -1,4 +1,4 @@
-//! `hotset workload`: named patterns, IOMeter's files and fio's job files, played on a live volume through NBD.
+//! `hotset workload`: runs named patterns, IOMeter's files and fio's job files on a live volume through NBD.
 
 mod live;
 
@@ -11,31 +11,31 @@ use serde::Serialize;
 use live::{Figures, StepFigures};
 use terminal::{Failure, print_json};
 
-/// What to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List the workloads that have a name
+    /// List the named workloads
     List,
-    /// Play a workload on an NBD export; what it writes to is overwritten
+    /// Run a workload on an NBD export; the data that it writes to is overwritten
     Run {
         /// A name, or a file: IOMeter's .icf, or a fio job file
         spec: String,
         /// The export: nbd://host:port/export or nbd+unix:///export?socket=/path
         #[arg(long, value_name = "URI")]
         to: String,
-        /// Time of each step that has none of its own; with this, of all
+        /// Time of each step without its own; overrides all if given
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
         seconds: Option<u64>,
-        /// Requests in flight of each job, in place of its own
+        /// Requests in flight of each job, instead of its own depth
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         depth: Option<u32>,
-        /// Where all draws come from
+        /// Seed of all random numbers
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
 }
 
-/// Seconds of a step that says nothing of it.
+/// Seconds of a step without a time.
 const SECONDS: u64 = 30;
 
 #[derive(Serialize)]
@@ -98,7 +98,7 @@ fn list(json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is to be played, before the volume's size is known.
+/// The workload before the volume's size is known.
 enum Source {
     Name(String),
     File { name: String, text: String },
@@ -128,13 +128,14 @@ impl Source {
     }
 }
 
-/// A step for a terminal: a line, and one for each job if there are several.
+/// A step as text: a line, and one for each job if there are several.
 fn text(step: &StepFigures) -> String {
     let line = |name: &str, indent: usize, figures: &Figures| {
         let Figures { iops, mb_s, read_ratio, mean_us, p99_us, errors, .. } = figures;
         let errors = if *errors > 0 { format!(", {errors} FAILED") } else { String::new() };
         format!(
-            "{:indent$}{name:width$} {iops:>9.0}/s {mb_s:>8.1} MB/s, {:.0} % reads, mean {:.3} ms, 99 % within {:.3} ms{errors}\n",
+            "{:indent$}{name:width$} {iops:>9.0}/s {mb_s:>8.1} MB/s, {:.0} % reads, mean {:.3} ms, \
+             99 % within {:.3} ms{errors}\n",
             "",
             read_ratio * 100.0,
             mean_us / 1e3,

@@ -1,5 +1,5 @@
-//! The Hotset format, documented byte by byte in `docs/user/traces.md`: a header, blocks of records with a checksum each,
-//! and an end mark. Blocks are independent. A record is the difference from the previous record, in varints.
+//! The Hotset format, documented byte by byte in `docs/user/traces.md`: a header, blocks of records with a checksum
+//! each, and an end mark. Blocks are independent. A record is the difference from the previous record, in varints.
 
 mod decode;
 mod encode;
@@ -153,8 +153,8 @@ mod tests {
             file[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
             failing(&file, 0)
         };
-        let expected = "the trace was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least a \
-                        version that reads format 2";
+        let expected = "the trace was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
+                        at least a version that reads format 2";
         assert!(of_version(2).contains(expected), "{}", of_version(2));
         assert!(of_version(0).contains("no version of Hotset has written format 0"), "{}", of_version(0));
     }

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Proxmox VE storage plug-in for Hotset: VM disks are image files in one directory of this node, served by the Hotset daemon of the
-# same node. QEMU reaches them over NBD on the daemon's Unix socket; everything else is asked of the daemon over HTTP.
+# Proxmox VE storage plug-in for Hotset. VM disks are image files in one directory of this node,
+# served by the Hotset daemon of the same node. QEMU reaches them over NBD on the daemon's Unix
+# socket; all other requests to the daemon go over HTTP.
 #
-# The storage is the node's own: each node runs a daemon of its own, and two daemons never serve one image. So there is no `shared`;
-# VMs move between nodes as they do with any local storage, with their disks.
+# The storage is local to the node: each node runs its own daemon, and two daemons never serve one
+# image. So there is no `shared`; VMs move between nodes with their disks, as with any local
+# storage.
 package PVE::Storage::Custom::HotsetPlugin;
 
 use strict;
@@ -21,27 +23,28 @@ use PVE::Tools;
 
 use base qw(PVE::Storage::Plugin);
 
-# The first version with sensitive properties, and the newest one that this was written against.
+# The first API version with sensitive properties, and the newest one that this plug-in knows.
 use constant API_OLDEST => 11;
 use constant API_NEWEST => 15;
 
 use constant DEFAULT_URL => 'http://127.0.0.1:7400';
 use constant DEFAULT_SOCKET => '/run/hotset/nbd.sock';
 
-# Seconds. Proxmox asks for the status of all storages in turn, so one that is silent must not hold up the others. A change may
-# have to bring dirty data to slow disks first.
+# Time-outs in seconds. Proxmox queries the status of all storages in turn, so a silent one must not
+# delay the others. A change may have to destage dirty data to slow disks first.
 use constant LOOK_TIMEOUT => 5;
 use constant CHANGE_TIMEOUT => 600;
-# Seconds that QEMU holds a guest's requests back while the daemon restarts; it sends them again afterwards.
+# Seconds for which QEMU holds a guest's requests while the daemon restarts; then it sends them
+# again.
 use constant RECONNECT_DELAY => 10;
 # The daemon takes sizes in sectors.
 use constant SECTOR => 512;
-# Volumes asked for at once.
+# Volumes per page of the list.
 use constant PAGE => 500;
-# Bytes copied at once; a piece of zeroes is left out of an image.
+# Bytes copied at once; a piece of zeroes becomes a hole in an image.
 use constant PIECE => 1 << 16;
 
-# Where the tokens are kept: readable by root alone, the same on all nodes.
+# Folder of the tokens: readable by root alone, the same on all nodes.
 our $SECRETS = '/etc/pve/priv/storage';
 
 my $NAME_RE = qr/vm-([1-9][0-9]*)-[A-Za-z0-9][A-Za-z0-9_.+-]*/;
@@ -67,7 +70,7 @@ sub plugindata {
     };
 }
 
-# Names are prefixed, for they are shared by all plug-ins, and a name may be given once.
+# Names are prefixed, because all plug-ins share one name space, and every name is unique in it.
 sub properties {
     return {
         'hotset-directory' => {
@@ -112,7 +115,8 @@ sub options {
     };
 }
 
-# A setting that becomes part of a path or of a URI. Also untaints it: Proxmox's daemons run with -T.
+# Checks a setting that becomes part of a path or of a URI, and untaints it: Proxmox's daemons run
+# with -T.
 sub checked_path {
     my ($scfg, $key, $default) = @_;
 
@@ -171,7 +175,7 @@ sub on_add_hook {
     return;
 }
 
-# The one that versions before 13 call.
+# Versions before 13 call this one.
 sub on_update_hook {
     my ($class, $storeid, $opts, %sensitive) = @_;
 
@@ -200,8 +204,8 @@ sub on_delete_hook {
 
 # The daemon
 
-# Asks the daemon; returns the answer, or nothing where it has none. Dies with what the daemon says; `$status` is where the caller
-# wants the HTTP status, to tell one refusal from another.
+# Sends a request to the daemon and returns the answer, if it has one. Dies with the daemon's error;
+# `$status` receives the HTTP status, to distinguish refusals.
 sub ask {
     my ($scfg, $storeid, $method, $path, $body, $status) = @_;
 
@@ -217,7 +221,7 @@ sub ask {
         timeout => $method eq 'GET' ? LOOK_TIMEOUT : CHANGE_TIMEOUT,
         verify_SSL => 1,
         max_redirect => 0,
-        # No proxy of the environment's stands between a node and its own daemon.
+        # No proxy of the environment between a node and its own daemon.
         proxy => undef,
         http_proxy => undef,
         https_proxy => undef,
@@ -241,7 +245,7 @@ sub ask {
     return $answer;
 }
 
-# A volume, or nothing where there is none of that name.
+# Finds a volume by its name; returns nothing if it does not exist.
 sub find_volume {
     my ($scfg, $storeid, $name) = @_;
 
@@ -286,7 +290,7 @@ sub image {
     return directory($scfg) . "/$name.raw";
 }
 
-# Whether a volume is one of this storage: its image lies in the directory, under its name.
+# Whether a volume belongs to this storage: its image is in the directory, under its name.
 sub is_ours {
     my ($scfg, $volume) = @_;
     return $volume->{name} =~ m/^$NAME_RE\z/ && $volume->{backing} eq image($scfg, $volume->{name});
@@ -312,7 +316,8 @@ sub path {
     return wantarray ? ($uri, $vmid, $vtype) : $uri;
 }
 
-# The image file is the daemon's as long as it serves it: nobody is told a path in the file system.
+# The image file belongs to the daemon while it serves it, so no caller gets a path in the file
+# system.
 sub filesystem_path {
     my ($class, $scfg, $volname, $snapname) = @_;
 
@@ -372,7 +377,7 @@ sub activate_volume {
     refuse('snapshots') if defined($snapname);
     my $name = ($class->parse_volname($volname))[1];
     my $volume = get_volume($scfg, $storeid, $name);
-    # Connecting fails later and says less.
+    # Without this check the connection would fail later, with a less precise error.
     die "volume '$storeid:$volname' is $volume->{state}, and not served; 'hotset volume show $name' says why\n"
         if $volume->{state} !~ m/^(?:active|paused|frozen)$/;
     return 1;
@@ -412,7 +417,7 @@ sub list_images {
     return $images;
 }
 
-# What the file of an image tells: bytes on disk, time.
+# Facts about the file of an image: bytes on disk, time.
 sub file_facts {
     my ($scfg, $name) = @_;
 
@@ -438,14 +443,14 @@ sub alloc_image {
     my ($checked, $owner) = ($class->parse_volname($name))[1, 2];
     die "illegal name '$name' - it is not one of VM ${vmid}'s\n" if $owner ne $vmid;
     my $file = image($scfg, $checked);
-    # The daemon serves what is in a file that exists: another disk's content would be the new one's.
+    # The daemon serves an existing file with its content, which would be another disk's.
     die "$file exists already; remove it, or serve it with 'hotset volume add $checked --backing $file'\n" if -e $file;
 
     serve($scfg, $storeid, $checked, $size * 1024);
     return $checked;
 }
 
-# Has the daemon serve an image. One that is not there is made, sparse, with so many bytes.
+# Has the daemon serve an image. A missing image is created, sparse, with so many bytes.
 sub serve {
     my ($scfg, $storeid, $name, $bytes) = @_;
 
@@ -454,7 +459,8 @@ sub serve {
     ask($scfg, $storeid, 'POST', '/api/v1/volumes', $volume);
 }
 
-# The first disk name of a VM that neither a volume of the daemon has, in whatever storage, nor a file that was left over.
+# The first free disk name of a VM: no volume of the daemon has it, in any storage, and no left-over
+# file.
 sub free_name {
     my ($class, $storeid, $scfg, $vmid) = @_;
 
@@ -473,7 +479,8 @@ sub free_image {
         die "volume '$name' lies on $volume->{backing}, which is not in this storage's directory; nothing was removed."
             . " 'hotset volume remove $name' ends serving it\n"
             if !is_ours($scfg, $volume);
-        # What is removed need not be brought to slow disks first. Where that cannot be spared it is merely slower.
+        # Discards dirty data first, because a removed disk need not be destaged. If that fails, the
+        # removal is only slower.
         eval { ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/invalidate", { discard_dirty => $name }) };
         ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$name");
     } elsif (!-e $file) {
@@ -488,7 +495,7 @@ sub volume_resize {
     my ($class, $scfg, $storeid, $volname, $size, $running, $snapname) = @_;
 
     refuse('snapshots') if defined($snapname);
-    # QEMU: "Cannot grow NBD nodes". Refused before the daemon has done its half.
+    # QEMU: "Cannot grow NBD nodes". Refused before the daemon resizes its side.
     die "QEMU learns an NBD disk's size when it connects: stop the VM to resize '$volname'\n" if $running;
     my $name = ($class->parse_volname($volname))[1];
     my $now = get_volume($scfg, $storeid, $name)->{size_bytes};
@@ -497,8 +504,9 @@ sub volume_resize {
     return;
 }
 
-# Copies as streams of bytes, for moving disks between nodes. The image file is read and written while nobody uses the volume:
-# after a flush it holds all that the volume does, and it is complete before it is served.
+# Copies as streams of bytes, for moving disks between nodes. The image file is accessed while the
+# volume is unused: after a flush it has the volume's whole content, and an imported file is
+# complete before it is served.
 
 sub volume_export_formats {
     my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
@@ -560,7 +568,7 @@ sub volume_import {
     return "$storeid:$name";
 }
 
-# An empty file that the daemon's user may write: whoever owns the directory.
+# Creates an empty file for the daemon's user, which is the owner of the directory.
 sub make_image {
     my ($file, $directory) = @_;
 
@@ -570,7 +578,7 @@ sub make_image {
     return $image;
 }
 
-# Reads so many bytes, and hands them on piece by piece.
+# Reads so many bytes and passes them on piece by piece.
 sub copy_bytes {
     my ($from, $bytes, $what, $take) = @_;
 
@@ -604,7 +612,8 @@ sub write_sparse {
     sysseek($image, length($piece), SEEK_CUR) or die "cannot seek: $!\n";
 }
 
-# Which storage this is: this machine's directory, whatever the storage is called. The machine's id itself is not told to others.
+# The identity of the storage: this machine's directory, under any storage name. The machine's id
+# itself is not disclosed.
 sub get_identity {
     my ($class, $scfg, $storeid) = @_;
 
@@ -613,7 +622,7 @@ sub get_identity {
     return 'hotset-' . substr(sha256_hex("hotset:$machine:" . directory($scfg)), 0, 32);
 }
 
-# What there is not
+# Unsupported functions
 
 sub refuse {
     my ($what) = @_;
@@ -625,12 +634,12 @@ sub volume_has_feature {
 
     $class->parse_volname($volname);
     return if defined($snapname);
-    # A full copy; and new volumes read as zeroes.
+    # Full copies are supported; new volumes read as zeroes.
     return 1 if $feature eq 'copy' || $feature eq 'sparseinit';
     return;
 }
 
-# No snapshots, and it is no error to ask.
+# There are no snapshots; the query is no error.
 sub volume_snapshot_info { return {}; }
 
 sub volume_qemu_snapshot_method { return 'storage'; }

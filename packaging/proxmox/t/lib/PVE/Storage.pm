@@ -1,23 +1,23 @@
-# Stands for Proxmox's own module of this name in tests: the versions of the storage interface, and what its loader and the door to
-# QEMU check of a plug-in.
+# Replaces Proxmox's module of this name in tests: the versions of the storage interface, and the
+# checks of a plug-in by the loader and by the interface to QEMU.
 package PVE::Storage;
 
 use strict;
 use warnings;
 
-# Tests set it to what different releases of Proxmox have.
+# Tests set these to the values of different releases of Proxmox.
 our $APIVER = 15;
 our $APIAGE = 6;
 
 sub APIVER { return $APIVER; }
 
-# Properties that Proxmox's own plug-ins register, of which a foreign one may use but not define any.
+# Properties of Proxmox's own plug-ins. A foreign plug-in may use them but not define them.
 our %OWN_PROPERTIES = map { $_ => 1 } qw(
     type storage nodes content disable shared format path server port export options username password domain portal target
     pool datastore fingerprint bwlimit is_mountpoint mkdir base vgname thinpool monhost
 );
 
-# As the loader does: dies where it would refuse.
+# Checks a plug-in as the loader does, and dies where the loader would refuse.
 sub load {
     my ($class) = @_;
 
@@ -38,7 +38,7 @@ sub load {
     return $version;
 }
 
-# What QEMU's NBD driver may be given; anything else is dropped.
+# Options of QEMU's NBD driver; any other is dropped.
 my %NBD_OPTIONS = map { $_ => 1 } qw(driver server export reconnect-delay open-timeout);
 
 sub refused_options {

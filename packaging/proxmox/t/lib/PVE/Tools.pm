@@ -1,4 +1,4 @@
-# Stands for Proxmox's own module of this name in tests: the few helpers that the plug-in calls.
+# Replaces Proxmox's module of this name in tests: the few helpers that the plug-in calls.
 package PVE::Tools;
 
 use strict;

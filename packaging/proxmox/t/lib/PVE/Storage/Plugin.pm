@@ -1,5 +1,5 @@
-# Stands for Proxmox's own base class of this name in tests: what the plug-in inherits or calls, written from that class's
-# documentation, without any of its code.
+# Replaces Proxmox's base class of this name in tests: the methods that the plug-in inherits or
+# calls, written from that class's documentation, without any of its code.
 package PVE::Storage::Plugin;
 
 use strict;
@@ -7,7 +7,7 @@ use warnings;
 
 my $VOLUMES_PER_GUEST = 1024;
 
-# By the plug-in's type; the one that is tested is all there are.
+# By the plug-in's type; only the tested plug-in exists.
 sub sensitive_properties {
     my ($type) = @_;
     my $class = 'PVE::Storage::Custom::HotsetPlugin';
