@@ -31,8 +31,8 @@ pub enum DiskError {
     Busy(String),
     /// The disk shares its storage with a disk that is already open.
     #[error(
-        "{} and {} lie on the same storage ({on}), and the second is open already: give each volume and each flash device \
-         storage of its own",
+        "{} and {} lie on the same storage ({on}), and the second is open already: give each volume and each flash \
+         device storage of its own",
         path.display(), other.display()
     )]
     Shared {

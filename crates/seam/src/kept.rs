@@ -4,8 +4,8 @@
 //! backing, for each zero-range, and for log records that are out of date. A start after a kill resolves the remaining
 //! notes ([`sort_out`]) and recovers their content. A power cut destroys buffers and notes together.
 //!
-//! Every note has a number, and later notes have higher numbers, so that the notes are true at any moment. A new note is
-//! made before the note that it replaces is removed, and a zero-range overrides only notes with lower numbers.
+//! Every note has a number, and later notes have higher numbers, so that the notes are true at any moment. A new note
+//! is made before the note that it replaces is removed, and a zero-range overrides only notes with lower numbers.
 
 use std::collections::BTreeMap;
 
