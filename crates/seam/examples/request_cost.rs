@@ -25,9 +25,9 @@ const POOL_BYTES: usize = 16 << 20;
 /// State of the blocks at the requests' places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Blocks that were written before.
+    /// Written blocks.
     Written,
-    /// Blocks that were allocated and not written.
+    /// Allocated and unwritten blocks.
     Reserved,
     /// Holes.
     Sparse,

@@ -471,7 +471,7 @@ fn cores_exchange_messages_without_losing_a_wake_up() {
         seam.spawn(async move {
             for message in 0..MESSAGES {
                 to_other.send(message).await.expect("the other core listens");
-                // Now and then the other side has the time to fall asleep.
+                // Occasional pauses let the other side fall asleep.
                 if message % 10_000 == 0 {
                     sending.sleep(Nanos::from_millis(1)).await;
                 }

@@ -61,7 +61,7 @@ impl Clone for RealBlock {
     #[inline]
     fn clone(&self) -> Self {
         let refs = &self.header().refs;
-        refs.set(refs.get().checked_add(1).expect("nobody holds four thousand million handles of one block"));
+        refs.set(refs.get().checked_add(1).expect("a block has fewer than 2^32 handles"));
         RealBlock(self.0)
     }
 }

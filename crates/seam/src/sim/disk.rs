@@ -533,7 +533,7 @@ impl Event for DiskInner {
         };
         let result = self.perform(at, len, &mut data, fault, digest);
         let mut operations = self.operations.borrow_mut();
-        let operation = operations.slots[slot].as_mut().expect("nobody else empties a slot without a result");
+        let operation = operations.slots[slot].as_mut().expect("only this event empties a slot without a result");
         let waker = operation.waker.take();
         operation.result = Some(result);
         operation.data = Some(data);
