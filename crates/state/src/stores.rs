@@ -1,11 +1,10 @@
 //! Records of all flash stores that daemons on this directory have used, and the check that a store found is unchanged.
 //!
 //! 1. Before a store is written, its next *life*, a random number, is recorded here (`opening`); every superblock names
-//! it from then on. If a store's life is neither the last one nor the one about to begin, either the store was used
-//! without this directory, or this directory is an older copy.
+//!    it from then on. If a store's life is neither the last one nor the one about to begin, either the store was used
+//!    without this directory, or this directory is an older copy.
 //! 2. The *epoch* tells which of the two is older. It is the directory's generation, which grows with each start and is
-//! recorded in both.
-//! 3. A store is never written before it was judged.
+//!    recorded in both.
 //! 3. A store is never written before it was judged.
 
 use std::collections::BTreeSet;

@@ -2,9 +2,9 @@
 //! to ranges of files and devices, so that two paths to one disk are detected before both are written.
 //!
 //! 1. An *exact* part contains the disk's own bytes at a known place. Any other part states only that the disk lies
-//! somewhere inside it.
+//!    somewhere inside it.
 //! 2. Two disks overlap if two of their parts overlap and at least one of these is exact. Two logical volumes of one
-//! group, or two files of one file system, share only inexact parts and are two disks.
+//!    group, or two files of one file system, share only inexact parts and are two disks.
 
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
