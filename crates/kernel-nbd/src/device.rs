@@ -20,7 +20,7 @@ const LOOK_AGAIN_MS: &str = "5000";
 /// with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identifier {
-    /// 16 hexadecimal digits.
+    /// The incarnation, 16 hexadecimal digits.
     pub incarnation: String,
     /// The volume's name.
     pub volume: String,

@@ -200,7 +200,8 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let text = r#"{"version": 1, "generation": 3, "removed": {}, "flash": {"store": "ab", "generation": 4,
         "map_void": true, "written": {"f0": {"since": 1, "promotion_bytes": 2, "dirty_bytes": 3, "journal_bytes": 4}}},
-        "volumes": [{"incarnation": "07", "name": "web", "backing_identity": "disk-1", "clean": true, "dirty_on_flash": "ab", "generation": 3}]}"#;
+        "volumes": [{"incarnation": "07", "name": "web", "backing_identity": "disk-1", "clean": true,
+        "dirty_on_flash": "ab", "generation": 3}]}"#;
     std::fs::write(folder.path().join("state.json"), text).expect("written");
     let mut dir = StateDir::open(folder.path()).expect("readable");
     dir.change(|state| state.begin_life(1, 2)).expect("written");

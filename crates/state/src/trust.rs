@@ -265,8 +265,8 @@ impl fmt::Display for Refusal {
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
                 "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} \
-                 of this installation, the store at start {known}. Attach the device that was in use then; or, to go on \
-                 without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
+                 of this installation, the store at start {known}. Attach the device that was in use then; or, to go \
+                 on without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
                  [flash], with allow_single_copy = true where that is one; then: hotset flash add {device}"
             ),
             Refusal::StoreNewer { device, newer } => write!(
@@ -277,8 +277,8 @@ impl fmt::Display for Refusal {
             Refusal::MemoryNewer { name, file, newer } => write!(
                 f,
                 "it was not cleanly stopped, and {}, which may hold what its clients were told is written, was \
-                 {newer}. Start that version and stop it, then this one; or, accepting that this data is lost: hotset volume \
-                 adopt {name}",
+                 {newer}. Start that version and stop it, then this one; or, accepting that this data is lost: hotset \
+                 volume adopt {name}",
                 file.display()
             ),
             Refusal::StateOlder { store, epoch, known } if epoch == known => write!(
