@@ -5,8 +5,7 @@ use std::{fs, io};
 
 /// Folders that hold no source of ours.
 const SKIPPED_FOLDERS: [&str; 7] = ["target", ".git", "node_modules", "dist", "out", "corpus", "artifacts"];
-/// Endings of the text files that the rules look at; files without an ending (scripts, the Makefile) are looked at,
-/// too.
+/// Endings of the text files that the rules check; files without an ending (scripts, the Makefile) are checked as well.
 const ENDINGS: [&str; 13] =
     ["rs", "toml", "md", "sh", "py", "yml", "json", "c", "ts", "js", "svelte", "css", "service"];
 
@@ -34,7 +33,7 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// True for what people write as code, in any language.
+    /// True for source code in any language.
     pub fn is_code(&self) -> bool {
         !matches!(self.path.rsplit('.').next(), Some("md" | "json" | "toml")) || self.is_rust()
     }
@@ -65,7 +64,7 @@ pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
                     folders.push(path);
                 }
             } else if name != ".git" && (ENDINGS.contains(&ending) || !name.contains('.')) {
-                // A file that is no text is none of ours to judge.
+                // A file that is not text is skipped.
                 let Ok(text) = fs::read_to_string(&path) else { continue };
                 let relative = path.strip_prefix(root).expect("found below the root");
                 found.push(Source::new(&relative.to_string_lossy(), &text));

@@ -1,4 +1,4 @@
-//! The repository against its own rules and aims.
+//! Checks the repository against its rules and aims.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
