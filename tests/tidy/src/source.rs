@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-/// Folders that hold no source of ours.
+/// Folders without source files of the project.
 const SKIPPED_FOLDERS: [&str; 7] = ["target", ".git", "node_modules", "dist", "out", "corpus", "artifacts"];
 /// Endings of the text files that the rules check; files without an ending (scripts, the Makefile) are checked as well.
 const ENDINGS: [&str; 13] =
@@ -93,7 +93,7 @@ fn blank_literals(text: &str) -> String {
     out
 }
 
-/// The end of the comment or literal that begins at `at`, or `at` where none begins.
+/// The end of the comment or literal that begins at `at`, or `at` if none begins there.
 fn literal_end(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     let after_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
@@ -123,7 +123,7 @@ fn string_end(chars: &[char], at: usize) -> usize {
     (end + 1).min(chars.len())
 }
 
-/// The first position from `from` on where `hit` holds for the rest, plus `width`; the end where there is none.
+/// The first position from `from` on at which `hit` is true for the rest, plus `width`; the end if there is none.
 fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool, width: usize) -> usize {
     let found = (from..chars.len()).find(|&at| hit(&chars[at..]));
     found.map_or(chars.len(), |at| at + width)

@@ -54,7 +54,7 @@ const SYSTEM_CRATES: [&str; 9] =
 const PURE: [&str; 11] =
     ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace", "units"];
 
-/// Dependencies against the direction, crates without a layer, executors where none may be.
+/// Dependencies against the direction, crates without a layer, and executors in crates that may not depend on one.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let layers: BTreeMap<&str, u32> = LAYERS.into();
     let mut found = Vec::new();

@@ -46,7 +46,7 @@ pub(crate) fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// True when `word` stands in `line` with no letter, digit or underscore beside it.
+/// True if `word` stands in `line` with no letter, digit or underscore beside it.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word)
