@@ -1,5 +1,5 @@
-//! Every decoder of the NBD wire format, in both directions, on any bytes: no panic, no more used than there is, the same
-//! answer when the bytes arrive one by one, and what was decoded encodes to what decodes to the same.
+//! Every decoder of the NBD wire format, in both directions, on arbitrary bytes. Checks: no panic, no more bytes used
+//! than available, the same result when bytes arrive one by one, and an equal value after encoding and decoding again.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use nbd_protocol::meta::{MetaRequest, parse_context};
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Decoded, OptionHeader, OptionReplyHeader, ReplyHeader, Request, Step, greeting, reply};
 
-/// Decodes `bytes` from one end to the other.
+/// Decodes `bytes` from start to end.
 fn walk<T: PartialEq + std::fmt::Debug>(
     mut bytes: &[u8],
     decode: impl Fn(&[u8]) -> Decoded<T>,

@@ -1,4 +1,4 @@
-//! The healthy initiator: writes, reads back, and asks whether the target is there; all of it has to be right, and done in time.
+//! The healthy initiator: it writes, reads back and pings the target. All results must be correct and in time.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use seam::{Nanos, Seam};
 
 use crate::initiator::{Session, State};
 
-/// What one thing may take.
+/// Time limit of one operation.
 const IN_TIME: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(4);
 const SECTORS: usize = 48;
@@ -31,7 +31,7 @@ pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Comma
     }
 }
 
-/// Does a command; its status and what was read.
+/// Runs a command; returns its status and the data read.
 pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, Vec<u8>) {
     let tag = session.begin(command, false, data, data.len());
     session.tasks.borrow_mut().get_mut(&tag).expect("it was just begun").read = Some(Vec::new());
@@ -43,7 +43,7 @@ pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, 
     (task.status, task.read.unwrap_or_default())
 }
 
-/// Works until it `is_over`, at first without much of a pause.
+/// Works until `is_over`, with pauses that grow from a short one.
 pub async fn work(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool) {
     let none: Rc<[u8]> = [].into();
     let ready = Command { reads: false, expected_len: 0, ..block_command(0, [0; 8], 0, 0) };

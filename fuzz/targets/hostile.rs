@@ -1,4 +1,5 @@
-//! Hostile initiators: three sessions of one initiator, and strangers that do not log in; what they do comes from the input.
+//! Hostile initiators: three sessions of one initiator, and connections that do not log in. The input determines their
+//! actions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,34 +13,34 @@ use crate::healthy::{block_command, call};
 use crate::initiator::{Feeds, LUNS, Manner, Session, State, TARGET, first, login_pdu, login_request, send};
 use crate::scsi_commands::{structured, take};
 
-/// Time after which everything that is owed has come: longer than disks stall.
+/// Time after which all owed answers must have arrived: longer than disks stall.
 const SETTLED: Nanos = Nanos::from_secs(40);
-/// Actions of one input.
+/// Most actions of one input.
 const ACTIONS_MAX: usize = 96;
-/// Bytes that wait to be sent, after which no more is made.
+/// Most queued bytes; beyond them no more PDUs are generated.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
 const PATTERN_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// What they write.
+    /// Data of all writes.
     static PATTERN: Rc<[u8]> = 0x1357_9bdf_u64.to_le_bytes().repeat(PATTERN_BYTES / 8).into();
 }
 
-/// Makes what is made once.
+/// Creates thread-local data ahead of the memory measurement.
 pub fn prepare() {
     PATTERN.with(|_| ());
 }
 
-/// All of them.
+/// All hostile initiators and their sessions.
 pub struct Hostile {
     seam: SimSeam,
     manner: Manner,
     usages: &'static [Vec<u8>],
     sessions: RefCell<Vec<Rc<Session>>>,
     pattern: Rc<[u8]>,
-    /// Any of them may have ended others' commands.
+    /// A session may have ended commands of other sessions.
     upheaval: Cell<bool>,
-    /// They only wait for what they are owed.
+    /// The sessions only wait for owed answers.
     settling: Cell<bool>,
     over: Cell<bool>,
 }
@@ -59,22 +60,22 @@ impl Hostile {
         }
     }
 
-    /// True when they have gone.
+    /// True after all sessions have ended.
     pub fn is_over(&self) -> bool {
         self.over.get()
     }
 
-    /// True when they do nothing more of their own.
+    /// True once the sessions start no more actions.
     pub fn is_settling(&self) -> bool {
         self.settling.get()
     }
 
-    /// Bytes that they wait to send.
+    /// Bytes queued for sending.
     pub fn queued_bytes(&self) -> usize {
         self.sessions.borrow().iter().map(|session| session.queued_bytes()).sum()
     }
 
-    /// Does what the input says.
+    /// Performs the actions of the input.
     pub async fn act(&self, world: &World, mut input: &[u8]) {
         let mut slots: [Option<Rc<Session>>; 3] = [None, None, None];
         let mut strangers = Vec::new();
@@ -116,17 +117,18 @@ impl Hostile {
         let session = Session::log_in(&self.seam, &manner).await?;
         session.upheaval.set(self.upheaval.get());
         self.sessions.borrow_mut().push(Rc::clone(&session));
-        // The first command of each unit is told that the power came on.
+        // The first command of each unit reports a unit attention (power on).
         for lun in LUNS {
             self.begin(&session, block_command(0, lun, 0, 0), 0);
         }
-        // Unless another session ends them, which is not told.
+        // Another session may end these commands, without a report.
         let answered = session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open));
         first(answered, self.seam.sleep(SETTLED)).await;
         Some(session)
     }
 
-    /// Other sessions' commands may be ended by what this one does, also of those that begin before it is done; `own`: its own, too.
+    /// Marks sessions whose commands this action may end, including commands that begin before it is done; `own`
+    /// includes the acting session.
     fn upheaval(&self, by: &Rc<Session>, own: bool) {
         self.upheaval.set(true);
         for session in self.sessions.borrow().iter().filter(|session| own || !Rc::ptr_eq(session, by)) {
@@ -229,7 +231,7 @@ impl Hostile {
     fn structured(&self, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
         let (mut cdb, data) = structured(self.usages, input);
         let len = cdb.len();
-        // Changes of reservations end others' commands, and may keep this one from its own.
+        // Changes of reservations end other sessions' commands, and may end this session's own.
         if cdb[0] == 0x5f {
             self.upheaval(session, true);
         }
@@ -254,7 +256,7 @@ impl Hostile {
         }
     }
 
-    /// Data that nobody has asked for, or not so.
+    /// Data-Out PDUs that were not solicited, or that differ from the R2T.
     fn data_out(&self, session: &Session, kind: u8, input: &mut &[u8]) {
         let [which, flags, sn, at, len] = *take(input, 5) else { return };
         let (r2t_tag, r2t_name, r2t_at) = session.last_r2t.get();
@@ -275,7 +277,7 @@ impl Hostile {
         session.say(tag, false, RequestBody::DataOut(pdu), data);
     }
 
-    /// A command that contradicts itself.
+    /// A command with contradictory fields.
     fn wrong_command(&self, session: &Session, input: &mut &[u8]) {
         let [flags, len, sent, at, extra] = *take(input, 5) else { return };
         let command = Command {
@@ -298,7 +300,7 @@ impl Hostile {
         );
     }
 
-    /// PDUs that are cut short, doubled, out of order, or have a bit flipped.
+    /// PDUs that are truncated, repeated, out of order, or have a flipped bit.
     fn damaged(&self, session: &Session, kind: u8, input: &mut &[u8]) {
         let [how, which] = *take(input, 2) else { return };
         session.wild.set(true);
@@ -307,7 +309,7 @@ impl Hostile {
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
         let tag = tags.len().checked_sub(1 + usize::from(which % 8)).map_or(77, |at| tags[at]);
         if kind == 58 {
-            // A number that was left out, or was there before.
+            // A sequence number that skips or repeats.
             session.cmd_sn.set(session.cmd_sn.get().wrapping_add(u32::from(how >> 1)).wrapping_sub(4));
         }
         let tag = if kind == 57 { tag } else { session.tag() };
@@ -315,7 +317,7 @@ impl Hostile {
         match kind {
             48 => bytes.truncate(usize::from(which)),
             59 => {
-                // In the header: what is written has to be what simulated disks know.
+                // Only in the header: written data must consist of whole tags, as simulated disks require.
                 let bit = (usize::from(which) << 3 | usize::from(how >> 5)) % (8 * HEADER_BYTES);
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
@@ -324,7 +326,7 @@ impl Hostile {
         session.say_raw(&bytes);
     }
 
-    /// Connections that do not log in as they should.
+    /// Connections that do not log in properly.
     async fn strange(
         &self,
         kind: u8,
@@ -352,22 +354,22 @@ impl Hostile {
             }
         };
         send(&mut writer, &bytes).await;
-        // Some stay.
+        // Some connections stay open.
         if kind & 32 == 0 && strangers.len() < 16 {
             strangers.push(writer);
         }
     }
 }
 
-/// A unit that there is, mostly.
+/// An existing unit, except for one value in sixteen.
 fn lun(which: u8) -> [u8; 8] {
     if which % 16 == 15 { [0, 5, 0, 0, 0, 0, 0, 0] } else { LUNS[usize::from(which) % LUNS.len()] }
 }
 
-/// Of reservations only the persistent ones outlive their sessions.
+/// Checks that only persistent reservations outlive their sessions.
 pub async fn check_nothing_reserved(seam: &SimSeam, manner: &Manner) {
     let manner = Manner { isid: [99; 6], ..manner.clone() };
-    let session = Session::log_in(seam, &manner).await.expect("there is room, and nobody is kept out");
+    let session = Session::log_in(seam, &manner).await.expect("there is room for a session");
     let none: Rc<[u8]> = [].into();
     for lun in LUNS {
         let ready = Command { reads: false, expected_len: 0, ..block_command(0, lun, 0, 0) };
@@ -375,13 +377,9 @@ pub async fn check_nothing_reserved(seam: &SimSeam, manner: &Manner) {
         let mut held = Command { reads: true, expected_len: 64, ..block_command(0x5e, lun, 0, 64) };
         held.cdb[1] = 1;
         let (status, reservation) = call(&session, held, &none).await;
-        assert_eq!(status, 0, "nobody's session has reserved the unit");
+        assert_eq!(status, 0, "no session holds a reservation");
         if reservation.len() <= 8 {
-            assert_eq!(
-                call(&session, block_command(0x28, lun, 0, 1), &none).await.0,
-                0,
-                "nobody has reserved the unit"
-            );
+            assert_eq!(call(&session, block_command(0x28, lun, 0, 1), &none).await.0, 0, "the unit is not reserved");
         }
     }
     session.log_out().await;

@@ -1,5 +1,6 @@
-//! The iSCSI wire format and its log-in, on any bytes and on some that are almost right: no panic, no more used than there is, the same
-//! answer when the bytes come one by one, digests that find what was damaged, and nobody gets in without the secret.
+//! The iSCSI wire format and the login phase, on arbitrary and on nearly valid bytes. Checks: no panic, no more bytes
+//! used than available, the same result when bytes arrive one by one, detection of damage by digests, and no login
+//! without the secret.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 
 const SECRET: &[u8] = b"fourteen bytes";
 
-/// Keys that mean something, and one that does not.
+/// Known keys, and an unknown one.
 const KEYS: [&str; 32] = [
     "InitiatorName",
     "TargetName",
@@ -47,7 +48,7 @@ const KEYS: [&str; 32] = [
     "X-com.example.key",
 ];
 
-/// Values that mean something to one of them.
+/// Valid values of these keys.
 const VALUES: [&str; 24] = [
     "iqn.a",
     "iqn.t",
@@ -75,7 +76,7 @@ const VALUES: [&str; 24] = [
     "",
 ];
 
-/// Takes the front of the input, as far as it goes.
+/// Takes up to `len` bytes from the front of the input.
 fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (taken, rest) = input.split_at(len.min(input.len()));
     *input = rest;
@@ -108,7 +109,7 @@ fn pdus(framing: Framing, mut bytes: &[u8]) {
     }
 }
 
-/// What was sent with digests arrives, and what was damaged on its way does not.
+/// Checks that data sent with digests arrives, and that damaged data is rejected.
 fn digested(mut bytes: &[u8]) {
     let (plain, at) = (Framing { data_bytes_max: 2048, ..Framing::default() }, take(&mut bytes, 2).to_vec());
     let Ok(Step::Got(frame, _)) = plain.decode(bytes) else { return };
@@ -128,7 +129,7 @@ fn digested(mut bytes: &[u8]) {
     }
 }
 
-/// The proof that is asked for in an answer.
+/// The proof for the challenge in an answer.
 fn proof(answer: &[u8]) -> Option<String> {
     let pairs = text::pairs(answer).ok()?;
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
@@ -136,7 +137,7 @@ fn proof(answer: &[u8]) -> Option<String> {
     Some(text::hex(&Algorithm::from_wire(find("CHAP_A")?)?.proof(identifier as u8, SECRET, &challenge)))
 }
 
-/// Pairs, two bytes of input each: a key and a value that are known, or the value's bytes as they are.
+/// Key-value pairs, two bytes of input each: a known key with a known value, or with raw bytes of the input.
 fn negotiation(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let count = input.split_off_first().map_or(0, |count| count % 16);
@@ -154,7 +155,7 @@ fn negotiation(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What an initiator says that proves who it is, request by request.
+/// The text of an initiator that authenticates itself, per request.
 fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match step {
@@ -169,7 +170,7 @@ fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A log-in: heads and texts that are almost right, or PDUs as they are in the input.
+/// A login phase: nearly valid headers and texts, or PDUs from the input.
 fn log_in(mode: u8, mut input: &[u8]) {
     let mutual = Some(("target".into(), b"another secret".to_vec()));
     let credentials = Credentials { user: "user".into(), secret: SECRET.to_vec(), mutual };
@@ -241,7 +242,7 @@ fuzz_target!(|data: &[u8]| {
         4 => digested(bytes),
         5 | 6 => log_in(kind >> 3, bytes),
         7 if kind & 8 == 0 => {
-            // A command whose additional headers are what the input is.
+            // A command with the input as its additional header segments.
             let mut header = [0; HEADER_BYTES];
             header[0] = 1;
             if let Ok(Request { body: RequestBody::Command(command), .. }) = Request::decode(&header, bytes) {

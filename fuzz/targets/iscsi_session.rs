@@ -1,8 +1,8 @@
-//! Whole sessions with the iSCSI server, in a simulated world: hostile initiators that log in as they should and then say what is almost
-//! right, or nothing of the kind, beside a healthy one that reads, writes and asks whether the target is there.
+//! Whole sessions with the iSCSI server in a simulated world. Hostile initiators log in properly and then send nearly
+//! valid or arbitrary PDUs, beside a healthy initiator that reads, writes and pings.
 //!
-//! The healthy one is answered rightly and in time, whatever the others do; each command is answered or gone, never both; memory stays
-//! within its bound; and nothing is left behind when all sessions have ended.
+//! The healthy initiator gets correct answers in time, independent of the hostile ones. Each command is answered or
+//! ended, never both. Memory stays within its bound, and no resources remain after all sessions have ended.
 
 #![no_main]
 
@@ -29,18 +29,18 @@ use initiator::{COMMANDS_MAX, Manner, SECRET, Session, TARGET, USER};
 use scsi_commands::{NAMES, usages};
 
 const SIZE: u64 = 4 << 20;
-/// The healthy initiator's name; it alone sees the first unit, and it sees no other.
+/// Name of the healthy initiator; it alone sees the first unit, and it sees no other.
 const HEALTHY: &str = "iqn.x:healthy";
-/// What the options say of log-ins, sessions, and writes that wait.
+/// Limits in the options: logins, sessions, and waiting write data.
 const LOGINS_MAX: usize = 4;
 const SESSIONS_MAX: usize = 6;
 const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// What a session may hold besides its share of writes: what it receives into, replies, commands.
+/// Memory of a session besides its share of write data: receive buffers, replies, commands.
 const SESSION_BYTES: usize = 3 << 19;
-/// What the world itself holds, and one write more for each session.
+/// Memory of the world itself, including one more write for each session.
 const OTHER_BYTES: usize = 6 << 20;
 
-/// Counts what is allocated.
+/// Counts allocated memory.
 #[global_allocator]
 static COUNTING: Cap<System> = Cap::new(System, usize::MAX);
 
@@ -59,21 +59,21 @@ impl Keeper for Shelf {
     }
 }
 
-/// Where healthy and hostile initiators connect to.
+/// Portals of the healthy and of the hostile initiators.
 fn portals() -> [Address; 2] {
     [Address::Tcp("10.0.0.7".into(), 3260), Address::Tcp("10.0.0.8".into(), 3260)]
 }
 
-/// What initiators want of the parameters.
+/// Parameters that initiators request.
 const PARAMETERS: [&str; 4] = [
-    "InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=16384\0MaxBurstLength=1048576\0FirstBurstLength=262144\0\
-     MaxOutstandingR2T=4\0",
+    "InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=16384\0MaxBurstLength=1048576\0\
+     FirstBurstLength=262144\0MaxOutstandingR2T=4\0",
     "InitialR2T=Yes\0ImmediateData=No\0MaxRecvDataSegmentLength=4096\0MaxBurstLength=65536\0",
     "InitialR2T=No\0ImmediateData=No\0MaxRecvDataSegmentLength=262144\0MaxOutstandingR2T=8\0FirstBurstLength=65536\0",
     "",
 ];
 
-/// The target: a unit for the healthy initiator, two for the hostile ones.
+/// The target: one unit for the healthy initiator, two for the hostile ones.
 async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, shelf: &Shelf) -> Target<SimSeam> {
     let target = Target::new(seam.clone(), TARGET, 2, Rc::new(shelf.clone()));
     for number in 0..3 {
@@ -91,7 +91,7 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, shelf
     target
 }
 
-/// The commands that there are, of a target that nobody else uses.
+/// All supported commands, reported by an idle target.
 fn all_usages() -> &'static [Vec<u8>] {
     static USAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     USAGES.get_or_init(|| {
@@ -120,14 +120,14 @@ fn world(seed: u8) -> World {
     world
 }
 
-/// What may be allocated, beyond what hostile initiators wait to send, while there are so many sessions.
+/// Limit of allocated memory with this number of sessions, excluding bytes that hostile initiators have queued.
 fn bytes_max(sessions: usize) -> usize {
     let sessions = sessions.max(1);
-    // What is asked for and what comes unasked, each to be shared, but never less than half a MiB for each.
+    // Solicited and unsolicited data, each with a shared limit, but at least half a MiB per session.
     2 * PAYLOAD_BYTES_MAX.max(sessions << 19) + sessions * SESSION_BYTES + OTHER_BYTES
 }
 
-/// Looks now and then whether all stays within its bounds.
+/// Checks periodically that memory stays within its bounds.
 async fn watch(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, before: usize) {
     while !hostile.is_over() {
         let stats = server.stats();
@@ -135,7 +135,7 @@ async fn watch(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, bef
         let held = allocated().saturating_sub(before + hostile.queued_bytes());
         let most = bytes_max(stats.sessions as usize);
         assert!(held <= most, "{held} bytes are allocated, at most {most} may be, with {} sessions", stats.sessions);
-        // A quarter of the pool for replies, a little for what is being read and written.
+        // A quarter of the pool for replies, and a part for reads and writes in progress.
         let lent = seam.blocks_total() - seam.blocks_free();
         assert!(lent <= seam.blocks_total() / 2, "{lent} of {} buffers are held", seam.blocks_total());
         seam.sleep(if hostile.is_settling() { Nanos::from_millis(500) } else { Nanos::from_millis(1) }).await;
@@ -175,7 +175,7 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let watching = watch(seam.clone(), server.clone(), Rc::clone(&hostile), before);
     seam.spawn(watching);
     let (working, healthy_seam) = (Rc::clone(&hostile), seam.clone());
-    // Before the others: while they crowd in, whoever logs in may have to come again.
+    // Logs in before the hostile initiators, whose many logins may displace others.
     let session = Session::log_in(&seam, &healthy).await.expect("it may");
     let work = async move { healthy::work(healthy_seam, session, &|| working.is_over()).await };
     let healthy_done = Rc::new(std::cell::Cell::new(false));
@@ -188,7 +188,7 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     while !healthy_done.get() {
         seam.sleep(Nanos::from_millis(100)).await;
     }
-    // Longer than a log-in may take.
+    // Longer than the time limit of a login.
     seam.sleep(Nanos::from_secs(20)).await;
     let stats = server.stats();
     assert_eq!((stats.sessions, stats.half_open), (0, 0), "all have gone");
@@ -196,7 +196,7 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     server.stop(Nanos::from_secs(1)).await;
     drop(server);
     for number in 0..3 {
-        core.detach(&format!("/disk{number}")).await.expect("nobody uses it");
+        core.detach(&format!("/disk{number}")).await.expect("it is unused");
     }
     assert_eq!(seam.blocks_free(), seam.blocks_total(), "buffers are lost");
 }

@@ -1,5 +1,5 @@
-//! Commands with data, one after the other, at a target in a simulated world: of arbitrary bytes, or with the bits that they have a use for
-//! and parameter lists that are almost right. No panic, no wait without end, and what is kept of reservations can be read again.
+//! A sequence of commands with data at a target in a simulated world: arbitrary bytes, or the used bits of supported
+//! commands with nearly valid parameter lists. Checks: no panic, no endless wait, and readable records of reservations.
 
 #![no_main]
 
@@ -69,7 +69,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
                 (cdb, take(&mut input, usize::from(sizes >> 2) * 2).to_vec())
             }
         };
-        // Parameters are as long as they are; blocks as many as are asked for, or as fit some number.
+        // Parameter lists have their own length; data has the command's number of blocks, or another size.
         let blocks = match cdb.len() {
             6 => cdb.get(4),
             10 => cdb.get(8),
@@ -92,7 +92,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
         target.read_now(nexus, &command, &mut Vec::new());
         target.execute(nexus, command, &mut Wire(cycled.iter().cycle()), &mut Sink::default()).await;
     }
-    // A daemon that starts again finds what is kept.
+    // A restarted daemon must be able to read the record.
     again.add(unit(shelf.0.take())).expect("what was kept can be read");
 }
 

@@ -1,4 +1,4 @@
-//! SCSI commands that are almost right, made from a fuzzer's input: the bits that commands have a use for, and parameter lists.
+//! Nearly valid SCSI commands from a fuzzer's input: only the bits that a command uses, and parameter lists.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Identity, Initiator
 use seam::Piece;
 use seam::sim::{SimBlock, SimSeam};
 
-/// Initiators that lists name.
+/// Initiators named in lists.
 pub const NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
 
-/// Data of a command: what the input has, over and over.
+/// Data-out of a command: the input's bytes, repeated.
 pub struct Wire<'a>(pub std::iter::Cycle<std::slice::Iter<'a, u8>>);
 
 impl DataOut for Wire<'_> {
@@ -19,7 +19,7 @@ impl DataOut for Wire<'_> {
     }
 }
 
-/// Keeps small answers, and nothing else.
+/// Keeps small answers and discards blocks.
 #[derive(Default)]
 pub struct Sink(Vec<u8>);
 
@@ -39,7 +39,7 @@ impl DataIn<SimSeam> for Sink {
     }
 }
 
-/// Takes the front of the input, as far as it goes.
+/// Takes up to `len` bytes from the front of the input.
 pub fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (taken, rest) = input.split_at(len.min(input.len()));
     *input = rest;
@@ -54,11 +54,11 @@ async fn ask(target: &Target<SimSeam>, lun: [u8; 8], nexus: &scsi::Nexus, cdb: &
     sink.0
 }
 
-/// For each command that there is, the bits that it has a use for, as a target itself reports them.
+/// The usage bits of each supported command, as the target reports them.
 pub async fn usages(target: Target<SimSeam>, lun: [u8; 8]) -> Vec<Vec<u8>> {
     let nexus = target.nexus(Initiator::new(NAMES[0], [1; 6]), 1);
     let report = |option, code, action| [0xa3, 0x0c, option, code, 0, action, 0, 0, 16, 0, 0, 0];
-    // The first answer is that the power came on.
+    // The first answer is a unit attention (power on).
     ask(&target, lun, &nexus, &[0; 6]).await;
     let mut usages = Vec::new();
     for command in ask(&target, lun, &nexus, &report(0, 0, 0)).await[4..].as_chunks::<8>().0 {
@@ -67,14 +67,14 @@ pub async fn usages(target: Target<SimSeam>, lun: [u8; 8]) -> Vec<Vec<u8>> {
     usages
 }
 
-/// A device for EXTENDED COPY.
+/// A target descriptor for EXTENDED COPY.
 fn device(naa: &[u8]) -> Vec<u8> {
     let mut bytes = [&[0xe4, 0, 0, 0, 1, 3, 0, 16], naa].concat();
     bytes.resize(32, 0);
     bytes
 }
 
-/// A parameter list for the command, whose parts are almost right, and the place of its length in the descriptor block.
+/// A nearly valid parameter list for the command, and the position of its length in the command descriptor block.
 fn list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
     let shape = input.split_off_first().copied().unwrap_or_default();
     let count = usize::from(shape & 7);
@@ -128,7 +128,7 @@ fn list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
                 let (kind, len, amount) =
                     if kind & 1 == 0 { (2, 24, u32::from(blocks)) } else { (10, 28, u32::from(blocks) << 9) };
                 segments.extend([kind, 0, 0, len, 0, which & 3, 0, which >> 2 & 3]);
-                // Now and then not whole blocks.
+                // One value of the top bit makes the length no multiple of a block.
                 segments.extend((amount + u32::from(which >> 7)).to_be_bytes());
                 segments.extend(u64::from(from).to_be_bytes());
                 segments.extend(u64::from(to).to_be_bytes());
@@ -143,7 +143,7 @@ fn list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
     }
 }
 
-/// A command that is almost right, and its data.
+/// A nearly valid command, and its data.
 pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
     let [which, tame, flip] = *take(input, 3) else { return (vec![0; 6], Vec::new()) };
     let usage = &usages[usize::from(which) % usages.len()];
@@ -153,12 +153,12 @@ pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
     cdb[1..=own.len()].copy_from_slice(own);
     cdb.iter_mut().zip(usage).for_each(|(byte, usage)| *byte &= usage);
     if tame & 1 != 0 {
-        // Of those that have one, the service action.
+        // The service action, for commands that have one.
         cdb[1] = usage[1];
     }
     let (mut data, place) = list(cdb[0], input);
     if tame & 2 == 0 && place.is_empty() {
-        // Blocks that there are, and few of them.
+        // Limits the command to few and existing blocks.
         let high: &[Range<usize>] = match cdb.len() {
             10 => &[2..4, 7..8],
             12 => &[2..4, 6..9],

@@ -1,5 +1,5 @@
-//! A whole session with the server, in a simulated world: raw bytes, or requests that are almost right. No panic, no wait
-//! without end, and nothing left behind when the client has gone.
+//! A whole session with the server in a simulated world: raw bytes, or nearly valid requests. Checks: no panic, no
+//! endless wait, and no remaining resources after the client has disconnected.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use seam::{Address, ByteStream, DiskOpen, Gather, Nanos, Seam, StreamReader, Str
 
 const SIZE: u64 = 8 << 20;
 
-/// A handshake that ends in transmission.
+/// A handshake that reaches transmission.
 fn preamble(structured: bool) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 3];
     if structured {
@@ -27,7 +27,7 @@ fn preamble(structured: bool) -> Vec<u8> {
     out
 }
 
-/// Requests that are almost right, eight bytes of input each.
+/// Nearly valid requests, eight bytes of input each.
 fn requests(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let (chunks, rest) = bytes.as_chunks::<8>();
@@ -38,7 +38,7 @@ fn requests(bytes: &[u8]) -> Vec<u8> {
         let len = (u32::from(u16::from_be_bytes([*c, *d])) * unit as u32) << (e % 12);
         out.extend(Request { flags: u16::from(flags & 0x1f), command, cookie, offset, len }.encode());
         if command.has_payload() {
-            // Now and then less or more than was said.
+            // Some payloads are shorter or longer than stated.
             let payload = (len as usize).min(300 << 10);
             out.resize(out.len() + if *f == 7 { payload / 2 } else { payload }, *f);
         }
@@ -57,7 +57,7 @@ async fn session(seam: &SimSeam, bytes: Vec<u8>) {
     let (listener, accepting) = (seam.listen(&address).await.expect("free"), server.clone());
     seam.spawn(async move { accepting.accept(listener).await });
 
-    let (mut reader, mut writer) = seam.connect(&address).await.expect("somebody listens").split();
+    let (mut reader, mut writer) = seam.connect(&address).await.expect("the server listens").split();
     seam.spawn(async move {
         let mut gather = Gather::default();
         gather.push_bytes(&bytes);
@@ -74,7 +74,7 @@ async fn session(seam: &SimSeam, bytes: Vec<u8>) {
     }
     seam.sleep(Nanos::from_secs(60)).await;
     assert_eq!(server.stats().connections, 0, "the client has gone");
-    core.detach("x").await.expect("nobody uses it");
+    core.detach("x").await.expect("it is unused");
 }
 
 fuzz_target!(|data: &[u8]| {

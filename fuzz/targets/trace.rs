@@ -1,5 +1,5 @@
-//! Traces in every format, recognised or named, on any bytes: no panic, bounded requests, and what was read is the same after it
-//! was written in our own format.
+//! Traces in every format, detected or given, on arbitrary bytes. Checks: no panic, bounded requests, and the same
+//! requests after a round trip through the Hotset format.
 
 #![no_main]
 
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
     let format = Format::ALL.get(usize::from(*kind)).map(|(_, format)| *format);
     let requests = read(bytes.to_vec(), format);
-    // Requests may be long: what counts their pages is given few of them.
+    // Requests may be long, and counting their pages is slow, so only a few are counted.
     let mut info = Info::default();
     for (number, request) in requests.iter().enumerate() {
         assert!(request.at.checked_add(request.len).is_some_and(|end| end <= DISK_BYTES_MAX));

@@ -1,5 +1,5 @@
-//! A hostile guest: arbitrary bytes in its rings and its memory, messages in between, at a volume in a simulated world. No panic, no wait
-//! without end, and a front end that leaves takes everything with it.
+//! A hostile guest: arbitrary bytes in its rings and memory, with messages in between, on a volume in a simulated
+//! world. Checks: no panic, no endless wait, and complete cleanup when the front end disconnects.
 
 #![no_main]
 
@@ -21,17 +21,17 @@ use vhost_user::{Session, Shared, VolumeOrphans};
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
 const QUEUE_SIZE: u64 = 16;
-/// The number of the daemon, which knows of losses before it.
+/// Generation of the daemon; it knows of losses in earlier ones.
 const DAEMON: u64 = 2;
-// Of each queue, whose parts lie one after the other.
+// Layout of each queue: its parts are adjacent.
 const QUEUE_BYTES: u64 = 1024;
 const AVAILABLE_AT: u64 = 256;
 const USED_AT: u64 = 512;
-/// Features that make a difference to rings, as drivers take them.
+/// Sets of features that affect rings, as drivers negotiate them.
 const FEATURES: [u64; 4] =
     [1 << 32 | 1 << 30, 1 << 32 | 1 << 30 | 1 << 29, 1 << 32 | 1 << 9, 1 << 32 | 1 << 30 | 1 << 11 | 1 << 26];
 
-/// Rung by the harness.
+/// A bell that the harness rings.
 #[derive(Default)]
 struct Rung {
     is: Cell<bool>,
@@ -100,7 +100,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
         messages.push(Message::SetLogBase { len: 64, offset: 0, file: copy() });
     }
     if how & 8 != 0 {
-        // What is under way is noted in the guest's own memory: whatever stands there.
+        // The record of requests in flight lies in the guest's own memory, with arbitrary content.
         messages.push(Message::SetInflightFd {
             len: MEMORY_BYTES,
             offset: 32 << 10,
@@ -127,20 +127,20 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
         messages.push(Message::SetVringEnable { index, enabled: true });
     }
     for message in messages {
-        // Some of them do not go with the features.
+        // Some messages do not match the features.
         let _ = session.handle(message, never).await;
     }
     while let [act, rest @ ..] = input {
         input = rest;
         match act & 7 {
-            // Bytes somewhere.
+            // Writes bytes at some place.
             0..=2 => {
                 let [at, len, ..] = take(&mut input, 2) else { break };
                 let at = u64::from(*at) << (act >> 3 & 7);
                 let bytes = take(&mut input, usize::from(*len));
                 rustix::io::pwrite(&file, bytes, at.min(MEMORY_BYTES - 256)).expect("memory");
             }
-            // A descriptor that is almost right.
+            // Writes a nearly valid descriptor.
             3 => {
                 let [queue, index, at, len, flags, next] = take(&mut input, 6) else { break };
                 let place = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
@@ -150,7 +150,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
                     [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &u16::from(*next).to_le_bytes()];
                 rustix::io::pwrite(&file, &parts.concat(), place).expect("memory");
             }
-            // More is available.
+            // Makes more descriptors available.
             4 | 5 => {
                 let [queue, count] = take(&mut input, 2) else { break };
                 let at = QUEUE_BYTES * u64::from(queue & 1) + AVAILABLE_AT + 2;
@@ -161,7 +161,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
                 BELL.with(|bell| bell.ring());
                 seam.sleep(Nanos::from_millis(u64::from(act >> 5))).await;
             }
-            // A message.
+            // Sends a message.
             6 => {
                 let [request, len, fds] = take(&mut input, 3) else { break };
                 let head = [u32::from(*request) % 40, 1, u32::from(*len)].map(u32::to_le_bytes).concat();
@@ -177,7 +177,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
                     }
                 }
             }
-            // A queue begins anew.
+            // Restarts a queue.
             _ => {
                 let index = u32::from(act >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;

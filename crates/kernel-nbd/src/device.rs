@@ -1,4 +1,5 @@
-//! The kernel's device of an attached volume: found by what `hotset attach` wrote on it, and who uses it.
+//! The kernel's device of an attached volume: found by the identifier that `hotset attach` stored in the kernel, and
+//! checked for users.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,24 +8,26 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// What begins the text that the kernel keeps for a device.
+/// Prefix of the identifier that the kernel stores for a device.
 const PREFIX: &str = "hotset:";
-/// Where udev's rule links devices by their volumes' names.
+/// Directory in which udev's rule links devices by volume name.
 const LINKS: &str = "/dev/hotset";
-/// Time after which the kernel looks at a request again. One that was lost with its connection is sent again then, any other goes on waiting.
+/// Interval at which the kernel checks a pending request. A request lost with its connection is then sent again; any
+/// other continues to wait.
 const LOOK_AGAIN_MS: &str = "5000";
 
-/// Which volume a device is: its name, and its identity for life, so that another one of that name is not taken for it.
+/// Identifies the volume of a device by name and incarnation, so that another volume of the same name is not confused
+/// with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identifier {
-    /// 16 hexadecimal digits.
+    /// The incarnation, 16 hexadecimal digits.
     pub incarnation: String,
     /// The volume's name.
     pub volume: String,
 }
 
 impl Identifier {
-    /// As the kernel keeps it. udev takes what follows the slash for the name.
+    /// Text form stored in the kernel. udev's rule uses the part after the slash as the name.
     pub fn to_text(&self) -> String {
         format!("{PREFIX}{}/{}", self.incarnation, self.volume)
     }
@@ -35,12 +38,12 @@ impl Identifier {
     }
 }
 
-/// A device that the kernel has for a volume.
+/// A kernel device of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The number in its name.
+    /// The number in the device's name.
     pub index: u32,
-    /// Which volume it is.
+    /// The volume that the device belongs to.
     pub identifier: Identifier,
 }
 
@@ -54,7 +57,7 @@ fn find_in(folder: &Path, volume: &str) -> io::Result<Option<Device>> {
         let entry = entry?;
         let name = entry.file_name();
         let Some(index) = name.to_str().and_then(|name| name.strip_prefix("nbd")?.parse().ok()) else { continue };
-        // One without has no connection, or one that somebody else made.
+        // A device without the file has no connection, or one made by another program.
         let Ok(text) = fs::read_to_string(entry.path().join("backend")) else { continue };
         match Identifier::parse(&text) {
             Some(identifier) if identifier.volume == volume => return Ok(Some(Device { index, identifier })),
@@ -65,51 +68,52 @@ fn find_in(folder: &Path, volume: &str) -> io::Result<Option<Device>> {
 }
 
 impl Device {
-    /// Its name in the kernel.
+    /// The kernel's name of the device.
     pub fn name(&self) -> String {
         format!("nbd{}", self.index)
     }
 
-    /// Its node.
+    /// Path of the device node.
     pub fn node(&self) -> PathBuf {
         Path::new("/dev").join(self.name())
     }
 
-    /// What udev's rule calls it.
+    /// Path of the link that udev's rule makes.
     pub fn link(&self) -> PathBuf {
         Path::new(LINKS).join(&self.identifier.volume)
     }
 
-    /// What to call it: by the volume's name where udev has made that link.
+    /// The preferred path: the link by volume name if udev has made it, or else the node.
     pub fn path(&self) -> PathBuf {
         if self.is_linked() { self.link() } else { self.node() }
     }
 
-    /// True when the link leads to it.
+    /// True if the link leads to this device.
     pub fn is_linked(&self) -> bool {
         fs::canonicalize(self.link()).is_ok_and(|path| path == self.node())
     }
 
-    /// True while the kernel has it for the same volume.
+    /// True while the kernel has the device for the same volume.
     pub fn is_there(&self) -> bool {
         let text = fs::read_to_string(self.folder().join("backend")).unwrap_or_default();
         Identifier::parse(&text).as_ref() == Some(&self.identifier)
     }
 
-    /// Bytes that it has.
+    /// Size in bytes.
     pub fn size_bytes(&self) -> io::Result<u64> {
         let sectors = fs::read_to_string(self.folder().join("size"))?;
         let sectors: u64 = sectors.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(sectors * 512)
     }
 
-    /// Settings of a device that was just connected, and the notice by which udev names it: the kernel's own came before the device had its text.
+    /// Sets up a newly connected device, and sends the event from which udev names it: the kernel's own event came
+    /// before the identifier was stored.
     pub fn set_up(&self) -> io::Result<()> {
         fs::write(self.folder().join("queue/io_timeout"), LOOK_AGAIN_MS)?;
         fs::write(self.folder().join("uevent"), "change")
     }
 
-    /// Takes it for oneself, so that nobody mounts it meanwhile; the error is what uses it.
+    /// Opens the device exclusively, so that it cannot be mounted meanwhile; the error describes its user.
     pub fn claim(&self) -> Result<File, InUse> {
         let exclusive = OFlags::EXCL.bits() as i32;
         match OpenOptions::new().read(true).custom_flags(exclusive).open(self.node()) {
@@ -118,7 +122,7 @@ impl Device {
         }
     }
 
-    /// What uses it, where that can be seen from here.
+    /// The device's user, if it is visible to this process.
     pub fn user(&self) -> Option<InUse> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -126,7 +130,7 @@ impl Device {
         mounted(&mounts, &parts).or_else(|| swapped(&swaps, &parts)).or_else(|| held(&parts)).or_else(|| opened(&parts))
     }
 
-    /// It and its partitions.
+    /// The device and its partitions.
     fn parts(&self) -> Vec<Part> {
         let name = self.name();
         let partitions = fs::read_dir(self.folder()).into_iter().flatten().flatten();
@@ -140,11 +144,11 @@ impl Device {
     }
 }
 
-/// What uses a device, in words.
+/// Description of a device's user.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InUse(pub String);
 
-/// A device or a partition of it.
+/// A device or one of its partitions.
 struct Part {
     folder: PathBuf,
     node: PathBuf,
@@ -186,7 +190,7 @@ fn opened(parts: &[Part]) -> Option<InUse> {
     let own = std::process::id();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // It may have ended meanwhile, or be nobody's whom we may look at.
+        // The process may have ended meanwhile, or its descriptors may be unreadable for this user.
         let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
         let is_ours = |path: PathBuf| parts.iter().any(|part| part.node == path);
         if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_ours)) {
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_text_names_one_volume_and_nothing_foreign() {
+    fn identifier_text_names_one_volume_and_rejects_foreign_texts() {
         let web = identifier("web01");
         assert_eq!(web.to_text(), "hotset:00c0ffee00c0ffee/web01");
         assert_eq!(Identifier::parse("hotset:00c0ffee00c0ffee/web01\n"), Some(web));
@@ -216,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_volumes_device_is_found_among_those_of_others() {
+    fn device_of_a_volume_is_found_among_others() {
         let folder = tempfile::tempdir().expect("a folder can be made");
         for (name, text) in [
             ("sda", None),
             ("nbd0", None),
-            ("nbd1", Some("somebody else's web01")),
+            ("nbd1", Some("another program's web01")),
             ("nbd12", Some("hotset:00c0ffee00c0ffee/web01\n")),
             ("nbd3", Some("hotset:00c0ffee00c0ffee/web01-old\n")),
         ] {
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_device_or_a_partition_of_it_is_named() {
+    fn users_of_a_device_or_its_partitions_are_named() {
         let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                       61 22 43:18 / /srv/my\\040files rw,relatime - ext4 /dev/nbd1p2 rw\n";
         let said = mounted(mounts, &parts()).expect("a partition is mounted").0;

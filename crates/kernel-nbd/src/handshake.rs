@@ -1,4 +1,5 @@
-//! The handshake with the daemon's NBD server, on a socket that the kernel goes on with: not a byte more is read than belongs to it.
+//! The handshake with the daemon's NBD server. The kernel continues on the same socket, so not a byte beyond the
+//! handshake is read.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,21 +13,21 @@ use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step};
 
-/// Time that the daemon has for each step: it is on this machine.
+/// Time-out of each step; the daemon is on this machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Replies to one option: a handful of facts, whatever a server invents.
+/// Most replies to one option.
 const REPLIES_MAX: usize = 64;
-/// Smallest request where the server says none, as the protocol has it.
+/// Smallest request if the server states none, as in the protocol.
 const SECTOR_BYTES: u32 = 512;
 
-/// A connection past its handshake, and what was agreed on.
+/// A connection after its handshake, with the negotiated properties.
 pub struct Link {
     socket: Socket,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// What it can do, as on the wire.
+    /// Transmission flags, as on the wire.
     pub flags: u16,
-    /// Smallest request.
+    /// Size of the smallest request.
     pub block_bytes: u32,
 }
 
@@ -45,13 +46,13 @@ enum Socket {
     Tcp(TcpStream),
 }
 
-/// The best of the addresses that a daemon listens at, as it tells them: a socket of this machine's own first.
+/// The best of the daemon's listening addresses: a Unix socket is preferred.
 pub fn best_address(listen: &[String]) -> Option<&str> {
     let of = |scheme: &str| listen.iter().find(|address| address.starts_with(scheme));
     of("unix:").or_else(|| of("tcp:")).map(String::as_str)
 }
 
-/// Connects to `address` (`unix:PATH`, `tcp:HOST:PORT`) and takes `export`.
+/// Connects to `address` (`unix:PATH`, `tcp:HOST:PORT`) and selects `export`.
 pub fn take(address: &str, export: &str) -> io::Result<Link> {
     let mut socket = connect(address)?;
     let facts = facts(socket.stream(), export, OptionKind::Go)?;
@@ -59,14 +60,14 @@ pub fn take(address: &str, export: &str) -> io::Result<Link> {
     Ok(Link { socket, size_bytes: facts.size_bytes, flags: facts.flags, block_bytes: facts.block_bytes })
 }
 
-/// The size of `export` now.
+/// Queries the present size of `export`.
 pub fn size_bytes(address: &str, export: &str) -> io::Result<u64> {
     let mut socket = connect(address)?;
     let stream = socket.stream();
     let facts = facts(stream, export, OptionKind::Info)?;
     let mut out = Vec::new();
     push_option(&mut out, OptionKind::Abort, &[]);
-    // What was asked for is told; how the server takes the end does not matter.
+    // The size is known; the server's reaction to the abort does not matter.
     let _ = stream.write_all(&out);
     Ok(facts.size_bytes)
 }
@@ -82,7 +83,7 @@ impl Socket {
         }
     }
 
-    /// The kernel waits as long as it takes.
+    /// Removes the time-outs: the kernel waits without a limit.
     fn forget_patience(&self) -> io::Result<()> {
         match self {
             Socket::Unix(stream) => stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)),
@@ -112,7 +113,7 @@ struct Facts {
     block_bytes: u32,
 }
 
-/// Everything up to the answer to `option`, which is `Go` or `Info`.
+/// Runs the handshake up to the answer to `option`, which is `Go` or `Info`.
 fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<Facts> {
     let greeting = read::<GREETING_BYTES>(stream)?;
     let mut out = client_flags(whole(decode_greeting(&greeting))?).map_err(broken)?.to_vec();
@@ -153,7 +154,7 @@ fn read<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// What was decoded of bytes that are all there.
+/// The value decoded from complete bytes.
 fn whole<T>(decoded: Decoded<T>) -> io::Result<T> {
     match decoded.map_err(broken)? {
         Step::Got(value, _) => Ok(value),
@@ -173,11 +174,11 @@ mod tests {
     use nbd_protocol::option::push_option_reply;
     use std::os::unix::net::UnixListener;
 
-    /// A server that sends these answers to the first option and then a byte of what comes after the handshake.
+    /// A server that sends these answers to the first option, followed by one byte that belongs to the kernel.
     fn server(answers: Vec<(OptionReplyKind, Vec<u8>)>) -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("nbd.sock");
-        let listener = UnixListener::bind(&path).expect("nobody listens there");
+        let listener = UnixListener::bind(&path).expect("the socket is new");
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client comes");
             let mut out = greeting().to_vec();
@@ -186,7 +187,7 @@ mod tests {
             }
             out.push(b'!');
             stream.write_all(&out).expect("the client listens");
-            // Until the client is gone.
+            // Keeps the connection open until the client has closed it.
             let _ = stream.read_to_end(&mut Vec::new());
         });
         let address = format!("unix:{}", path.display());
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_on_is_told_and_the_byte_after_the_handshake_is_left_to_the_kernel() {
+    fn handshake_leaves_the_next_byte_to_the_kernel() {
         let facts = [
             Info::Export { size_bytes: 1 << 30, flags: HAS_FLAGS | READ_ONLY },
             Info::Other(77),
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_why() {
+    fn refused_export_reports_the_reason() {
         let (_folder, address) = server(vec![(OptionReplyKind::ErrUnknown, b"no export is named \"v\"".to_vec())]);
         let Err(error) = take(&address, "v") else { panic!("it was refused") };
         assert_eq!(error.to_string(), "no export is named \"v\"");
@@ -219,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_invents_facts_without_end_is_left() {
+    fn server_with_endless_replies_is_abandoned() {
         let fact = (OptionReplyKind::Info, Info::Other(77).encode());
         let (_folder, address) = server(vec![fact; REPLIES_MAX + 1]);
-        let Err(error) = take(&address, "v") else { panic!("nothing was agreed on") };
+        let Err(error) = take(&address, "v") else { panic!("the handshake must fail") };
         assert!(error.to_string().contains("does not end"), "{error}");
     }
 
     #[test]
-    fn a_socket_of_this_machine_comes_before_an_address() {
+    fn unix_socket_is_preferred_to_a_tcp_address() {
         let listen = ["iscsi:127.0.0.1:3260", "tcp:127.0.0.1:10809", "unix:/run/hotset/nbd.sock"].map(str::to_owned);
         assert_eq!(best_address(&listen), Some("unix:/run/hotset/nbd.sock"));
         assert_eq!(best_address(&listen[..2]), Some("tcp:127.0.0.1:10809"));

@@ -1,4 +1,4 @@
-//! Keeps one volume attached: makes the device, and gives it a new connection whenever the daemon has been away.
+//! Keeps one volume attached: creates the device, and gives it a new connection whenever the daemon has been away.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,35 +17,35 @@ use terminal::Failure;
 use terminal::log;
 use units::{show_bytes, show_time};
 
-/// Where it is noted that somebody keeps a volume attached.
+/// Directory of the locks of attached volumes.
 const LOCKS: &str = "/run/hotset-attach";
-/// Pause between two looks at the daemon while it is away.
+/// Interval of connection attempts while the daemon is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Pause between two looks at the volume's size, and at whether the device is still there.
+/// Interval of checks of the volume's size and of the device's existence.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
-/// Time that udev has to name the device.
+/// Time for udev to create the link.
 const NAMING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a keeper ends.
+/// Reason for the end of a keeper.
 enum End {
-    /// Somebody asked it to.
+    /// A signal.
     Asked,
-    /// The device is not there any more.
+    /// The device has been disconnected.
     Detached,
 }
 
-/// A volume and the device that it is.
+/// A volume and its device.
 struct Keeper {
     socket: PathBuf,
     kernel: Kernel,
     events: Events,
     device: Device,
     address: String,
-    /// The daemon was not there when it was looked for.
+    /// The daemon did not answer the last check.
     is_away: bool,
 }
 
-/// Attaches `volume` and keeps it so until a signal; `on_attached` is told the device.
+/// Attaches `volume` and keeps it attached until a signal; `on_attached` receives the device.
 pub fn keep(
     socket: &Path,
     volume: &str,
@@ -74,7 +74,7 @@ pub fn keep(
 impl Keeper {
     fn attach(socket: &Path, volume: &str, mut kernel: Kernel) -> Result<Keeper, Failure> {
         let (identifier, address, link) = reach(socket, volume).map_err(|why| Failure::failed(why.to_string()))?;
-        // From now on what happens is told, also to a connection that lives for an instant.
+        // Events are received from now on, including those of a connection that lives only for an instant.
         let events = kernel.events().map_err(failure)?;
         let found = device::find(volume).map_err(|error| Failure::failed(format!("/sys/block: {error}")))?;
         let socket = socket.to_owned();
@@ -84,7 +84,7 @@ impl Keeper {
                 let device = Device { index, identifier };
                 Keeper { socket, kernel, events, device, address, is_away: false }
             }
-            // Of a keeper before this one: whether its connection lives the kernel alone knows.
+            // The device of an earlier keeper; only the kernel knows whether its connection is alive.
             Some(device) => {
                 let mut keeper = Keeper { socket, kernel, events, device, address, is_away: false };
                 keeper.hand_over(&identifier, &link).map_err(|why| Failure::failed(format!("{volume}: {why}")))?;
@@ -97,7 +97,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// udev works by itself; without its rule there is no link, and the device can be used all the same.
+    /// Waits for udev's link. Without udev's rule there is no link, and the device is usable nevertheless.
     async fn wait_for_name(&self) {
         let end = Instant::now() + NAMING_PATIENCE;
         while !self.device.is_linked() {
@@ -135,7 +135,7 @@ impl Keeper {
         }
     }
 
-    /// Follows the volume's size; true when the daemon is there again after it was not.
+    /// Follows the volume's size; true if the daemon is back after an absence.
     fn look(&mut self) -> bool {
         match handshake::size_bytes(&self.address, &self.device.identifier.volume) {
             Ok(size_bytes) => {
@@ -149,7 +149,7 @@ impl Keeper {
         }
     }
 
-    /// Tries until the device has a connection again.
+    /// Retries until the device has a connection again.
     async fn reconnect(&mut self, stop: &mut Stop) -> Option<End> {
         let began = Instant::now();
         let volume = self.device.identifier.volume.clone();
@@ -161,7 +161,7 @@ impl Keeper {
                 log::info(format!("{volume}: {} is connected again after {away:.1} s", self.device.node().display()));
                 return None;
             };
-            // Each reason once: a daemon that starts has several.
+            // Each reason is logged once: a starting daemon gives several.
             if why != told {
                 let most = show_time(DEAD_CONNECTION);
                 log::warn(format!("{volume}: {why}; requests wait, for {most} at most"));
@@ -185,7 +185,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Gives the device a connection to its volume, and its size; to no other volume, and to none that has shrunk.
+    /// Gives the device a connection to its volume, and the volume's size. Another volume of the name, or one that has
+    /// shrunk, is refused.
     fn hand_over(&mut self, identifier: &Identifier, link: &Link) -> Result<(), String> {
         let node = self.device.node();
         if *identifier != self.device.identifier {
@@ -204,7 +205,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// A volume that grew makes its device grow; one that shrank would lose what lies there.
+    /// Grows the device with its volume. The device of a shrunk volume keeps its size, because shrinking would lose
+    /// data.
     fn follow_size(&mut self, size_bytes: u64) {
         let node = self.device.node();
         match self.device.size_bytes() {
@@ -220,8 +222,8 @@ impl Keeper {
         }
     }
 
-    /// The end: the device goes if nobody uses it and the daemon takes what is not flushed yet. Else it stays, and whoever starts this again
-    /// finds it.
+    /// Ends the keeper. The device is disconnected if it is unused and the daemon accepts its unflushed writes.
+    /// Otherwise it stays, and the next keeper takes it over.
     fn let_go(mut self) -> Result<(), Failure> {
         let claimed = match is_served(&self.socket, &self.device.identifier) {
             Ok(()) => self.device.claim().map_err(|InUse(why)| why),
@@ -238,7 +240,7 @@ impl Keeper {
     }
 }
 
-/// Signals that end it.
+/// Signals that end the keeper.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -265,7 +267,7 @@ fn failure(error: KernelError) -> Failure {
     Failure::failed(error.to_string())
 }
 
-/// Notes that this process keeps the volume attached, as long as the file is open.
+/// Locks the volume for this process while the returned file is open.
 fn lock(volume: &str) -> Result<File, Failure> {
     let path = Path::new(LOCKS).join(volume);
     let open = std::fs::create_dir_all(LOCKS).and_then(|()| File::create(&path));

@@ -1,6 +1,6 @@
-//! The kernel's NBD client, driven by generic netlink: it is given connected sockets and makes block devices of them.
+//! The kernel's NBD client, controlled by generic netlink: it turns connected sockets into block devices.
 //!
-//! Numbers are those of the kernel's `include/uapi/linux/nbd-netlink.h` and `genetlink.h`.
+//! The numbers are from the kernel's `include/uapi/linux/nbd-netlink.h` and `genetlink.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,11 +11,12 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 
 use super::netlink::{Attributes, Message, Reply, replies};
 
-/// How long requests wait for a daemon that is away before they fail: a restart that replays a full flash log is done long before.
+/// Time after which requests without a connection fail; a restart that replays a full flash log takes far less.
 pub const DEAD_CONNECTION: Duration = Duration::from_secs(600);
-/// Requests that are slow are never given up: the daemon's disks may be slow, and a request that is sent twice may take effect twice.
+/// Slow requests never time out: the daemon's disks may be slow, and a request that is sent twice may take effect
+/// twice.
 const NO_TIMEOUT: u64 = 0;
-/// Longest datagram of the kernel: a family with all its groups is far below.
+/// Longest datagram of the kernel; a family with all its groups is far shorter.
 const DATAGRAM_BYTES_MAX: usize = 16 << 10;
 
 const CONTROLLER: u16 = 0x10;
@@ -47,45 +48,45 @@ const BACKEND_IDENTIFIER: u16 = 10;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
-/// Numbers of `errno` that mean something here.
+/// Relevant `errno` numbers.
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const ENOBUFS: i32 = 105;
 
-/// Why the kernel does not do it.
+/// Reason why a kernel operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The module is not there.
+    /// The module is not loaded.
     #[error("this kernel has no NBD client; load it with `modprobe nbd`")]
     NoModule,
-    /// Not root.
+    /// The process lacks root privileges.
     #[error("only root may make block devices; run it as root")]
     NotAllowed,
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refuses to {what}: {error}; `dmesg` may say why")]
     Refused {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// Its answer.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
 
-/// What a device is made of.
+/// Properties of a device.
 pub struct Export<'a> {
-    /// The connection, past its handshake.
+    /// The connection, after its handshake.
     pub socket: BorrowedFd<'a>,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Smallest request.
+    /// Size of the smallest request.
     pub block_bytes: u32,
-    /// What the export can do, as on the wire.
+    /// Transmission flags of the export, as on the wire.
     pub flags: u16,
-    /// What the device is found by.
+    /// Identifier by which the device is found.
     pub identifier: &'a str,
 }
 
-/// A way to ask the kernel.
+/// A netlink connection to the kernel's NBD client.
 pub struct Kernel {
     socket: Socket,
     family: u16,
@@ -116,7 +117,7 @@ impl Kernel {
         }
     }
 
-    /// Makes a device; returns its number.
+    /// Creates a device and returns its number.
     pub fn connect(&mut self, export: &Export<'_>) -> Result<u32, KernelError> {
         let request = connect_request(self.message(CONNECT), export);
         let mut index = None;
@@ -127,27 +128,28 @@ impl Kernel {
         })
     }
 
-    /// Gives a device whose connection is lost another one. One whose connection lives keeps that, and this one is let go.
+    /// Gives a new connection to a device that has lost its own. A device whose connection is alive keeps it, and the
+    /// new one is dropped.
     pub fn reconnect(&mut self, index: u32, export: &Export<'_>) -> Result<(), KernelError> {
         let request = self.message(RECONFIGURE).u32(INDEX, index);
         let request = with_socket(request.text(BACKEND_IDENTIFIER, export.identifier), export.socket);
         self.ask("take a new connection", request, |_| ())
     }
 
-    /// Tells a device its size.
+    /// Changes the size of a device.
     pub fn resize(&mut self, index: u32, identifier: &str, size_bytes: u64) -> Result<(), KernelError> {
         let request = self.message(RECONFIGURE).u32(INDEX, index);
         let request = request.text(BACKEND_IDENTIFIER, identifier).u64(SIZE_BYTES, size_bytes);
         self.ask("take the new size", request, |_| ())
     }
 
-    /// Takes a device away from its connection.
+    /// Disconnects a device.
     pub fn disconnect(&mut self, index: u32) -> Result<(), KernelError> {
         let request = self.message(DISCONNECT).u32(INDEX, index);
         self.ask("disconnect the device", request, |_| ())
     }
 
-    /// What happens to devices from now on.
+    /// Subscribes to events of devices.
     pub fn events(&self) -> Result<Events, KernelError> {
         let open = || {
             let mut socket = TokioSocket::new(NETLINK_GENERIC)?;
@@ -164,7 +166,7 @@ impl Kernel {
         Message::new(self.family, command, VERSION, self.sequence)
     }
 
-    /// Sends a request and reads what is told until its end. The kernel has answered when it has taken it.
+    /// Sends a request and reads replies until its end. The kernel has queued all replies when the send returns.
     fn ask(
         &mut self,
         what: &'static str,
@@ -190,14 +192,15 @@ impl Kernel {
     }
 }
 
-/// Devices that have lost their connection.
+/// Events of devices that lose their connection.
 pub struct Events {
     socket: TokioSocket,
     family: u16,
 }
 
 impl Events {
-    /// Waits until the device may have lost its connection: also when so much happened at once that some of it was not told.
+    /// Waits until the device may have lost its connection. An overflow of the event queue counts as a loss, because an
+    /// event may be missing.
     pub async fn lost(&self, index: u32) -> io::Result<()> {
         loop {
             let mut bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
@@ -220,7 +223,7 @@ fn says_lost(bytes: &[u8], family: u16, index: u32) -> bool {
     of_family && replies(bytes).any(lost)
 }
 
-/// Never waits: what the kernel answers is there when it has taken the question.
+/// Opens a non-blocking socket: the kernel's replies are available as soon as the request is sent.
 fn open_socket() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_GENERIC)?;
     socket.bind_auto()?;
@@ -246,7 +249,7 @@ fn with_socket(message: Message, socket: BorrowedFd<'_>) -> Message {
     message.nested(SOCKETS, |sockets| sockets.nested(SOCKET_ITEM, |item| item.u32(SOCKET_FD, number)))
 }
 
-/// As the kernel sends a text.
+/// Text as the kernel sends it, zero-terminated.
 fn terminated(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
@@ -258,7 +261,7 @@ mod tests {
 
     const OURS: u16 = 0x1d;
 
-    /// What the kernel would read of a request.
+    /// The attributes that the kernel would read from a request.
     fn attributes(request: &[u8]) -> Attributes<'_> {
         match replies(request).next() {
             Some(Reply::Told { attributes, .. }) => attributes,
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_asked_for_with_everything_that_it_needs_and_no_timeout() {
+    fn connect_request_has_all_attributes_and_no_timeout() {
         let socket = std::fs::File::open("/dev/null").expect("it is there");
         let export = Export {
             socket: socket.as_fd(),
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_is_told_of_one_device_and_no_other_family() {
+    fn lost_connection_matches_its_device_and_family_only() {
         let event = |family, command, index| Message::new(family, command, VERSION, 0).u32(INDEX, index).finish();
         assert!(says_lost(&event(OURS, LINK_DEAD, 3), OURS, 3));
         for other in [event(OURS, LINK_DEAD, 4), event(OURS + 1, LINK_DEAD, 3), event(OURS, CONNECT, 3), Vec::new()] {

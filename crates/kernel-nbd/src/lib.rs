@@ -1,6 +1,8 @@
-//! `hotset attach` and `hotset detach`: a volume as a block device of this machine, `/dev/nbdN`, named `/dev/hotset/NAME`.
+//! `hotset attach` and `hotset detach`: a volume as a block device of this machine, `/dev/nbdN`, with the link
+//! `/dev/hotset/NAME`.
 //!
-//! A process for each volume keeps it so (`keeper.rs`), under systemd as an instance of `hotset-attach@.service`.
+//! A process per volume keeps the volume attached (`keeper.rs`), under systemd as an instance of
+//! `hotset-attach@.service`.
 
 mod device;
 mod handshake;
@@ -22,13 +24,13 @@ use serde_json::json;
 use config::control_socket;
 use terminal::{Failure, print_json};
 
-/// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
+/// Time for short-term users of a device, such as udev after every change, to close it.
 const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Attaches the volume `name` to the daemon at `socket`, or at the one that the configuration names: by a unit of systemd, or
-/// `in_foreground` until SIGTERM.
+/// Attaches the volume `name` to the daemon at `socket`, or at the configured socket. A systemd unit keeps it attached,
+/// or this process if `in_foreground`, until SIGTERM.
 pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool) -> Result<(), Failure> {
-    // What can be said here is said here, not in the unit's journal.
+    // Errors that can be detected here are reported here, not in the unit's journal.
     kernel()?;
     if in_foreground {
         return keeper::keep(&control_socket(socket), name, |device| show(device, json));
@@ -40,7 +42,8 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
     }
     if socket.is_some() {
         return Err(Failure::usage(format!(
-            "systemd's unit asks the daemon that /etc/hotset/hotset.toml names; leave --socket out, or run `hotset attach --foreground {name}`"
+            "systemd's unit asks the daemon that /etc/hotset/hotset.toml names; leave --socket out, or run \
+             `hotset attach --foreground {name}`"
         )));
     }
     let unit = systemd::unit(name)?;
@@ -50,22 +53,23 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
     show(&find(name)?.ok_or_else(nothing)?, json)
 }
 
-/// Detaches the volume `name`, flushed before or not; it goes on being served.
+/// Detaches the volume `name`, with or without a flush; the daemon continues to serve it.
 pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> Result<(), Failure> {
     let Some(device) = find(name)? else {
-        // A unit that waits for a daemon has no device yet.
+        // A unit that waits for its daemon has no device yet.
         systemd::disable(name)?;
         return Err(Failure::failed(format!("{name} is not attached, and will not be at the next boot")));
     };
     let file = claim(&device)?;
-    // A flush would wait for a daemon that may never come back.
+    // A flush would wait for a daemon that may never return.
     if flushed && let Err(why) = served::is_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",
             device.node().display()
         )));
     }
-    // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
+    // Disconnected before the keeper ends, so that the device cannot be mounted in between. The keeper then finds its
+    // device gone.
     disconnect(&mut kernel()?, &device, file, flushed)?;
     systemd::disable(name)?;
     if json {
@@ -91,7 +95,7 @@ fn show(device: &Device, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes the device for oneself; who uses it longer than for a glance is named.
+/// Opens the device exclusively; a user that holds it for longer than [`GLANCE_PATIENCE`] is reported.
 fn claim(device: &Device) -> Result<File, Failure> {
     let end = Instant::now() + GLANCE_PATIENCE;
     loop {
@@ -109,7 +113,8 @@ fn claim(device: &Device) -> Result<File, Failure> {
     }
 }
 
-/// Disconnects a device that is held by `file` alone, flushed or not; gone when this returns. One that is another volume's by now stays.
+/// Disconnects a device that only `file` holds, with or without a flush; it is gone when the call returns. A device
+/// that belongs to another volume by now stays.
 fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -> Result<(), Failure> {
     if !device.is_there() {
         return Ok(());
@@ -120,16 +125,16 @@ fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -
         })?;
     }
     kernel.disconnect(device.index).map_err(|error| Failure::failed(error.to_string()))?;
-    // The kernel forgets the device with the last who has it open.
+    // The kernel removes the device at its last close.
     drop(file);
     Ok(())
 }
 
-/// The kernel's NBD client; its module is loaded where that is allowed.
+/// The kernel's NBD client; its module is loaded if that is permitted.
 fn kernel() -> Result<Kernel, Failure> {
     let opened = match Kernel::open() {
         Err(KernelError::NoModule) => {
-            // What it says is of no use: what counts is whether the client is there afterwards.
+            // The output is ignored: only the presence of the client afterwards matters.
             let _ = Command::new("modprobe").arg("nbd").output();
             Kernel::open()
         }

@@ -1,53 +1,53 @@
-//! Generic netlink's messages as bytes: heads and attributes, without any I/O.
+//! Encoding and decoding of generic netlink messages: headers and attributes, without any I/O.
 //!
-//! Numbers are in the machine's own order. Every attribute is its length and its number (16 bits each), then its value, filled up to a
-//! multiple of four. Source: the kernel's `Documentation/userspace-api/netlink/intro.rst`.
+//! Numbers are in native byte order. An attribute consists of its length and its number (16 bits each) and its value,
+//! padded to a multiple of four. Source: the kernel's `Documentation/userspace-api/netlink/intro.rst`.
 
-/// Length of a message's head: netlink's and generic netlink's.
+/// Length of a message's header: netlink's and generic netlink's.
 const HEAD_BYTES: usize = 20;
-/// Length of an attribute's head.
+/// Length of an attribute's header.
 const ATTRIBUTE_BYTES: usize = 4;
-/// A message that says how a request ended.
+/// Type of the message that ends a request.
 const KIND_ERROR: u16 = 2;
-/// A request that is to be acknowledged.
+/// Flags of a request with acknowledgement.
 const FLAGS: u16 = 0x1 | 0x4;
-/// The upper bits of an attribute's number say how its value is to be read.
+/// Mask of an attribute's number; the bits above it describe the encoding of the value.
 const KIND_BITS: u16 = 0x3fff;
 
-/// A request in the making.
+/// A request under construction.
 pub struct Message(Vec<u8>);
 
 impl Message {
     /// A request of `command` to a family of generic netlink.
     pub fn new(family: u16, command: u8, version: u8, sequence: u32) -> Message {
         let mut bytes = Vec::with_capacity(128);
-        // Its length: known at the end.
+        // The length, filled in at the end.
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&family.to_ne_bytes());
         bytes.extend_from_slice(&FLAGS.to_ne_bytes());
         bytes.extend_from_slice(&sequence.to_ne_bytes());
-        // The sender's port: the kernel knows it.
+        // The sender's port, filled in by the kernel.
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&[command, version, 0, 0]);
         Message(bytes)
     }
 
-    /// With a number of 32 bits.
+    /// Adds a 32-bit number.
     pub fn u32(self, kind: u16, value: u32) -> Message {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// With a number of 64 bits.
+    /// Adds a 64-bit number.
     pub fn u64(self, kind: u16, value: u64) -> Message {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// With a text, which ends with a zero.
+    /// Adds a zero-terminated text.
     pub fn text(self, kind: u16, text: &str) -> Message {
         self.bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// With an attribute that holds others.
+    /// Adds an attribute with nested attributes.
     pub fn nested(mut self, kind: u16, inside: impl FnOnce(Message) -> Message) -> Message {
         let start = self.0.len();
         self.0.extend_from_slice(&[0; ATTRIBUTE_BYTES]);
@@ -66,7 +66,7 @@ impl Message {
         self
     }
 
-    /// The whole message.
+    /// The complete message.
     pub fn finish(mut self) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).expect("a request is short");
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
@@ -74,26 +74,26 @@ impl Message {
     }
 }
 
-/// What fits into an attribute's head: names of volumes are short.
+/// Converts a length to its field; volume names are short.
 fn length(len: usize) -> u16 {
     u16::try_from(len).expect("an attribute is short")
 }
 
-/// One message of the kernel.
+/// A message of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The request's end: 0, or a number of `errno`.
+    /// The end of the request: 0, or an `errno` number.
     Ended(i32),
-    /// An answer, or something that happened.
+    /// A reply or an event.
     Told {
-        /// Which.
+        /// Command of the message.
         command: u8,
-        /// What it says.
+        /// Attributes of the message.
         attributes: Attributes<'a>,
     },
 }
 
-/// All messages in one datagram; what is cut short or contradicts itself ends them.
+/// All messages of one datagram; a truncated or inconsistent message ends the iteration.
 pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -109,32 +109,32 @@ pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     })
 }
 
-/// Attributes one after the other.
+/// A sequence of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Those in the value of an attribute that holds others.
+    /// The attributes nested in the value of an attribute.
     pub fn of(value: &'a [u8]) -> Attributes<'a> {
         Attributes(value)
     }
 
-    /// The value of the first attribute of that number.
+    /// The value of the first attribute with this number.
     pub fn find(self, kind: u16) -> Option<&'a [u8]> {
         self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
     }
 
-    /// A number of 16 bits.
+    /// A 16-bit number.
     pub fn u16(self, kind: u16) -> Option<u16> {
         self.find(kind)?.try_into().ok().map(u16::from_ne_bytes)
     }
 
-    /// A number of 32 bits.
+    /// A 32-bit number.
     pub fn u32(self, kind: u16) -> Option<u32> {
         self.find(kind)?.try_into().ok().map(u32::from_ne_bytes)
     }
 
-    /// The attributes inside of one.
+    /// The attributes nested in an attribute.
     pub fn nested(self, kind: u16) -> Attributes<'a> {
         Attributes(self.find(kind).unwrap_or_default())
     }
@@ -149,7 +149,7 @@ impl<'a> IntoIterator for Attributes<'a> {
     }
 }
 
-/// Each attribute's number and value.
+/// Iterator over the number and value of each attribute.
 pub struct Each<'a>(&'a [u8]);
 
 impl<'a> Iterator for Each<'a> {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_laid_out_as_the_kernel_reads_it() {
+    fn request_has_the_layout_that_the_kernel_reads() {
         if cfg!(target_endian = "big") {
             return;
         }
@@ -190,7 +190,7 @@ mod tests {
         let expected: [&[u8]; 5] = [
             &[60, 0, 0, 0, 0x1d, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0],
             &[12, 0, 2, 0, 0, 0, 0, 0x40, 0, 0, 0, 0],
-            // Its length counts the closing zero and not what it is filled up with.
+            // The length counts the terminating zero, but not the padding.
             &[11, 0, 10, 0, b'h', b'o', b't', b's', b'e', b't', 0, 0],
             &[16, 0, 7, 0],
             &[12, 0, 1, 0, 8, 0, 1, 0, 5, 0, 0, 0],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_ends_are_told_apart_in_one_datagram() {
+    fn replies_and_ends_are_distinguished_in_one_datagram() {
         let attributes = Message::new(0, 0, 0, 0).u32(1, 3).finish()[HEAD_BYTES..].to_vec();
         let mut bytes = told(0x1d, 1, &attributes);
         let mut end = told(KIND_ERROR, 0, &[0; 16]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_lies_about_its_length_ends_the_list_and_nothing_else() {
+    fn truncated_or_inconsistent_messages_end_the_list() {
         let attributes = Message::new(0, 0, 0, 0).text(2, "nbd").nested(7, |inside| inside.u32(1, 1)).finish();
         let whole = told(0x10, 1, &attributes[HEAD_BYTES..]);
         for len in 0..whole.len() {

@@ -1,4 +1,4 @@
-//! What the daemon says of a volume, and the connection to it.
+//! Queries of the daemon about a volume, and the connection to it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use control::{Answer, Client, ClientError, Request, VolumeState};
 use super::device::Identifier;
 use super::handshake::{self, Link};
 
-/// Time that the daemon has to answer: it may be starting.
+/// Time-out of the daemon's answers; it may be starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no connection to a volume.
+/// Reason why there is no connection to a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
     /// The daemon does not answer.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// It answers, and the volume cannot be had.
+    /// The daemon answers, but the volume is not available.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Connects to a volume: which it is, where it was found, and the connection.
+/// Connects to a volume; returns its identifier, its address and the connection.
 pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
     let refused = |text: String| Err(Unreachable::Refused(text));
     let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
@@ -37,11 +37,11 @@ pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), 
         Ok(link) => link,
         Err(error) => return refused(format!("{volume} at {address}: {error}")),
     };
-    // Asked after the connection is made: a volume that is the same now was so then, for no identity comes back.
+    // Queried after the connection was made: identities are never reused, so a volume that matches now matched then.
     Ok((identify(&mut client, volume)?, address.to_owned(), link))
 }
 
-/// Whether the daemon serves this very volume; the error says what is otherwise.
+/// Checks that the daemon serves this very volume; the error describes the difference.
 pub fn is_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
     let ask = || {
         let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;

@@ -1,34 +1,35 @@
-//! The service manager: attached volumes are instances of one unit of its.
+//! The service manager: attached volumes are instances of one systemd unit.
 
 use std::path::Path;
 use std::process::Command;
 
 use terminal::Failure;
 
-/// True where systemd manages services.
+/// True if systemd manages services.
 pub fn is_here() -> bool {
     Path::new("/run/systemd/system").exists()
 }
 
 /// The unit that keeps a volume attached.
 pub fn unit(volume: &str) -> Result<String, Failure> {
-    // What an instance's name may hold as it is. All that a volume's may hold but one.
+    // An instance name allows all characters of a volume name except `+`.
     if volume.contains('+') {
         return Err(Failure::failed(format!(
-            "systemd has no units with a + in their names: run `hotset attach --foreground {volume}` under a unit of your own"
+            "systemd has no units with a + in their names: run `hotset attach --foreground {volume}` under a unit of \
+             your own"
         )));
     }
     Ok(format!("hotset-attach@{volume}.service"))
 }
 
-/// Starts the unit now and at every boot; returns when the volume is attached.
+/// Starts the unit now and at every boot; returns after the volume is attached.
 pub fn enable(unit: &str) -> Result<(), Failure> {
     systemctl(&["enable", "--now", unit]).map_err(|said| {
         Failure::failed(format!("{said}\n`journalctl -u {unit}` says why; it goes on trying, until `hotset detach`"))
     })
 }
 
-/// Stops a volume's unit, and starts it at no boot any more, where there is one to be stopped.
+/// Stops and disables a volume's unit, if there is one.
 pub fn disable(volume: &str) -> Result<(), Failure> {
     match unit(volume) {
         Ok(unit) if is_here() && systemctl(&["cat", &unit]).is_ok() => {
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_has_one_unit() {
+    fn volume_has_one_unit() {
         assert_eq!(unit("web-01.data").expect("a plain name"), "hotset-attach@web-01.data.service");
         assert!(unit("a+b").is_err_and(|failure| failure.message.contains("--foreground a+b")));
     }

@@ -1,6 +1,6 @@
-//! The models in real time against the models in virtual time: the same clients, the same places, both rates.
+//! Compares the models' rates in real time and in virtual time, with the same clients and places.
 //!
-//! `cargo run --release -p seam --example realtime` ends with 1 when they differ by more than 5 %.
+//! `cargo run --release -p seam --example realtime` exits with 1 if the rates differ by more than 5 %.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 const SIZE: u64 = 256 << 20;
 const REQUESTS_EACH: u64 = 150;
 
-/// Requests a second that `clients` get together: 12 KiB writes (85 %) and reads at random.
+/// Total requests per second of `clients` clients: random 12 KiB writes (85 %) and reads.
 async fn rate<S: Seam>(seam: S, content: S::Disk, spec: ArraySpec, clients: u64) -> f64 {
     let array = SharedArray::new(seam.clone(), spec.fitted(SIZE)).expect("it can be built");
     let disk = ModelledDisk::new(&array, content).expect("it fits exactly");

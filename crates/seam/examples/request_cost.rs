@@ -1,9 +1,9 @@
-//! What a request of a disk costs: CPU time of the whole process, io_uring's workers included, and wall time.
+//! Cost of a disk request: CPU time of the whole process, including io_uring's workers, and wall time.
 //!
-//! `cargo run --release -p seam --example request_cost -- FOLDER [REQUESTS [CASE]]` makes files in FOLDER, which lies
-//! on the disk in question, and leaves them there. FOLDER may be a block device, whose content is lost. A case is a
-//! line: its name, then microseconds a request of CPU time and of wall time. To compare two commits, run the examples of
-//! both in turn and take medians. The flash cache's files are reserved, a thin volume's are sparse.
+//! `cargo run --release -p seam --example request_cost -- FOLDER [REQUESTS [CASE]]` creates files in FOLDER, which lies
+//! on the disk under test, and leaves them there. FOLDER may be a block device, whose content is lost. Each case prints
+//! a line: its name, then microseconds of CPU time and of wall time per request. To compare two commits, run their
+//! examples alternately and take medians. The flash cache's files are reserved; a thin volume's are sparse.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
 use seam::{BLOCK_BYTES, BlockMut, Disk, DiskOpen, Piece, Seam};
 
 const FILE_BYTES: u64 = 256 << 20;
-/// A sparse file is so large that random writes seldom meet blocks that it has.
+/// Size of a sparse file, so large that random writes seldom hit allocated blocks.
 const SPARSE_BYTES: u64 = 4 << 30;
-/// Requests between two flushes of a writer.
+/// Number of a writer's requests between two flushes.
 const FLUSH_EVERY: u64 = 32;
 const DEPTHS: [u64; 3] = [1, 32, 128];
 const POOL_BYTES: usize = 16 << 20;
 
-/// What the requests find at their places.
+/// State of the blocks at the requests' places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Blocks that were written before.
+    /// Written blocks.
     Written,
-    /// Blocks that were allocated and not written.
+    /// Allocated and unwritten blocks.
     Reserved,
     /// Holes.
     Sparse,
@@ -66,7 +66,7 @@ impl Case {
 fn clocks() -> (Duration, Duration) {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes one timespec, and that is what it is given.
+        // SAFETY: the call writes one timespec, and the pointer refers to one.
         let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
         assert_eq!(failed, 0, "every Linux has this clock");
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -78,7 +78,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> DiskOpen {
     DiskOpen { path: path.to_owned(), create_bytes, read_only: false, lock_wait_ms: 1000 }
 }
 
-/// A disk whose places are as the case wants them.
+/// Opens a disk and brings its blocks into the state `place`.
 #[allow(clippy::disallowed_methods, reason = "the file of an earlier run has to go before there is a disk")]
 async fn prepare(seam: &RealSeam, at: &Path, place: Place) -> RealDisk {
     if !at.is_dir() {
@@ -112,7 +112,7 @@ fn block(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
     block
 }
 
-/// Sends requests at random places, `depth` at a time.
+/// Sends requests to random places at depth `case.depth`.
 async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
     let blocks = disk.geometry().size_bytes / BLOCK_BYTES as u64;
     let (left, waiter) = (Rc::new(Cell::new(case.depth)), Rc::new(RefCell::new(None::<Waker>)));
@@ -136,7 +136,7 @@ async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
             }
         });
     }
-    // The last client wakes it; it costs nothing before.
+    // Only the last client wakes this future, so the wait costs no CPU time.
     std::future::poll_fn(|context| {
         *waiter.borrow_mut() = Some(context.waker().clone());
         if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
@@ -145,7 +145,7 @@ async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
 }
 
 fn measure(at: PathBuf, case: Case, requests: u64) -> (Duration, Duration) {
-    // A core that looks around for an answer would spend the wait as CPU time.
+    // Without spinning: a spinning core would count the wait as CPU time.
     let spec = RealCoreSpec { spin_ns: 0, ..RealCoreSpec::new(POOL_BYTES) };
     let run = run_core(spec, move |seam| async move {
         let disk = prepare(&seam, &at, case.place).await;

@@ -1,4 +1,4 @@
-//! How fast the simulated world runs: disk requests a second of CPU time, without the engine.
+//! Speed of the simulated world: disk requests per second of CPU time, without the engine.
 //!
 //! `cargo run --release -p seam --example simspeed`
 
@@ -14,7 +14,7 @@ const CLIENTS: u64 = 32;
 const REQUESTS: u64 = 1_000_000;
 const SIZE: u64 = 8 << 30;
 
-/// Runs 32 clients that read and write 4 KiB at random in turn, and prints how long the machine took.
+/// Runs 32 clients that alternate random reads and writes of 4 KiB, and prints the CPU time.
 fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl AsyncFnOnce(&World, SimDisk) -> D) {
     let world = World::new(WorldSpec { keep, ..WorldSpec::new(1) });
     world.add_disk("d", SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
@@ -52,11 +52,11 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     println!("{name:<30} {rate:>9.0} requests a second of CPU, {} of virtual time in {took:.2?}", world.now());
 }
 
-/// This thread's CPU time, which nothing inside the world may look at; what else the machine does is not counted.
+/// This thread's CPU time, which excludes other load of the machine. Code inside the world must not read it.
 fn stopwatch() -> impl Fn() -> Duration {
     let now = || {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes one timespec, and that is what it is given.
+        // SAFETY: the call writes one timespec, and the pointer refers to one.
         let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         assert_eq!(failed, 0, "every Linux has this clock");
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,13 +1,13 @@
-//! Notifications between processes that share memory: a bell that one side rings and the other one hears.
+//! Notifications between processes that share memory.
 
 use std::io;
 use std::task::{Context, Poll};
 
-/// A bell, from either side. Rung several times before anybody listens, it is heard once.
+/// One side of a bell. Several rings before a poll count as one.
 pub trait Bell {
-    /// Ready once it was rung since it was last heard; an error when it never will be again.
+    /// Ready after a ring since the last poll; an error if the bell can never ring again.
     fn poll_rung(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Rings it; never waits for who listens.
+    /// Rings the bell without waiting for the other side.
     fn ring(&self);
 }

@@ -1,7 +1,7 @@
 //! Buffers: 4 KiB blocks, writable while they have one owner, frozen once they are shared (R1).
 //!
-//! The engine never loops over bytes. What it needs done to content (copy, zero, compare, checksum) are methods here, so
-//! that a simulated world may keep a tag a sector instead of the bytes.
+//! The engine never loops over bytes. Every operation on content (copy, zero, compare, checksum) is a method here, so
+//! that a simulated world can keep one tag per sector instead of the bytes.
 
 /// Bytes in a block: the unit of valid, dirty and checksum.
 pub const BLOCK_BYTES: usize = 4096;
@@ -10,41 +10,41 @@ pub const SECTOR_BYTES: usize = 512;
 /// Sectors in a block, and bits in a sector mask.
 pub const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
 
-/// A frozen block. A clone is another holder of the same content, not a copy.
+/// A frozen block. A clone shares the content and does not copy it.
 pub trait Block: Clone + 'static {
     /// The writable form.
     type Mut: BlockMut<Frozen = Self>;
 
-    /// The writable form again, if this is the only holder; else `self` comes back.
+    /// Returns the writable form if this is the only holder, else `self`.
     fn thaw(self) -> Result<Self::Mut, Self>;
 
-    /// True when nobody else holds this content.
+    /// True if this is the only holder of the content.
     fn is_unique(&self) -> bool;
 
-    /// Copies `out.len()` bytes from byte `at` on.
+    /// Copies `out.len()` bytes, starting at byte `at`.
     fn read_bytes(&self, at: usize, out: &mut [u8]);
 
-    /// The bytes themselves, where the world keeps bytes (the real one does, a simulated one need not).
+    /// The content, in a world that keeps bytes: the real one does, a simulated one need not.
     fn as_bytes(&self) -> Option<&[u8]>;
 
-    /// True when `len` bytes from byte `at` on are zeroes.
+    /// True if the `len` bytes from `at` on are zeroes.
     fn is_zero(&self, at: usize, len: usize) -> bool;
 
-    /// True when both hold the same content.
+    /// True if both hold the same content.
     fn same(&self, other: &Self) -> bool;
 
-    /// CRC32C of the bytes, continued from `seed` (another checksum, or any number); a simulated world has one of its own that is as
-    /// good at telling contents apart.
+    /// CRC32C of the bytes, continued from `seed` (another checksum, or any number). A simulated world uses a checksum
+    /// of its own that distinguishes contents equally well.
     fn checksum(&self, seed: u32) -> u32;
 
-    /// Brings near what a clone of it will touch; changes nothing but time.
+    /// Prefetches the memory that a clone touches; changes nothing but time.
     fn hint(&self) {}
 
-    /// Brings near where its content begins, for who will copy it; changes nothing but time.
+    /// Prefetches the start of the content ahead of a copy; changes nothing but time.
     fn hint_content(&self) {}
 
-    /// A writable alias of content that others may hold: breaks R1 on purpose, so that a test can show that its checker
-    /// notices. Only the simulated world can do it; the real one has `unreachable!()` here.
+    /// A writable alias of content that other holders may share. It breaks R1 on purpose, so that a test can prove that
+    /// its checker notices. Only the simulated world supports it; the real one has `unreachable!()` here.
     #[doc(hidden)]
     fn sabotage_thaw(self) -> Self::Mut;
 }
@@ -54,7 +54,7 @@ pub trait BlockMut: 'static {
     /// The frozen form.
     type Frozen: Block<Mut = Self>;
 
-    /// From now on the content does not change.
+    /// Ends all changes to the content.
     fn freeze(self) -> Self::Frozen;
 
     /// Copies `len` bytes at `from_at` of `from` to `at`. Offsets are multiples of [`SECTOR_BYTES`].
@@ -63,14 +63,15 @@ pub trait BlockMut: 'static {
     /// Zeroes `len` bytes from `at` on. Offsets are multiples of [`SECTOR_BYTES`].
     fn zero(&mut self, at: usize, len: usize);
 
-    /// The bytes themselves, where the world keeps bytes.
+    /// The content, in a world that keeps bytes.
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]>;
 
     /// Copies `bytes` to `at`.
     fn write_bytes(&mut self, at: usize, bytes: &[u8]);
 
-    /// Copies `bytes` to `at`: bytes of our own formats, not a client's. (A simulated world keeps a tag a sector and refuses a
-    /// client's bytes that are none; these it keeps as they are.) Offset and length are multiples of [`SECTOR_BYTES`].
+    /// Copies `bytes` of the project's own formats, never client data, to `at`. A simulated world keeps one tag per
+    /// sector and refuses client data of another form; metadata it keeps byte by byte. Offset and length are multiples
+    /// of [`SECTOR_BYTES`].
     fn write_metadata(&mut self, at: usize, bytes: &[u8]);
 }
 
@@ -79,9 +80,9 @@ pub trait BlockMut: 'static {
 pub struct Piece<B> {
     /// The content.
     pub block: B,
-    /// First byte of it.
+    /// First byte within the block.
     pub start: u16,
-    /// Bytes of it, at least 1.
+    /// Length in bytes, at least 1.
     pub len: u16,
 }
 
@@ -109,10 +110,11 @@ impl<B> Piece<B> {
     }
 }
 
-/// A byte range of a writable block, to be filled by a disk or a socket. The same shape as [`Piece`], told apart by what it holds.
+/// A byte range of a writable block, to be filled by a disk or a socket. It has the same shape as [`Piece`] and differs
+/// in the block type.
 pub type PieceMut<M> = Piece<M>;
 
-/// Bytes in all `pieces`.
+/// Total length of `pieces` in bytes.
 pub fn pieces_len<B>(pieces: &[Piece<B>]) -> usize {
     pieces.iter().map(Piece::len).sum()
 }

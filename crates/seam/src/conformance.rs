@@ -1,8 +1,7 @@
-//! What every disk owes its callers, as one suite for the real world, the simulated one, the models and whoever else
-//! implements [`Disk`].
+//! Conformance suite for every implementation of [`Disk`]: the real one, the simulated one, the models and any other.
 //!
-//! Content is one 64-bit tag repeated over a sector, the most that a simulated disk can keep. A check that fails panics and
-//! says which promise is broken.
+//! Content is one 64-bit tag repeated over a sector, the most that a simulated disk can keep. A failed check panics and
+//! names the broken promise.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -13,7 +12,7 @@ use std::task::Poll;
 use crate::block::pieces_len;
 use crate::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, SECTOR_BYTES, Seam};
 
-/// Bytes of a disk that the suite wants at least; it overwrites so much from the start on.
+/// Minimum size of a disk under test; the suite overwrites this many bytes from the start on.
 pub const SIZE_BYTES_MIN: u64 = 1 << 20;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -22,14 +21,14 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 pub async fn disk<S: Seam, D: Disk<S>>(seam: &S, disk: &D) {
     let suite = Suite { seam: seam.clone(), disk: disk.clone() };
     suite.geometry_makes_sense();
-    suite.what_was_written_is_read().await;
-    suite.pieces_go_where_they_belong().await;
-    suite.zeroed_ranges_read_as_zeroes_and_nothing_else_does().await;
+    suite.written_data_reads_back().await;
+    suite.pieces_reach_their_places().await;
+    suite.only_zeroed_ranges_read_as_zeroes().await;
     suite.allocation_never_calls_data_zero().await;
     suite.many_requests_at_once_do_not_mix().await;
-    suite.a_dropped_write_still_completes().await;
-    suite.past_the_end_is_an_error().await;
-    suite.the_size_can_be_changed_or_says_that_it_cannot().await;
+    suite.dropped_write_still_completes().await;
+    suite.access_past_the_end_fails().await;
+    suite.size_change_works_or_is_unsupported().await;
     disk.flush().await.expect("a flush of a healthy disk succeeds");
 }
 
@@ -57,7 +56,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         }
     }
 
-    /// A buffer of which `len` bytes from `start` on hold the content of byte `at` on.
+    /// A buffer that holds, in `len` bytes from `start` on, the content of disk bytes from `at` on.
     async fn filled(&self, round: u64, at: u64, start: usize, len: usize) -> Piece<S::Block> {
         let mut block = self.buffer().await;
         for done in (0..len).step_by(SECTOR_BYTES) {
@@ -67,7 +66,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         Piece::new(block.freeze(), start, len)
     }
 
-    /// Splits `len` bytes at `at` into pieces, the first of which has `first` bytes at the end of its block.
+    /// Splits `len` bytes at `at` into pieces; the first piece has `first` bytes, at the end of its block.
     async fn pieces(&self, round: u64, at: u64, len: usize, first: usize) -> Vec<Piece<S::Block>> {
         let mut pieces = Vec::new();
         let (mut done, mut count) = (0, first.min(len));
@@ -85,7 +84,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         self.disk.write(at, pieces).await.expect("a write to a healthy disk succeeds");
     }
 
-    /// The first tag of each sector of `len` bytes from `at` on; every byte of a sector must agree with it.
+    /// Reads one tag per sector of `len` bytes from `at` on; every byte of a sector must agree with its tag.
     async fn read(&self, at: u64, len: usize, first: usize) -> Vec<u64> {
         let mut pieces = Vec::new();
         let (mut done, mut count) = (0, first.min(len));
@@ -132,7 +131,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         assert_eq!(self.disk.identity(), self.disk.clone().identity(), "a clone is the same disk");
     }
 
-    async fn what_was_written_is_read(&self) {
+    async fn written_data_reads_back(&self) {
         for (round, len) in [(1, self.unit() as usize), (2, BLOCK_BYTES), (3, 256 << 10)] {
             self.write(round, 0, len).await;
             self.expect("written and read", 0, len, |at| tag(round, at)).await;
@@ -142,10 +141,10 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         self.expect("the last block", end, self.unit() as usize, |at| tag(4, at)).await;
     }
 
-    async fn pieces_go_where_they_belong(&self) {
+    async fn pieces_reach_their_places(&self) {
         let (unit, len) = (self.unit(), 40 << 10);
         self.write(5, 0, 128 << 10).await;
-        // One block of the disk into a buffer's end, and on over buffers that are out of step with it.
+        // The first piece ends a buffer with one logical block; later buffers are out of step with the disk's blocks.
         let at = (32 << 10) + unit;
         let pieces = self.pieces(6, at, len, unit as usize).await;
         assert_eq!(pieces_len(&pieces), len);
@@ -156,7 +155,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         assert!(tags.iter().zip((at..).step_by(SECTOR_BYTES)).all(|(found, sector)| *found == tag(6, sector)));
     }
 
-    async fn zeroed_ranges_read_as_zeroes_and_nothing_else_does(&self) {
+    async fn only_zeroed_ranges_read_as_zeroes(&self) {
         for may_unmap in [false, true] {
             self.write(7, 0, 256 << 10).await;
             let (at, len) = ((64 << 10) - self.unit(), (128 << 10) + self.unit());
@@ -217,7 +216,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         self.expect("after many", 0, count as usize * len, |at| tag(11, at)).await;
     }
 
-    async fn a_dropped_write_still_completes(&self) {
+    async fn dropped_write_still_completes(&self) {
         self.write(12, 0, BLOCK_BYTES).await;
         let pieces = self.pieces(13, 0, BLOCK_BYTES, BLOCK_BYTES).await;
         {
@@ -235,7 +234,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         }
     }
 
-    async fn past_the_end_is_an_error(&self) {
+    async fn access_past_the_end_fails(&self) {
         let size = self.disk.geometry().size_bytes;
         let len = self.unit() as usize;
         let pieces = self.pieces(14, size, len, BLOCK_BYTES).await;
@@ -245,7 +244,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         assert!(result.is_err() && pieces.len() == 1, "a read past the end succeeds, or keeps its buffer");
     }
 
-    async fn the_size_can_be_changed_or_says_that_it_cannot(&self) {
+    async fn size_change_works_or_is_unsupported(&self) {
         let size = self.disk.geometry().size_bytes;
         let less = size - (64 << 10);
         self.write(15, less, 64 << 10).await;

@@ -5,56 +5,57 @@ use std::path::PathBuf;
 
 use crate::{Nanos, Piece, PieceMut, Seam};
 
-/// What a disk operation ends in.
+/// Result of a disk operation.
 pub type DiskResult<T> = Result<T, DiskError>;
 
-/// Why a disk operation failed.
+/// Reason why a disk operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
-    /// The medium cannot give or take these bytes; others may be fine.
+    /// The medium cannot read or write these bytes; other bytes may be fine.
     #[error("input/output error ({0})")]
     Io(String),
-    /// No room is left for a write.
+    /// No space is left for a write.
     #[error("no space left on the backing")]
     NoSpace,
-    /// The disk is not there (unplugged, disconnected past its patience).
+    /// The disk is missing (unplugged, or disconnected for longer than the time-out).
     #[error("the disk is gone")]
     Gone,
-    /// The disk cannot do this operation at all; the caller has to do it another way.
+    /// The disk cannot do this operation at all; the caller has to use another one.
     #[error("not supported by the disk")]
     Unsupported,
-    /// The disk may not be written.
+    /// The disk is read-only.
     #[error("the disk is read-only")]
     ReadOnly,
-    /// Somebody else holds the disk.
+    /// Another process holds the disk.
     #[error("in use by another process ({0}); stop it first, two daemons on one backing destroy its data")]
     Busy(String),
-    /// It reaches storage that another open disk reaches.
+    /// The disk shares its storage with a disk that is already open.
     #[error(
-        "{} and {} lie on the same storage ({on}), and the second is open already: give each volume and each flash device storage of its own",
+        "{} and {} lie on the same storage ({on}), and the second is open already: give each volume and each flash \
+         device storage of its own",
         path.display(), other.display()
     )]
     Shared {
-        /// What was to be opened.
+        /// Path of the disk to be opened.
         path: PathBuf,
-        /// What is open.
+        /// Path of the disk that is open.
         other: PathBuf,
-        /// What both reach.
+        /// The storage that both reach.
         on: String,
     },
-    /// It cannot be opened as what it was asked to be.
+    /// The disk cannot be opened in the requested form.
     #[error("{0}")]
     Open(String),
 }
 
-/// What is to be opened.
+/// Request to open a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOpen {
     /// Path of a file or block device in the real world, name of a disk in the simulated one.
     pub path: PathBuf,
-    /// Create it, sparse, with this many bytes if it is missing; grow it never.
+    /// If the file is missing, create it sparse with this many bytes; an existing file never grows.
     pub create_bytes: Option<u64>,
-    /// Open without the right to write.
+    /// Open read-only.
     pub read_only: bool,
     /// Milliseconds to wait for another holder's lock (a killed predecessor's last I/O) before [`DiskError::Busy`].
     pub lock_wait_ms: u64,
@@ -63,17 +64,17 @@ pub struct DiskOpen {
 /// Fixed facts of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes in all; a multiple of `logical_block`.
+    /// Capacity in bytes; a multiple of `logical_block`.
     pub size_bytes: u64,
-    /// Smallest unit that can be read or written: 512 or 4096.
+    /// Smallest unit of reads and writes: 512 or 4096 bytes.
     pub logical_block: u32,
-    /// Unit that is written whole or not at all.
+    /// Unit that is written completely or not at all.
     pub physical_block: u32,
-    /// Best size and alignment of a large write (a RAID stripe); 0 where unknown.
+    /// Best size and alignment of a large write (a RAID stripe); 0 if unknown.
     pub stripe_bytes: u32,
-    /// Requests that it works on at once with profit.
+    /// Number of concurrent requests from which the disk profits.
     pub queue_depth: u32,
-    /// True when `zero` works without writing zeroes through.
+    /// True if `zero` works without writing zeroes.
     pub fast_zero: bool,
 }
 
@@ -90,51 +91,54 @@ pub struct AllocationExtent {
 
 /// Storage.
 ///
-/// An operation that was submitted completes and owns its buffers, whatever becomes of its future. Offsets and lengths
-/// are multiples of [`Geometry::logical_block`]; a caller that breaks this is a programmer's error and panics.
+/// A submitted operation completes and owns its buffers, even if its future is dropped. Offsets and lengths are
+/// multiples of [`Geometry::logical_block`]; a caller that breaks this has a bug, and the call panics.
 pub trait Disk<S: Seam>: Clone + 'static {
-    /// Its fixed facts; the size is the current one.
+    /// The disk's fixed facts, with the current size.
     fn geometry(&self) -> Geometry;
 
-    /// Names the storage itself, not the path to it: stays the same over a restart, differs for a clone where the world can tell.
+    /// Identifies the storage itself, not the path to it. The identity survives a restart, and differs for a clone if
+    /// the world can tell.
     fn identity(&self) -> String;
 
-    /// True when the identity lies in the storage itself (a serial number, a file's inode and birth), so that no other storage has it. Else it is the
-    /// name of a place, where another disk may be by now.
+    /// True if the identity lies in the storage itself (a serial number, a file's inode and birth time), so that no
+    /// other storage has it. False if it names a place, which may by now hold another disk.
     fn is_identity_unique(&self) -> bool {
         false
     }
 
-    /// Tells this attachment of a device from every other one of the same boot; `None` where nothing does.
+    /// Identifies this attachment of a device among all attachments of one boot; `None` if nothing identifies it.
     fn instance(&self) -> Option<String> {
         None
     }
 
-    /// What earlier versions called it where they called it something else: what they have noted under such a name is this disk's.
+    /// Identities that earlier versions gave to this disk; records under such a name belong to it.
     fn former_identities(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Changes whenever the disk may have lost what was written and not flushed (a reconnect): such data counts as dirty again.
+    /// Changes whenever the disk may have lost unflushed writes (a reconnect); such data counts as dirty again.
     fn incarnation(&self) -> u64;
 
-    /// When the oldest request began that it has not answered, up to a tenth of a second early; `None`: it has answered all.
+    /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;
 
-    /// To how many places its disks have to go for a request, with what they must read before they write; `None` where it does not know.
+    /// Number of places that the disks behind this one visit for a request, including reads before a write; `None` if
+    /// unknown.
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         let _ = (write, at, len);
         None
     }
 
-    /// Fills `into` from byte `at` on. The pieces come back in any case, in order.
+    /// Fills `into`, starting at byte `at`. The pieces come back in order, even after an error.
     fn read(
         &self,
         at: u64,
         into: Vec<PieceMut<S::BlockMut>>,
     ) -> impl Future<Output = (DiskResult<()>, Vec<PieceMut<S::BlockMut>>)>;
 
-    /// Writes `from` at byte `at`. Success means that a later read returns it, not that it survives a crash.
+    /// Writes `from` at byte `at`. Success means that a later read returns the data, not that the data survives a
+    /// crash.
     fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> impl Future<Output = DiskResult<()>>;
 
     /// Makes every write and zero-range that completed before this call durable.
@@ -146,9 +150,9 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Allocation of `len` bytes from `at` on, as runs that cover all of it (or a prefix, at least one run).
     fn allocation(&self, at: u64, len: u64) -> impl Future<Output = DiskResult<Vec<AllocationExtent>>>;
 
-    /// Looks at the size again (a file or device that grew) and returns it.
+    /// Reads the size anew (a file or device may have grown) and returns it.
     fn refresh_size(&self) -> impl Future<Output = DiskResult<u64>>;
 
-    /// Changes the size, where the disk can (a file); data past a smaller size is gone.
+    /// Changes the size, if the disk can (a file); data past a smaller size is lost.
     fn set_size(&self, size_bytes: u64) -> impl Future<Output = DiskResult<()>>;
 }

@@ -1,5 +1,5 @@
-//! What is to be sent: header bytes and frozen blocks in one list, so that a batch of replies leaves in one system call
-//! and a block is never copied on its way out.
+//! Outgoing data: header bytes and frozen blocks in one list. A batch of replies leaves in one system call, and no
+//! block is copied on its way out.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub enum Part<S: Seam> {
     Piece(Piece<S::Block>),
 }
 
-/// A list of bytes and blocks to be sent in order.
+/// A list of bytes and blocks to send in order.
 pub struct Gather<S: Seam> {
     bytes: Vec<u8>,
     parts: Vec<Part<S>>,
@@ -27,7 +27,7 @@ impl<S: Seam> Default for Gather<S> {
 }
 
 impl<S: Seam> Gather<S> {
-    /// Appends bytes; neighbouring ones become one part.
+    /// Appends bytes; adjacent bytes become one part.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -41,33 +41,33 @@ impl<S: Seam> Gather<S> {
         }
     }
 
-    /// Appends a frozen block's range; it is held until the gather is cleared.
+    /// Appends a range of a frozen block; the block is held until the gather is cleared.
     pub fn push_piece(&mut self, piece: Piece<S::Block>) {
         self.len += piece.len();
         self.parts.push(Part::Piece(piece));
     }
 
-    /// The bytes that [`Part::Bytes`] speaks of.
+    /// The bytes to which [`Part::Bytes`] refers.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What to send, in order.
+    /// All parts in order.
     pub fn parts(&self) -> &[Part<S>] {
         &self.parts
     }
 
-    /// Bytes in all.
+    /// Total length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there is nothing to send.
+    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets everything and keeps the room.
+    /// Removes all parts and keeps the capacity.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();

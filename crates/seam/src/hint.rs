@@ -1,6 +1,6 @@
 //! Hints to the processor.
 
-/// Asks for the memory of `at` to be brought near; changes nothing but time.
+/// Prefetches the memory of `at`; changes nothing but time.
 #[inline]
 pub fn prefetch<T>(at: &T) {
     #[cfg(target_arch = "x86_64")]

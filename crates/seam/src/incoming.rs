@@ -1,4 +1,4 @@
-//! A receive buffer over a stream's incoming direction: what has arrived and is not yet used.
+//! A receive buffer over a stream's incoming direction: it holds arrived and unused bytes.
 
 use std::io;
 
@@ -9,9 +9,9 @@ pub struct Incoming<S: Seam, R: StreamReader<S>> {
     reader: R,
     buffer: Vec<u8>,
     used: usize,
-    /// Room for a little that is to arrive alone.
+    /// Reusable buffer for reads of a bounded number of bytes.
     little: Vec<u8>,
-    /// Kept for its room.
+    /// Reused for its capacity.
     pieces: Vec<Piece<S::BlockMut>>,
 }
 
@@ -22,12 +22,12 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         Incoming { reader, buffer, used: 0, little: Vec::new(), pieces: Vec::new() }
     }
 
-    /// Makes room for `capacity` bytes in all; what has arrived stays.
+    /// Grows the buffer to `capacity` bytes; arrived bytes stay.
     pub fn grow(&mut self, capacity: usize) {
         self.buffer.reserve_exact(capacity.saturating_sub(self.buffer.len()));
     }
 
-    /// What has arrived and is not yet used.
+    /// Arrived and unused bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.used..]
@@ -40,13 +40,13 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         assert!(self.used <= self.buffer.len(), "more used than has arrived");
     }
 
-    /// What interrupts one that waits for more ([`StreamReader::interrupter`]).
+    /// The interrupter of a pending read ([`StreamReader::interrupter`]).
     pub fn interrupter(&self) -> Box<dyn Fn()> {
         self.reader.interrupter()
     }
 
-    /// Waits for more. [`io::ErrorKind::UnexpectedEof`] when the peer has closed. The caller never waits for more than there is
-    /// room for.
+    /// Waits for more bytes. [`io::ErrorKind::UnexpectedEof`] after the peer has closed. The caller never waits for
+    /// more bytes than fit into the buffer.
     pub async fn more(&mut self) -> io::Result<()> {
         self.drop_used();
         let buffer = std::mem::take(&mut self.buffer);
@@ -56,7 +56,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         arrived(result)
     }
 
-    /// Waits for more, and takes hardly more than `len` bytes of it, for which there is room.
+    /// Waits for more bytes and takes about `len` of them at most; the buffer must have room for them.
     pub async fn more_of(&mut self, len: usize) -> io::Result<()> {
         self.drop_used();
         let mut little = std::mem::take(&mut self.little);
@@ -75,11 +75,11 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         self.used = 0;
     }
 
-    /// Fills `blocks` whole, with what has arrived and with what comes next, which goes straight there. They come back in any
-    /// case.
+    /// Fills `blocks` completely: first with arrived bytes, then with bytes read directly into the blocks. The blocks
+    /// come back even after an error.
     pub async fn read_blocks(&mut self, blocks: &mut Vec<S::BlockMut>) -> io::Result<()> {
         let len = blocks.len() * BLOCK_BYTES;
-        // Cut at sectors, the finest that a block is written in.
+        // Arrived bytes are padded to a whole sector, the finest unit of a write to a block.
         while self.bytes().len() < len && !self.bytes().len().is_multiple_of(SECTOR_BYTES) {
             let odd = self.bytes().len() % SECTOR_BYTES;
             match self.more_of(SECTOR_BYTES - odd).await {
@@ -107,13 +107,13 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         result
     }
 
-    /// The bare reader, if nothing has arrived that was not used.
+    /// The bare reader, if no arrived bytes are unused.
     pub fn into_reader(self) -> Option<R> {
         self.bytes().is_empty().then_some(self.reader)
     }
 }
 
-/// Nothing arrives any more once the peer has closed.
+/// A read of zero bytes means that the peer has closed.
 fn arrived(result: io::Result<usize>) -> io::Result<()> {
     match result? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),

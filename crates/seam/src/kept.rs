@@ -1,34 +1,35 @@
-//! Notes on buffers that must not be lost with the process.
+//! Persistence tags: notes that identify dirty buffers after the death of the process.
 //!
-//! A world whose buffers outlive the process keeps a note for each one that is newer than its backing, for each zero-range, and for what
-//! a log elsewhere has that is out of date. Who starts after a kill sorts out what is left ([`sort_out`]) and takes it back. A power cut
-//! takes buffers and notes along.
+//! If buffers outlive the process, the world keeps three kinds of notes: for each buffer that is newer than its
+//! backing, for each zero-range, and for log records that are out of date. A start after a kill resolves the remaining
+//! notes ([`sort_out`]) and recovers their content. A power cut destroys buffers and notes together.
 //!
-//! Every note has a number, later ones higher, so that at any moment the notes that are there tell the truth: the new one is made
-//! before the one that it replaces is forgotten, and a zero-range counts for what was noted before it alone.
+//! Every note has a number, and later notes have higher numbers, so that the notes are true at any moment. A new note
+//! is made before the note that it replaces is removed, and a zero-range overrides only notes with lower numbers.
 
 use std::collections::BTreeMap;
 
-/// A buffer holds the newest content of a block.
+/// States that a buffer holds the newest content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNote {
     /// Identity of the volume.
     pub owner: u64,
-    /// Which block of it.
+    /// Number of the block within the volume.
     pub block: u64,
-    /// The sectors whose content that is, one bit each.
+    /// The sectors that are valid, one bit each.
     pub sectors: u8,
 }
 
-/// What a note says of some blocks.
+/// State that a note gives to a run of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeKind {
     /// Their newest content is zeroes.
     Zeroes {
-        /// Space may be released.
+        /// The backing may release their space.
         may_unmap: bool,
     },
-    /// Their newest content is no log's, whatever a log holds of them: a buffer with a note has it, or zeroes, else the backing.
+    /// No log holds their newest content, even if a log has records of them. The newest content is in a buffer with a
+    /// note, or zeroes, or on the backing.
     Outdated,
 }
 
@@ -41,29 +42,29 @@ pub struct RangeNote {
     pub start: u64,
     /// One past the last block.
     pub end: u64,
-    /// What it says of them.
+    /// State of the blocks.
     pub kind: RangeKind,
 }
 
-/// What is left of one volume: what of a log does not count, zero-ranges, and then blocks.
+/// Recovered notes of one volume: outdated log records, zero-ranges, and blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Blocks of which no log has the newest content.
+    /// Blocks whose newest content is in no log.
     pub outdated: Vec<RangeNote>,
-    /// Ranges that read as zeroes, but for the blocks.
+    /// Ranges that read as zeroes, except where `blocks` has an entry.
     pub zeroes: Vec<RangeNote>,
-    /// Blocks in their order, each with the place that it had among those that were sorted out.
+    /// Blocks in ascending order, each with its index in the input of [`sort_out`].
     pub blocks: Vec<(BlockNote, usize)>,
 }
 
 impl Left {
-    /// True when something of it is content, and not word of a log alone.
+    /// True if the notes include content (zeroes or blocks), not only outdated log records.
     pub fn has_content(&self) -> bool {
         !self.zeroes.is_empty() || !self.blocks.is_empty()
     }
 }
 
-/// What counts of numbered notes, by owner.
+/// Resolves numbered notes to the valid ones, by owner.
 pub fn sort_out(blocks: &[(u64, BlockNote)], ranges: &[(u64, RangeNote)]) -> BTreeMap<u64, Left> {
     let mut newest: BTreeMap<(u64, u64), (u64, usize)> = BTreeMap::new();
     for (place, (number, note)) in blocks.iter().enumerate() {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_note_of_a_block_counts_and_zeroes_count_for_what_is_older() {
+    fn newest_note_of_a_block_wins_and_zeroes_override_older_notes() {
         let blocks = [(1, block(7, 10)), (5, block(7, 10)), (2, block(7, 12)), (9, block(7, 13)), (3, block(8, 12))];
         let left = sort_out(&blocks, &[(6, zeroes(7, 11, 20))]);
         assert_eq!(left[&7].zeroes, [zeroes(7, 11, 20)]);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_log_takes_nothing_from_what_is_in_memory() {
+    fn outdated_log_note_removes_no_content_in_memory() {
         let outdated = RangeNote { kind: RangeKind::Outdated, ..zeroes(7, 10, 20) };
         let left = sort_out(&[(1, block(7, 10))], &[(6, outdated), (2, zeroes(7, 12, 14))]);
         assert_eq!((&left[&7].outdated[..], &left[&7].zeroes[..]), (&[outdated][..], &[zeroes(7, 12, 14)][..]));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn of_zeroes_and_a_block_at_their_edges_both_count() {
+    fn zero_range_keeps_notes_of_blocks_at_its_edges() {
         let blocks = [(1, block(7, 9)), (1, block(7, 20))];
         let left = sort_out(&blocks, &[(6, zeroes(7, 10, 20))]);
         assert_eq!(left[&7].blocks.len(), 2);

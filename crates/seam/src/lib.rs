@@ -1,8 +1,8 @@
-//! The seam: everything that the engine asks of the world outside it.
+//! The seam: the traits through which the engine reaches the operating system.
 //!
-//! A disk, a byte stream, a clock, a spawner, a source of random numbers and the buffers that travel between them are
-//! traits here. Two worlds implement them side by side: `real` (io_uring, direct I/O, one thread a core) and `sim`
-//! (virtual time from one seed, modelled disks, injected faults). Nothing above this crate calls the operating system.
+//! They cover disks, byte streams, the clock, task spawning, random numbers and the buffers of all transfers. Two
+//! implementations stand side by side: `real` (io_uring, direct I/O, one thread per core) and `sim` (virtual time from
+//! one seed, modelled disks, injected faults). Nothing above this crate calls the operating system.
 
 pub mod bell;
 pub mod block;
@@ -32,25 +32,25 @@ pub use pending::{PendingRequest, PendingRequests};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 
-/// One core of one world: what a single-threaded part of the engine runs on.
+/// One core of one world: the runtime of a single-threaded part of the engine.
 ///
 /// Handles are cheap to clone and stay on the thread that made them.
 pub trait Seam: Clone + Sized + 'static {
-    /// A frozen 4 KiB buffer (R1: it never changes while anybody holds it).
+    /// A frozen 4 KiB buffer (R1: its content never changes while a holder exists).
     type Block: Block<Mut = Self::BlockMut>;
     /// A 4 KiB buffer with one owner, still being filled.
     type BlockMut: BlockMut<Frozen = Self::Block>;
-    /// Slow or fast storage.
+    /// Storage, slow or fast.
     type Disk: Disk<Self>;
     /// A connected byte stream.
     type Stream: ByteStream<Self>;
-    /// Where clients connect.
+    /// A listening socket.
     type Listener: Listener<Self>;
 
     /// Time since an arbitrary start; never goes back.
     fn now(&self) -> Nanos;
 
-    /// Completes at `at` or as soon afterwards as the world can.
+    /// Completes at `at`, or as soon afterwards as the world can.
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()>;
 
     /// Completes `after` from now.
@@ -61,43 +61,46 @@ pub trait Seam: Clone + Sized + 'static {
     /// Runs `task` on this core, detached. A crash of the world discards it; nothing else does.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
 
-    /// Lets every other task that is ready run once before the caller goes on.
+    /// Runs every other ready task once before the caller continues.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
     /// A random number: from the operating system in the real world, from the seed in the simulated one.
     fn random(&self) -> u64;
 
-    /// Charges CPU time to this core: moves the virtual clock, does nothing in the real world (where work takes its own time).
+    /// Charges CPU time to this core: moves the virtual clock; does nothing in the real world, where work takes its own
+    /// time.
     fn spend(&self, cost: Nanos);
 
-    /// A buffer from this core's pool with unspecified content, or `None` when the pool's ceiling is reached.
+    /// A buffer from this core's pool with unspecified content; `None` at the pool's ceiling.
     fn alloc(&self) -> Option<Self::BlockMut>;
 
-    /// Blocks that `alloc` could still hand out.
+    /// Blocks that `alloc` can still hand out.
     fn blocks_free(&self) -> usize;
 
-    /// Blocks that the pool may hand out in all.
+    /// Capacity of the pool in blocks.
     fn blocks_total(&self) -> usize;
 
-    /// The block of zeroes that everybody shares; not counted in the pool.
+    /// The shared block of zeroes; not counted in the pool.
     fn zero_block(&self) -> Self::Block;
 
-    /// True when buffers outlive the process, with the notes that are made here.
+    /// True if buffers and their persistence tags outlive the process.
     fn keeps(&self) -> bool;
 
-    /// Notes what `block` holds, once its content is there; a note of the same that is there already may only grow. Returns its number.
+    /// Tags `block` as the newest content of `note`, after that content has been written to it. A later note for the
+    /// same block may only add sectors. Returns the note's number.
     fn note(&self, block: &Self::Block, note: BlockNote) -> u64;
 
-    /// The number of the note on `block`; 0: there is none.
+    /// Number of the note on `block`; 0 if it has none.
     fn noted(&self, block: &Self::Block) -> u64;
 
-    /// Forgets the note on `block`, unless it has been given another one than `number`.
+    /// Removes the note on `block`, unless it has a number other than `number`.
     fn forget(&self, block: &Self::Block, number: u64);
 
-    /// Notes something of a run of blocks. Returns its place; `None`: there is no room, and what is left behind will be said not to be whole.
+    /// Notes a state of a run of blocks and returns the note's place. `None` if no place is free: recovery then reports
+    /// the persisted memory as incomplete.
     fn note_range(&self, note: RangeNote) -> Option<u32>;
 
-    /// Forgets the note on a run of blocks at `place`.
+    /// Removes the range note at `place`.
     fn forget_range(&self, place: u32);
 
     /// Opens the storage that `what` describes.

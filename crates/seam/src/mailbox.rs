@@ -1,17 +1,17 @@
-//! Messages between cores, and from the control thread to a core: bounded, from many senders.
+//! Bounded multi-producer queues between cores, and from the control thread to a core.
 //!
-//! The queue itself is tokio's, which needs no runtime of tokio: it wakes whoever waits through the standard waker, across threads in the
-//! real world and on the one thread of the simulated one. Order is kept for each sender.
+//! The queue is tokio's channel, which needs no tokio runtime. It wakes the receiver through the standard waker: across
+//! threads in the real world, on the one thread of the simulated one. The order of each sender's messages is preserved.
 
 use tokio::sync::mpsc;
 
-/// A mailbox with room for `room` messages.
+/// A mailbox with a capacity of `room` messages.
 pub fn mailbox<T>(room: usize) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel(room);
     (Sender { queue: sender }, Receiver { queue: receiver })
 }
 
-/// An end that messages go in at; may be sent to other threads.
+/// The sending end; may move to other threads.
 pub struct Sender<T> {
     queue: mpsc::Sender<T>,
 }
@@ -23,29 +23,29 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends, waiting for room; the message comes back if the receiver is gone.
+    /// Sends, waiting for room; returns the message if the receiver is gone.
     pub async fn send(&self, message: T) -> Result<(), T> {
         self.queue.send(message).await.map_err(|error| error.0)
     }
 
-    /// As [`Sender::send`], for a thread that is no core and may wait.
+    /// As [`Sender::send`], but blocks the calling thread, which must not be a core's.
     pub fn send_waiting(&self, message: T) -> Result<(), T> {
         self.queue.blocking_send(message).map_err(|error| error.0)
     }
 }
 
-/// The end that messages come out at; stays on one core.
+/// The receiving end; stays on one core.
 pub struct Receiver<T> {
     queue: mpsc::Receiver<T>,
 }
 
 impl<T> Receiver<T> {
-    /// The next message; `None` when all senders are gone and nothing is left.
+    /// The next message; `None` after all senders are gone and the queue is empty.
     pub async fn receive(&mut self) -> Option<T> {
         self.queue.recv().await
     }
 
-    /// The next message, if there is one now.
+    /// The next message, if the queue holds one.
     pub fn try_receive(&mut self) -> Option<T> {
         self.queue.try_recv().ok()
     }

@@ -1,4 +1,4 @@
-//! Requests that a disk has not answered, and since when.
+//! Unanswered requests of a disk, with their start times.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::Nanos;
 
-/// Requests that begin within this time of each other are counted together, so that a request costs no look-up.
+/// Requests that begin within this time of each other share a bucket, so that a request costs no look-up.
 const BUCKET: Nanos = Nanos::from_millis(100);
 
 /// Requests that began at about the same time.
@@ -16,11 +16,11 @@ struct Bucket {
     requests: usize,
 }
 
-/// The requests under way at one disk. A clone is another handle to the same.
+/// Requests in flight at one disk. A clone is another handle to the same set.
 #[derive(Clone, Debug, Default)]
 pub struct PendingRequests(Rc<RefCell<VecDeque<Bucket>>>);
 
-/// A request under way, until it is dropped.
+/// Guard of a request in flight; dropping it ends the request.
 #[derive(Debug)]
 pub struct PendingRequest {
     all: PendingRequests,
@@ -28,7 +28,7 @@ pub struct PendingRequest {
 }
 
 impl PendingRequests {
-    /// A request begins.
+    /// Counts a request that begins at `now`.
     pub fn begin(&self, now: Nanos) -> PendingRequest {
         let mut buckets = self.0.borrow_mut();
         let begun = match buckets.back_mut().filter(|last| now.since(last.begun) < BUCKET) {
@@ -44,7 +44,7 @@ impl PendingRequests {
         PendingRequest { all: self.clone(), begun }
     }
 
-    /// When the oldest of them began, up to a tenth of a second early; `None` when none is under way.
+    /// Start of the oldest request in flight, up to a tenth of a second early; `None` if none is in flight.
     pub fn oldest(&self) -> Option<Nanos> {
         self.0.borrow().front().map(|bucket| bucket.begun)
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_request_counts_however_many_end_after_it() {
+    fn oldest_pending_request_counts_despite_later_completions() {
         let (pending, at) = (PendingRequests::default(), Nanos::from_millis);
         let hung = pending.begin(at(500));
         for ms in (1_000..60_000).step_by(100) {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::{Gather, PieceMut, Seam};
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
@@ -33,37 +33,38 @@ pub trait ByteStream<S: Seam>: Sized + 'static {
     /// Outgoing direction; closes that direction when dropped.
     type Writer: StreamWriter<S>;
 
-    /// Where the client connected to, as this end knows it; `None` where that has no host and port.
+    /// The address to which the client connected, as this end knows it; `None` if it has no host and port.
     fn local_address(&self) -> Option<Address>;
 
-    /// True when this process itself is the server at the other end, as far as the world can tell.
+    /// True if this process itself is the server at the other end, as far as the world can tell.
     fn leads_home(&self) -> bool {
         false
     }
 
-    /// The two directions.
+    /// Splits the stream into its directions.
     fn split(self) -> (Self::Reader, Self::Writer);
 
-    /// The stream whose directions these are, open as before. Neither has anything under way.
+    /// Joins both directions of one stream, which stays open. No operation may be pending on either.
     fn join(reader: Self::Reader, writer: Self::Writer) -> io::Result<Self>;
 }
 
-/// Where clients connect; stops listening when dropped.
+/// A listening socket; stops listening when dropped.
 pub trait Listener<S: Seam>: 'static {
-    /// The next client.
+    /// Accepts the next client.
     fn accept(&self) -> impl Future<Output = io::Result<S::Stream>>;
 }
 
 /// Incoming bytes.
 pub trait StreamReader<S: Seam>: 'static {
-    /// Appends what has arrived, at least one byte, at most the room left in `buffer`'s capacity (not zero). `Ok(0)`: the
-    /// peer has closed. [`io::ErrorKind::Interrupted`]: an interrupter was called; nothing was taken.
+    /// Appends arrived bytes to `buffer`: at least one, at most the room left in its capacity (not zero). `Ok(0)`: the
+    /// peer has closed. [`io::ErrorKind::Interrupted`]: an interrupter was called; no bytes were taken.
     fn read(&mut self, buffer: Vec<u8>) -> impl Future<Output = (io::Result<usize>, Vec<u8>)>;
 
-    /// What interrupts a [`StreamReader::read`] that waits, or perhaps a later one. Dropping such a read instead may lose what it has taken.
+    /// Returns a function that interrupts a pending [`StreamReader::read`], or possibly a later one. Dropping a pending
+    /// read instead may lose bytes that it has taken.
     fn interrupter(&self) -> Box<dyn Fn()>;
 
-    /// Fills `pieces` whole, interrupted or not; an early end is [`io::ErrorKind::UnexpectedEof`].
+    /// Fills `pieces` completely and ignores interrupters; an early end is [`io::ErrorKind::UnexpectedEof`].
     fn read_pieces(
         &mut self,
         pieces: Vec<PieceMut<S::BlockMut>>,
@@ -72,7 +73,7 @@ pub trait StreamReader<S: Seam>: 'static {
 
 /// Outgoing bytes.
 pub trait StreamWriter<S: Seam>: 'static {
-    /// Sends all of `gather`, which comes back uncleared. R1 holds: its blocks are frozen until it is cleared.
+    /// Sends all of `gather`, which comes back uncleared. R1 holds: its blocks stay frozen until it is cleared.
     fn send(&mut self, gather: Gather<S>) -> impl Future<Output = (io::Result<()>, Gather<S>)>;
 
     /// Ends both directions at once; a pending read returns.

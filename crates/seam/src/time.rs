@@ -8,9 +8,9 @@ use std::ops::{Add, AddAssign, Sub};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time.
+    /// Zero duration.
     pub const ZERO: Nanos = Nanos(0);
-    /// Later than anything that happens.
+    /// Later than any event.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
     /// `count` microseconds.
@@ -38,12 +38,12 @@ impl Nanos {
         self.0 / 1_000_000
     }
 
-    /// Seconds with their fraction, for showing to people.
+    /// Seconds with their fraction, for display.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// The time from `earlier` to `self`, none if `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,11 +1,11 @@
-//! The suite of promises, on a modelled array over a file, and on a file that takes a modelled SSD's time.
+//! The conformance suite on a modelled array over a file, and on a file with the latency of a modelled SSD.
 
 use seam::model::{ArraySpec, DiskType, ModelledDisk, RaidLevel, SharedArray};
 use seam::real::{RealCoreSpec, run_core};
 use seam::{DiskOpen, Seam, conformance};
 
 #[test]
-fn a_modelled_array_over_a_file_keeps_every_promise_of_a_disk() {
+fn modelled_array_over_a_file_passes_the_conformance_suite() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let create_bytes = Some(2 * conformance::SIZE_BYTES_MIN);
     let what = DiskOpen { path: folder.path().join("content"), create_bytes, read_only: false, lock_wait_ms: 0 };
@@ -19,7 +19,7 @@ fn a_modelled_array_over_a_file_keeps_every_promise_of_a_disk() {
 }
 
 #[test]
-fn a_file_with_the_time_of_an_ssd_keeps_every_promise_of_a_disk() {
+fn file_with_latency_of_an_ssd_passes_the_conformance_suite() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let create_bytes = Some(2 * conformance::SIZE_BYTES_MIN);
     let what = DiskOpen { path: folder.path().join("ssd"), create_bytes, read_only: false, lock_wait_ms: 0 };

@@ -1,4 +1,4 @@
-//! The real world's own promises: what a simulated one cannot show.
+//! Tests of the real world's properties that a simulated world cannot show.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of the operating system's side")]
 
@@ -42,7 +42,7 @@ fn filled(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
 }
 
 #[test]
-fn a_second_opener_is_refused_and_told_who_holds_the_disk() {
+fn second_opener_is_refused_with_the_holder_s_process() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -84,7 +84,7 @@ fn second_path_to_an_open_disk_is_refused_with_both_names() {
 }
 
 #[test]
-fn an_opener_waits_for_the_holder_to_go() {
+fn opener_waits_for_the_holder_to_close() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -100,7 +100,7 @@ fn an_opener_waits_for_the_holder_to_go() {
 }
 
 #[test]
-fn a_file_with_the_time_of_an_ssd_serves_no_more_than_its_ceiling() {
+fn file_with_latency_of_an_ssd_keeps_to_its_ceiling() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -111,13 +111,13 @@ fn a_file_with_the_time_of_an_ssd_serves_no_more_than_its_ceiling() {
             let piece = Piece::new(filled(&seam, 1), 0, BLOCK_BYTES);
             disk.write(0, vec![piece]).await.expect("the file takes it");
         }
-        // The first is taken at once. However slow the machine is, the sixth is not taken earlier than this.
+        // The first write is admitted at once. Even on a slow machine the sixth is not admitted earlier than this.
         assert!(seam.now().since(begun) >= Nanos::from_millis(50));
     });
 }
 
 #[test]
-fn a_write_whose_future_is_dropped_completes_and_keeps_its_buffers_and_the_lock() {
+fn dropped_write_completes_and_holds_its_buffers() {
     let folder = folder();
     let path = folder.path().join("disk");
     let in_core = path.clone();
@@ -144,7 +144,7 @@ fn a_write_whose_future_is_dropped_completes_and_keeps_its_buffers_and_the_lock(
 }
 
 #[test]
-fn a_core_does_not_end_before_the_disk_operations_that_the_kernel_has() {
+fn core_does_not_end_before_its_disk_operations() {
     let folder = folder();
     let path = folder.path().join("disk");
     let in_core = path.clone();
@@ -163,7 +163,7 @@ fn a_core_does_not_end_before_the_disk_operations_that_the_kernel_has() {
             let (disk, block_of) = (disk.clone(), filled(&writer, block as u8 + 1));
             seam.spawn(async move { disk.write(block * 4096, vec![Piece::whole(block_of)]).await.expect("a write") });
         }
-        // They are submitted when the tasks have run once, or stand in line for a worker; then nobody waits for them.
+        // Two yields submit the operations or queue them for a worker; then no task waits for them.
         seam.yield_now().await;
         seam.yield_now().await;
     });
@@ -175,12 +175,12 @@ fn a_core_does_not_end_before_the_disk_operations_that_the_kernel_has() {
 }
 
 #[test]
-fn more_buffers_than_one_call_takes_are_moved_whole() {
+fn transfer_beyond_the_limit_of_one_call_is_complete() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
         let disk = seam.open_disk(&what(&path, Some(16 << 20))).await.expect("a new file");
-        // The same two blocks in turn are never neighbours, so each is a buffer of its own.
+        // Alternating between two blocks keeps the buffers apart, so that none are merged.
         let two = [filled(&seam, 1), filled(&seam, 2)];
         let pieces = (0..3000).map(|index| Piece::whole(two[index % 2].clone())).collect();
         disk.write(4096, pieces).await.expect("a write");
@@ -195,7 +195,7 @@ fn more_buffers_than_one_call_takes_are_moved_whole() {
 }
 
 #[test]
-fn what_cannot_be_a_disk_is_refused_with_its_reason() {
+fn unsuitable_disks_are_refused_with_a_reason() {
     let folder = folder();
     let odd = folder.path().join("odd");
     std::fs::write(&odd, [0; 1000]).expect("a small file");
@@ -214,7 +214,7 @@ fn what_cannot_be_a_disk_is_refused_with_its_reason() {
 }
 
 #[test]
-fn an_existing_file_is_neither_grown_nor_shortened_and_keeps_its_identity() {
+fn existing_file_keeps_its_size_and_identity() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -232,7 +232,7 @@ fn an_existing_file_is_neither_grown_nor_shortened_and_keeps_its_identity() {
 }
 
 #[test]
-fn holes_are_seen_and_zeroing_makes_them() {
+fn holes_are_reported_and_zeroing_makes_them() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -253,13 +253,13 @@ fn holes_are_seen_and_zeroing_makes_them() {
 }
 
 #[test]
-fn a_full_filesystem_is_no_space() {
+fn growth_beyond_the_file_system_reports_no_space() {
     core(|seam| async move {
         let error = seam.open_disk(&what(Path::new("/dev/full"), None)).await.err().expect("no disk");
         assert!(matches!(error, DiskError::Open(_)), "{error}");
         let folder = folder();
         let disk = opened(&seam, &folder.path().join("disk")).await;
-        // No filesystem has files of an exabyte times eight.
+        // No file system supports files of eight exbibytes.
         assert_eq!(disk.set_size(i64::MAX as u64 & !4095).await, Err(DiskError::NoSpace));
     });
 }
@@ -269,11 +269,11 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let folder = folder();
     let path = folder.path().join("socket");
     core(|seam| async move {
-        // Made and left behind as by a server that was killed.
+        // A socket file left behind, as by a killed server.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
         let at = Address::Unix(path.clone());
-        let listener = seam.listen(&at).await.expect("nobody answers on the old one");
-        let error = seam.listen(&at).await.err().expect("somebody answers");
+        let listener = seam.listen(&at).await.expect("the old socket is dead");
+        let error = seam.listen(&at).await.err().expect("the socket is live");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(listener);
         assert!(!path.exists(), "a listener takes its socket with it");
@@ -283,7 +283,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     });
 }
 
-/// A connected pair, the client's and the server's end.
+/// A connected pair: the client's and the server's end.
 async fn pair(seam: &RealSeam, at: &Address) -> (RealStream, RealStream) {
     let listener = seam.listen(at).await.expect("a listener");
     let at = match at {
@@ -303,7 +303,7 @@ async fn pair(seam: &RealSeam, at: &Address) -> (RealStream, RealStream) {
 }
 
 #[test]
-fn megabytes_go_through_a_socket_in_both_forms_unchanged() {
+fn megabytes_pass_both_kinds_of_socket_unchanged() {
     let folder = folder();
     let unix = Address::Unix(folder.path().join("socket"));
     core(|seam| async move {
@@ -358,8 +358,8 @@ fn a_shutdown_ends_a_pending_read() {
 }
 
 #[test]
-fn a_stream_whose_reader_is_interrupted_is_put_together_and_loses_nothing() {
-    /// Bytes of a send.
+fn interrupted_stream_rejoins_without_losing_bytes() {
+    /// Bytes per send.
     const SENT: usize = 5;
     let folder = folder();
     let path = folder.path().join("socket");
@@ -382,7 +382,7 @@ fn a_stream_whose_reader_is_interrupted_is_put_together_and_loses_nothing() {
                 };
                 ends.set(Some((error.kind(), got, reader)));
             });
-            // What arrives races with what interrupts.
+            // The arrival of the bytes races with the interrupt.
             seam.sleep(Nanos::from_micros(u64::from(round) % 7 * 20)).await;
             send(&mut far_writer, &[round; SENT]).await;
             sent.extend([round; SENT]);
@@ -395,7 +395,7 @@ fn a_stream_whose_reader_is_interrupted_is_put_together_and_loses_nothing() {
             };
             assert_eq!(kind, io::ErrorKind::Interrupted);
             got = bytes;
-            // A send is none of its business.
+            // An interrupt has no effect on a send.
             interrupt();
             send(&mut writer, &[round]).await;
             near = RealStream::join(reader, writer).expect("a descriptor is left");
@@ -425,7 +425,7 @@ async fn send(writer: &mut <RealStream as ByteStream<RealSeam>>::Writer, bytes: 
 }
 
 #[test]
-fn a_task_that_panics_takes_its_core_with_it() {
+fn panic_of_a_task_ends_its_core() {
     let outcome = std::thread::spawn(|| {
         core(|seam| async move {
             seam.spawn(async { panic!("on purpose") });
@@ -436,7 +436,7 @@ fn a_task_that_panics_takes_its_core_with_it() {
 }
 
 #[test]
-fn a_processor_that_does_not_exist_is_named() {
+fn missing_processor_is_named_in_the_error() {
     let spec = RealCoreSpec { cpu: Some(1023), ..RealCoreSpec::new(1 << 20) };
     let error = run_core(spec, |_| async {}).expect_err("no such processor");
     assert!(matches!(error, RealError::Pin { cpu: 1023, .. }), "{error}");
@@ -454,9 +454,9 @@ fn random_numbers_differ_and_time_goes_on() {
 }
 
 #[test]
-fn two_cores_exchange_messages_without_losing_a_wake_up() {
+fn cores_exchange_messages_without_losing_a_wake_up() {
     const MESSAGES: u64 = 100_000;
-    // Little room, so that both sides have to wait for each other again and again.
+    // A small capacity, so that both sides wait for each other often.
     let (to_other, mut from_first) = mailbox::mailbox::<u64>(8);
     let (to_first, mut from_other) = mailbox::mailbox::<u64>(8);
     let other = std::thread::spawn(move || {
@@ -471,7 +471,7 @@ fn two_cores_exchange_messages_without_losing_a_wake_up() {
         seam.spawn(async move {
             for message in 0..MESSAGES {
                 to_other.send(message).await.expect("the other core listens");
-                // Now and then the other side has the time to fall asleep.
+                // Occasional pauses let the other side fall asleep.
                 if message % 10_000 == 0 {
                     sending.sleep(Nanos::from_millis(1)).await;
                 }
@@ -486,7 +486,7 @@ fn two_cores_exchange_messages_without_losing_a_wake_up() {
 }
 
 #[test]
-fn a_file_keeps_what_every_disk_promises() {
+fn file_passes_the_conformance_suite() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
@@ -497,7 +497,7 @@ fn a_file_keeps_what_every_disk_promises() {
 }
 
 #[test]
-fn a_file_without_direct_io_keeps_it_too() {
+fn file_without_direct_io_passes_the_conformance_suite() {
     let path = Path::new("/dev/shm").join(format!("hotset-test-{}", std::process::id()));
     let in_core = path.clone();
     core(|seam| async move {

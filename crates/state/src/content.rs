@@ -1,41 +1,43 @@
-//! What proves that a backing is the one that a volume's dirty data belongs to.
+//! Proof that a backing holds the data that a volume's dirty data was written over.
 //!
-//! An identity proves that only where it lies in the storage itself (a serial number, a file's inode and birth). A device number or the
-//! name of an export is a place, and another disk may be there by now. So whatever waits to be destaged is held against the content first:
-//! the blocks that were destaged last, and samples that were taken when the volume was served before.
+//! An identity is a proof only if it lies in the storage itself (a serial number, a file's inode and birth time). A
+//! device number or an export's name is a place, where another disk may be by now. Before any dirty data is destaged,
+//! the content is therefore compared with two records: checksums of the blocks destaged last, and samples taken when
+//! the volume was last served.
 
 use serde::{Deserialize, Serialize};
 
 const BLOCK_BYTES: u64 = 4096;
-/// Blocks that are sampled of a backing.
+/// Number of sampled blocks of a backing.
 const SAMPLES: u64 = 24;
-/// Blocks that tell partition tables and file systems, sampled always.
+/// Blocks with partition tables and file system headers, which are always sampled.
 const HEAD: [u64; 3] = [0, 1, 16];
-/// Samples with content that have to be as they were for a backing to be recognised by them alone.
+/// Number of matching samples with content that identify a backing without other proof.
 const MATCHES_MIN: usize = 3;
-/// The sample of a block that says nothing: zeroes are on every new disk.
+/// Sample of a zero block, which proves nothing: every new disk has zeroes.
 const NOTHING: u32 = 0;
 
-/// What a backing held.
+/// Recorded content of a backing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentRecord {
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Tells this attachment of the device from every other one of the same boot, where the kernel says it.
+    /// Identifies this attachment of the device among all attachments of one boot, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Identifiers of partition tables and file systems in it.
+    /// Identifiers of the partition tables and file systems in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
-    /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each; 0 for one that says nothing.
+    /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each; 0 for a zero block.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
-    /// Destaged blocks of which the flash store had noted the content when the volume was stopped: the next start has to find some of them.
+    /// Number of destaged blocks whose checksums the flash store held when the volume was stopped. The next start must
+    /// find some of them.
     #[serde(default, skip_serializing_if = "super::record::is_zero")]
     pub destaged: u64,
 }
 
-/// The blocks of which a backing of that size is sampled, in order.
+/// The sampled blocks of a backing of `size_bytes`, in order.
 pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     let blocks = size_bytes / BLOCK_BYTES;
     if blocks <= SAMPLES {
@@ -43,7 +45,7 @@ pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     }
     let spread = SAMPLES - HEAD.len() as u64 - 1;
     let mut places: Vec<u64> = HEAD.into_iter().chain([blocks - 1]).collect();
-    // Unlike distances, so that a regular layout is not met in the same place of each of its parts.
+    // Unequal distances, so that samples do not hit the same place of each part of a regular layout.
     places.extend(
         (0..spread).map(|index| blocks * index / spread + index.wrapping_mul(2_654_435_761) % (blocks / spread)),
     );
@@ -52,8 +54,8 @@ pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     places
 }
 
-/// The first block that is past the end of a backing of `size_bytes`. A last block in part is one of its own, unless the backing had more of
-/// it before.
+/// The first block past the end of a backing of `size_bytes`. A partial last block counts as a block, unless the
+/// backing had more of it before.
 pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> u64 {
     match size_before.is_some_and(|before| before > size_bytes) {
         true => size_bytes / BLOCK_BYTES,
@@ -61,7 +63,7 @@ pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> u64 {
     }
 }
 
-/// Samples as they are kept.
+/// Text form of samples, as in the record.
 pub fn show_samples(checksums: &[u32]) -> String {
     checksums.iter().map(|checksum| format!("{checksum:08x}")).collect()
 }
@@ -71,58 +73,58 @@ fn samples_of(text: &str) -> Vec<u32> {
     digits.filter_map(|digits| u32::from_str_radix(digits, 16).ok()).collect()
 }
 
-/// What a start found of a volume and its backing.
+/// Observations of a start about a volume and its backing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The backing's identity lies in the storage itself.
+    /// True if the backing's identity lies in the storage itself.
     pub is_unique: bool,
-    /// What the backing holds now; its samples at the places of its size now.
+    /// Present content of the backing, sampled at the places of its present size.
     pub content: ContentRecord,
-    /// Samples at the places of the size that was noted, where that is another one.
+    /// Samples at the places of the recorded size, if that differs from the present one.
     pub samples_before: Option<String>,
-    /// Blocks of it in the flash log.
+    /// Blocks of the volume in the flash log.
     pub blocks_in_log: u64,
-    /// Blocks of it that a killed daemon left in memory.
+    /// Blocks of the volume in the memory of a killed daemon.
     pub blocks_in_memory: u64,
-    /// Of both, those that lie past the backing's end.
+    /// Blocks of both kinds that lie past the backing's end.
     pub blocks_past_end: u64,
-    /// Of the blocks that were destaged last, those that are as they were. Zeroes prove nothing, and are not counted.
+    /// Blocks destaged last whose content is unchanged. Zero blocks prove nothing and do not count.
     pub destaged_found: u64,
-    /// Of the blocks that were destaged last, those that are not.
+    /// Blocks destaged last whose content has changed.
     pub destaged_missing: u64,
 }
 
 impl Evidence {
-    /// True when something waits to be written to the backing.
+    /// True if data waits to be destaged.
     pub fn has_dirty(&self) -> bool {
         self.blocks_in_log + self.blocks_in_memory > 0
     }
 
-    /// Bytes that wait to be written to the backing, in the log and in memory.
+    /// Dirty bytes in the log and in memory.
     pub fn dirty_bytes(&self) -> u64 {
         (self.blocks_in_log + self.blocks_in_memory) * BLOCK_BYTES
     }
 }
 
-/// Whether a backing holds what a volume's dirty data was written over.
+/// Verdict whether a backing holds the content that a volume's dirty data was written over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentVerdict {
-    /// It does, as far as can be told.
+    /// It does, as far as the evidence shows.
     Same,
-    /// It does not: so many of the blocks that were destaged last hold something else.
+    /// It does not: this number of the blocks destaged last have another content.
     Differs(u64),
-    /// Nothing shows that it does.
+    /// No evidence shows that it does.
     Unproven,
 }
 
-/// Judges `evidence` against what was noted of the volume's backing. `others`: what was noted of other volumes' backings: what one of them has too, as
-/// copies of one template do, proves nothing.
+/// Judges `evidence` against the record of the volume's backing. `others` are the records of other volumes' backings:
+/// content shared with one of them, as among copies of one template, proves nothing.
 pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence, others: &[&ContentRecord]) -> ContentVerdict {
     if evidence.destaged_missing > 0 {
         return ContentVerdict::Differs(evidence.destaged_missing);
     }
     if evidence.destaged_found == 0 && noted.is_some_and(|noted| noted.destaged > 0) {
-        // The store has lost what it had noted: an older content of the same disk would look the same.
+        // The store has lost its checksums: an older content of the same disk would look the same.
         return ContentVerdict::Unproven;
     }
     let instance = evidence.content.instance.as_ref();
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_lie_inside_and_are_the_same_for_the_same_size() {
+    fn sample_places_are_inside_and_depend_only_on_the_size() {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
             let places = sample_places(size);
             assert_eq!(places, sample_places(size));
@@ -169,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_destaged_block_that_is_missing_outweighs_every_proof() {
+    fn missing_destaged_block_outweighs_every_proof() {
         let found = Evidence { is_unique: true, destaged_found: 31, destaged_missing: 1, ..found(&[1, 2, 3]) };
         assert_eq!(judge_content(Some(&noted(&[1, 2, 3])), &found, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]
-    fn a_store_that_has_forgotten_what_was_destaged_leaves_a_backing_unproven() {
+    fn store_without_its_checksums_leaves_a_backing_unproven() {
         let noted = ContentRecord { destaged: 5, ..noted(&[1, 2, 3]) };
         let found = Evidence { is_unique: true, ..found(&[1, 2, 3]) };
         assert_eq!(judge_content(Some(&noted), &found, &[]), ContentVerdict::Unproven);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_alone_proves_nothing_and_content_does() {
+    fn content_is_a_proof_and_a_place_alone_is_none() {
         assert_eq!(judge_content(None, &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
         assert_eq!(judge_content(Some(&noted(&[7, 8, 9])), &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
         assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4]), &[]), ContentVerdict::Same);
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_or_the_same_attachment_is_a_proof() {
+    fn identifier_or_same_attachment_is_a_proof() {
         let with = |instance: Option<&str>, id: &str| ContentRecord {
             instance: instance.map(str::to_owned),
             ids: vec![id.to_owned()],

@@ -1,4 +1,4 @@
-//! State files and copies of the records on flash as earlier releases wrote them.
+//! Golden files: state files and copies of the records on flash from earlier releases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::*;
 const STORE: &str = "00112233445566778899aabbccddeeff";
 const OTHER_STORE: &str = "ffeeddccbbaa99887766554433221100";
 
-/// A state with something in every field.
+/// A state with a value in every field.
 fn sample() -> State {
     let dirty = VolumeRecord {
         incarnation: 0x1111_2222_3333_4444,
@@ -106,7 +106,7 @@ fn golden_state_files_are_read_in_every_field() {
 }
 
 #[test]
-fn golden_copies_of_the_records_on_flash_are_rebuilt() {
+fn golden_copies_of_the_records_on_flash_are_recovered() {
     let make = || sample().manifest(flash::MANIFEST_BYTES_MAX).expect("it fits");
     for golden in ::golden::files("records-on-flash", make) {
         let owner = uuid_of(&sample().identity).expect("32 digits");
@@ -135,7 +135,7 @@ fn golden_copies_of_the_records_on_flash_are_rebuilt() {
 }
 
 #[test]
-fn a_newer_state_file_is_refused_by_its_format_and_stays_as_it_is() {
+fn newer_state_file_is_refused_by_its_format_and_stays_unchanged() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let path = folder.path().join(FILE);
     let mut newer: serde_json::Value = serde_json::from_slice(&sample().to_bytes()).expect("JSON");
@@ -153,8 +153,8 @@ fn a_newer_state_file_is_refused_by_its_format_and_stays_as_it_is() {
         ];
         for refused in refusals {
             let expected = format!(
-                "{shown} was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least {least}; start that \
-                 version, or restore a copy of the file that this one has written"
+                "{shown} was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least \
+                 {least}; start that version, or restore a copy of the file that this one has written"
             );
             assert_eq!(refused.expect("a later format").to_string(), expected);
         }

@@ -1,5 +1,5 @@
-//! Which volume a backing is, and whether it may be served: decided by the backing's identity, what waits for it and what it holds, never by a
-//! name.
+//! Identification of a volume by its backing, and admission to service. The decision uses the backing's identity, its
+//! dirty data and its content, never a name.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -9,62 +9,63 @@ use super::record::{State, VolumeRecord};
 use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
-/// What an administrator has accepted in explicit words.
+/// Losses that an administrator has accepted explicitly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
-    /// The backing is the volume's, whatever was there before.
+    /// The backing belongs to the volume, whatever the record says.
     pub adopt: bool,
-    /// The data that may be lost for that: incarnations of 16 hexadecimal digits, or flash stores of 32, with commas between them.
+    /// Data that may be lost by adoption: incarnations of 16 hexadecimal digits, or flash stores of 32, separated by
+    /// commas.
     pub give_up: Option<String>,
-    /// Dirty data past the end of a backing that shrank may be lost.
+    /// Dirty data past the end of a shrunk backing may be lost.
     pub discard_past_end: bool,
 }
 
-/// Dirty data of one incarnation that a start found, in blocks.
+/// Dirty data of one incarnation at a start, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// In the flash log that is in use.
+    /// Blocks in the log of the flash store in use.
     pub in_log: u64,
-    /// In memory that a killed daemon left.
+    /// Blocks in the memory of a killed daemon.
     pub in_memory: u64,
 }
 
-/// A volume that is to be served on an open backing.
+/// Request to serve a volume on an open backing.
 pub struct Claim<'a> {
     /// The volume's name.
     pub name: &'a str,
-    /// What its backing says it is.
+    /// Identity of its backing.
     pub identity: &'a str,
-    /// What its backing was called by earlier versions.
+    /// Identities of the backing in earlier versions.
     pub aliases: &'a [String],
-    /// Volumes in service.
+    /// Names of volumes in service.
     pub served: &'a [String],
     /// The flash store in use.
     pub store: Option<&'a str>,
-    /// Why a store is not in use.
+    /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
-    /// What waits to be destaged, by incarnation.
+    /// Dirty data by incarnation.
     pub waiting: &'a BTreeMap<u64, Waiting>,
-    /// What the backing holds; `None` where nothing needs a proof.
+    /// Content of the backing; `None` if no proof is needed.
     pub evidence: Option<&'a Evidence>,
-    /// It will be written to.
+    /// True if the volume will be written to.
     pub writes: bool,
-    /// What was accepted.
+    /// Accepted losses.
     pub accept: &'a Acceptance,
 }
 
-/// A volume that may be served.
+/// Admission of a volume to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Its identity.
     pub incarnation: u64,
-    /// Its clean pages in the flash store in use are to be dropped before any is served.
+    /// True if its clean pages in the flash store in use must be dropped before they are served.
     pub drops_pages: bool,
 }
 
 impl State {
-    /// Judges whether a volume may be served on a backing, and notes that it is: its record is marked as not cleanly stopped. The incarnation is the
-    /// one that this backing has always had, else `draw`n. A refusal changes nothing.
+    /// Judges whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
+    /// stopped. The incarnation is that of this backing, or a new one from `draw`. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> u64) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
             self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
@@ -102,7 +103,7 @@ impl State {
         Ok(self.admit(by_name, by_backing, gives_up, claim, draw))
     }
 
-    /// Another backing stands where the named volume's was.
+    /// Judges a new backing for a volume that had another one.
     fn judge_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
         let record = &self.volumes[named];
         let loss = self.loss_of(record, claim);
@@ -120,7 +121,7 @@ impl State {
         })
     }
 
-    /// What is dirty of a volume and on no backing.
+    /// Dirty data of a volume that is on no backing.
     fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Box<Loss>> {
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
         let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
@@ -137,7 +138,8 @@ impl State {
         }))
     }
 
-    /// Holds the volume's dirty data, the store that may have it and the backing against each other. True when that data is given up.
+    /// Judges the volume's dirty data, the store that may hold it, and the backing. Returns true if the dirty data is
+    /// given up.
     fn judge_data(&self, found: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
         let record = &self.volumes[found];
         let name = claim.name.to_owned();
@@ -190,8 +192,8 @@ impl State {
         claim: &Claim<'_>,
         draw: impl FnOnce() -> u64,
     ) -> Admission {
-        // A name's former holder is forgotten: its backing, if it comes back, is a stranger. Initiators know the data by its name: it is the same to
-        // them on whatever it was restored to.
+        // The name's former volume is forgotten; its backing, if it returns, is unknown. Initiators identify data by
+        // the volume's name, so the unit moves to the backing that the data was restored to.
         let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
         if let Some(former) = &former {
             self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
@@ -205,13 +207,13 @@ impl State {
                 let known = self.volumes[found].incarnation;
                 let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
                 if self.has_shrunk(incarnation, claim) {
-                    // What was past the end may be there again, with another content, when it has grown.
+                    // Data past the old end may exist again, with another content, after a growth.
                     self.by_incarnation_mut(incarnation).expect("found just now").cached_on = Some(Default::default());
                 }
                 (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
             }
             None => {
-                // Whatever those stores hold is none of its.
+                // Data in the unclaimed stores does not belong to this new volume.
                 let incarnation = draw();
                 self.volumes.push(VolumeRecord { incarnation, ..VolumeRecord::default() });
                 (incarnation, false)
@@ -226,7 +228,7 @@ impl State {
         if let Some(evidence) = claim.evidence {
             record.content = Some(evidence.content.clone());
         }
-        // From the first write on no other store's pages are true to the backing.
+        // From the first write on, pages of other stores differ from the backing.
         let cached_on = record.cached_on.get_or_insert_default();
         if claim.writes && sabotage != Sabotage::StalePages {
             cached_on.retain(|store| Some(store.as_str()) == claim.store);
@@ -255,24 +257,25 @@ impl State {
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
     }
 
-    /// Notes what size a volume's backing has now.
+    /// Records the present size of a volume's backing.
     pub fn note_size(&mut self, incarnation: u64, size_bytes: u64) {
         let record = self.by_incarnation_mut(incarnation);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
-            // Samples are of places that go by the size.
+            // The places of samples depend on the size.
             *content = ContentRecord { size_bytes, samples: String::new(), ..content.clone() };
         }
     }
 
-    /// Notes that the volume's pages in that store are true to its backing: what was there before is dropped durably.
+    /// Records that the volume's pages in that store match its backing, because older pages were dropped durably.
     pub fn note_pages_dropped(&mut self, incarnation: u64, store: &str) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
         }
     }
 
-    /// Notes that a store in use holds data of volumes without a record: a record may have been lost. The note stays when the store holds
-    /// none any more, for its devices may have been put back from an older copy; a rebuild ends it.
+    /// Records that a store in use holds data of volumes without a record: a record may have been lost. The note stays
+    /// even after the store holds no such data, because its devices may have been restored from an older copy; a
+    /// rebuild removes it.
     pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
         let given_up = self.store(store).map(|record| &record.given_up);
         let is_strange = held.into_iter().any(|incarnation| {
@@ -284,26 +287,26 @@ impl State {
         }
     }
 
-    /// Remembers that what a store may hold of an incarnation is given up.
+    /// Records that the data of an incarnation in a store is given up.
     fn give_up(&mut self, incarnation: u64, store: Option<&str>) {
         if let Some(store) = store {
             self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
     }
 
-    /// A backing that is noted under a name which earlier versions gave it goes by its present one.
+    /// Renames a backing that is recorded under an identity of an earlier version.
     pub fn rename_backing(&mut self, former: &[String], identity: &str) {
         if self.volumes.iter().any(|record| record.backing_identity == identity) {
             return;
         }
-        // Names are tried the newest first; of two records of one name the first was always the one that counted.
+        // Identities are tried newest first; of two records with one identity, the first has always been the valid one.
         let places = former.iter().filter_map(|name| self.volumes.iter().position(|one| one.backing_identity == *name));
         if let Some(at) = places.into_iter().next() {
             self.volumes[at].backing_identity = identity.to_owned();
         }
     }
 
-    /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing.
+    /// Records a clean stop with all acknowledged writes on the backing.
     pub fn mark_clean(&mut self, incarnation: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
@@ -311,7 +314,7 @@ impl State {
         }
     }
 
-    /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing or in the flash log.
+    /// Records a clean stop with all acknowledged writes on the backing or in the flash log.
     pub fn mark_parked(&mut self, incarnation: u64, destaged: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
@@ -319,14 +322,15 @@ impl State {
         }
     }
 
-    /// Notes in which flash store data of the volume may lie from now on.
+    /// Records the flash store that may hold dirty data of the volume from now on.
     pub fn mark_on_flash(&mut self, incarnation: u64, store: Option<&str>) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.dirty_on_flash = store.map(str::to_owned);
         }
     }
 
-    /// The volume becomes another one to every flash store: what one holds of it, old by now, never comes back. Returns its new incarnation.
+    /// Gives the volume a new incarnation, which it returns. Data under the old one in any flash store is obsolete and
+    /// never served again.
     pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) -> u64 {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
@@ -338,7 +342,7 @@ impl State {
         drawn
     }
 
-    /// Forgets a removed volume; its incarnation is never used again.
+    /// Removes the record of a removed volume; its incarnation is never used again.
     pub fn forget(&mut self, incarnation: u64) {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
         self.retired_luns.extend(unit.map(|unit| unit.lun));
@@ -347,7 +351,7 @@ impl State {
     }
 }
 
-/// A number from the operating system's randomness, never 0.
+/// A random number from the operating system, never 0.
 pub fn draw_incarnation() -> io::Result<u64> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     loop {
@@ -360,7 +364,7 @@ pub fn draw_incarnation() -> io::Result<u64> {
     }
 }
 
-/// A number of 128 bits from the operating system's randomness.
+/// A random number of 128 bits from the operating system.
 pub fn draw_identity() -> io::Result<u128> {
     Ok(u128::from(draw_incarnation()?) << 64 | u128::from(draw_incarnation()?))
 }
@@ -373,7 +377,7 @@ impl Claim<'_> {
 
 #[cfg(test)]
 impl<'a> Claim<'a> {
-    /// A volume with nothing dirty, without flash.
+    /// A volume without dirty data and without flash.
     pub fn plain(name: &'a str, identity: &'a str) -> Claim<'a> {
         const NOTHING: &BTreeMap<u64, Waiting> = &BTreeMap::new();
         const NO_WORDS: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };

@@ -1,12 +1,13 @@
-//! The state directory: what must outlive the daemon and belongs to no volume's data.
+//! The state directory: all that must outlive the daemon, except volumes' data.
 //!
-//! Identities (a volume's incarnation, bound to its backing's identity), what was not cleanly stopped, changes made by
-//! command. One daemon holds it at a time. Invariants:
+//! It holds identities (a volume's incarnation, bound to its backing's identity), marks of unclean stops, and changes
+//! made by command. One daemon holds it at a time. Invariants:
 //!
-//! 1. The file is replaced whole: after a crash at any step it is the old one or the new one.
+//! 1. The file is replaced atomically: after a crash at any step it is the old one or the new one.
 //! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
-//! 3. A file of a later format is refused, never guessed at.
-//! 4. A change waits for its disk for a bounded time, and what was told to have failed is not in force, then or later (`writer.rs`).
+//! 3. A file of a later format is refused and never interpreted.
+//! 4. A change waits for its disk for a bounded time. A change reported as failed is not in force, then or later
+//!    (`writer.rs`).
 
 mod content;
 mod identity;
@@ -47,50 +48,52 @@ pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, PATIENCE};
 use writer::{WriteError, Writer};
 
-/// Pause between two attempts at the lock.
+/// Pause between two attempts to lock.
 const HELD_PAUSE: Duration = Duration::from_millis(50);
 const FILE: &str = "state.json";
-/// Copies of the file that rebuilds leave beside it.
+/// Most copies of the file that rebuilds leave beside it.
 const ASIDE_MAX: u32 = 1_000;
 const LOCK: &str = "lock";
-/// Letters of a process id in the lock: the longest number has ten.
+/// Width of the process id in the lock file: the longest number has ten digits.
 const HOLDER_WIDTH: usize = 10;
 
-/// Why the state directory cannot be used.
+/// Reason why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A call of the operating system failed.
     #[error("state directory {path}: cannot {doing}: {error}")]
     Io {
-        /// What was to be done.
+        /// The failed action.
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It does not answer: a disk that hangs, a server that is gone.
+    /// The directory does not answer: its disk hangs, or its server is gone.
     #[error(
-        "state directory {path} does not answer (for {} s): what has to be noted there first is not done; look at its disk", .time.as_secs()
+        "state directory {path} does not answer (for {} s): what has to be noted there first is not done; look at its \
+         disk",
+        .time.as_secs()
     )]
     Hangs {
         /// The directory.
         path: PathBuf,
-        /// For how long.
+        /// Time without an answer.
         time: Duration,
     },
-    /// Another daemon holds it.
+    /// Another daemon holds the directory.
     #[error(
-        "state directory {path} is in use by another hotset (process {holder}); stop that one, or give this one a directory of its \
-         own in [state]"
+        "state directory {path} is in use by another hotset (process {holder}); stop that one, or give this one a \
+         directory of its own in [state]"
     )]
     Held {
         /// The directory.
         path: PathBuf,
-        /// Who holds it, as far as it said.
+        /// Process that holds the directory, as recorded in the lock file.
         holder: String,
     },
-    /// Written by a newer version; it is left as it is.
+    /// The file was written by a newer version and stays unchanged.
     #[error("{path} was {newer}; start that version, or restore a copy of the file that this one has written")]
     Newer {
         /// The file.
@@ -98,30 +101,31 @@ pub enum StateError {
         /// Its format.
         newer: NewerFormat,
     },
-    /// Not what was written.
+    /// The file is not as written.
     #[error(
-        "{path} is damaged ({detail}): restore its newest copy, or make its records anew from the flash devices: hotset state rebuild"
+        "{path} is damaged ({detail}): restore its newest copy, or make its records anew from the flash devices: \
+         hotset state rebuild"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the reader met.
+        /// Error of the parser.
         detail: String,
     },
 }
 
-/// The directory, held by this process, and what it says.
+/// The directory, held by this process, with its state.
 pub struct StateDir {
     directory: PathBuf,
     state: State,
-    /// Holds the lock as long as it is open.
+    /// Holds the lock while it is open.
     _lock: File,
-    /// From the first change on.
+    /// Started with the first change.
     writer: Option<Writer>,
 }
 
 impl StateDir {
-    /// Takes hold of `directory` (created if missing) and reads it.
+    /// Locks `directory` (created if missing) and reads it.
     pub fn open(directory: &Path) -> Result<StateDir, StateError> {
         let io = |doing, path: &Path| {
             let path = path.to_owned();
@@ -139,7 +143,7 @@ impl StateDir {
         StateDir { directory: directory.to_owned(), state, _lock: lock, writer: None }
     }
 
-    /// As [`StateDir::open`], and waits for `patience` where another daemon, about to end, still holds it.
+    /// As [`StateDir::open`], but waits for at most `patience` while another daemon, about to end, holds the directory.
     pub async fn open_within(directory: &Path, patience: Duration) -> Result<StateDir, StateError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -150,7 +154,8 @@ impl StateDir {
         }
     }
 
-    /// As [`StateDir::open`], for a rebuild: a file that is damaged counts as none, and whatever is there is copied aside first. Returns the copy.
+    /// As [`StateDir::open`], for a rebuild: a damaged file counts as missing, and an existing file is first copied
+    /// aside. Returns the copy's path.
     pub fn open_set_aside(directory: &Path) -> Result<(StateDir, Option<PathBuf>), StateError> {
         let io = |doing, path: &Path| {
             let path = path.to_owned();
@@ -174,40 +179,41 @@ impl StateDir {
         Ok((StateDir::held(directory, state, lock), aside))
     }
 
-    /// Reads `directory` without holding it, for showing; nothing where there is none yet.
+    /// Reads `directory` without locking it, for display; `None` if there is no file yet.
     pub fn peek(directory: &Path) -> Result<Option<State>, StateError> {
         State::load(&directory.join(FILE))
     }
 
-    /// True once a daemon has taken hold of `directory`, whatever it got to note there.
+    /// True if a daemon has locked `directory` at any time, even if it recorded nothing.
     pub fn was_held(directory: &Path) -> bool {
-        // What cannot be looked at may have been.
+        // An error counts as true: the directory may have been held.
         directory.join(LOCK).try_exists().unwrap_or(true)
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.directory
     }
 
-    /// What it says.
+    /// The recorded state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Why nothing can be noted there, as far as that is known. To be called every second or so: a directory that nothing is written to is
-    /// looked at now and then.
+    /// Reason why no change can be recorded now, as far as known. Must be called about every second: it also probes a
+    /// directory without writes from time to time.
     pub fn look(&mut self) -> Option<String> {
         let state = &self.state;
         self.writer.as_mut()?.look(|| state.to_bytes())
     }
 
-    /// Changes what it says. When this returns the change is durable; on an error nothing has changed. Waits for [`PATIENCE`] at most.
+    /// Changes the state. On success the change is durable; on an error the state is unchanged. Waits for [`PATIENCE`]
+    /// at most.
     pub fn change<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
         self.change_with(Box::new(|_| Ok(())), change)
     }
 
-    /// As [`StateDir::change`]; `before` is asked before each step and may fail it.
+    /// As [`StateDir::change`]; `before` is called before each step and may make it fail.
     pub fn change_with<T>(&mut self, before: Hook, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
         let mut state = self.state.clone();
         let result = change(&mut state);
@@ -242,7 +248,8 @@ fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
         }
         Err(TryLockError::Error(error)) => return Err(StateError::Io { doing: "lock it", path, error }),
     }
-    // Only for messages: the lock is what counts. Written over what is there, for a full file system has no other block.
+    // The content is only for messages; the lock itself counts. It is overwritten in place, because a full file system
+    // has no free block.
     let said = lock.write_all_at(format!("{:<HOLDER_WIDTH$}\n", std::process::id()).as_bytes(), 0);
     match said {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => {

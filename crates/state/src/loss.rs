@@ -1,16 +1,17 @@
-//! Acknowledged writes that ended with a daemon: whose clients have to hear of it, and in which generation.
+//! Losses of acknowledged writes with a daemon: the clients to be told, and the generation of the report.
 //!
-//! A loss is known at the next start: the volume was not cleanly stopped, its policy defers writes, and no whole memory of its last daemon
-//! is left. Nothing tells a client that outlived that daemon from a new one, so in the first generation after a loss the first flush of
-//! each fails, once. A daemon that is killed before its clients have come back hands that on.
+//! A loss is detected at the next start: the volume was not cleanly stopped, its policy defers writes, and no complete
+//! persisted memory of its last daemon exists. A client that outlived that daemon cannot be distinguished from a new
+//! one. In the first generation after a loss, the first flush of each client therefore fails, once. If the daemon is
+//! killed before its clients have returned, the next generation inherits the loss.
 
 use engine::UnflushedLoss;
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
 
-/// What clients of a volume have to be told in this generation. `record`: as it was before; `is_lost`: no whole memory is left of the daemon
-/// that last served it, and that did not stop it cleanly.
+/// The loss to report to a volume's clients in this generation. `record` is the volume's record before this start.
+/// `is_lost` is true if its last daemon did not stop it cleanly and left no complete persisted memory.
 pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
     if record.clean || state.sabotage == Sabotage::UntoldLoss {
         return None;
@@ -26,7 +27,7 @@ pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<
     Some(LossRecord { generation: state.generation, remote_clients })
 }
 
-/// Which clients front ends have to tell.
+/// The clients that front ends must tell.
 pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> UnflushedLoss {
     match record.and_then(|record| record.loss).filter(|loss| loss.generation == generation) {
         None => UnflushedLoss::None,
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
     use crate::BootRecord;
 
-    /// A state of generation 5 with a volume that was last served by `generation`.
+    /// A state of generation 5 with a volume last served by `generation`.
     fn state(generation: u64, clean: bool) -> State {
         let mut state = State { generation, ..State::default() };
         let record =
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_needs_an_unclean_end_a_deferring_policy_and_no_memory() {
+    fn loss_needs_an_unclean_end_a_deferring_policy_and_no_memory() {
         assert_eq!(told(&state(4, false), true), Some((5, false)));
         assert_eq!(told(&state(4, false), false), None, "memory is left");
         assert_eq!(told(&state(4, true), true), None, "cleanly stopped");
@@ -67,12 +68,12 @@ mod tests {
     }
 
     #[test]
-    fn after_a_start_of_the_machine_only_remote_clients_are_told() {
+    fn after_a_reboot_only_remote_clients_are_told() {
         assert_eq!(told(&state(2, false), true), Some((5, true)));
     }
 
     #[test]
-    fn a_kill_in_the_first_generation_after_a_loss_hands_it_on() {
+    fn kill_in_the_first_generation_after_a_loss_passes_it_on() {
         let mut untold = state(4, false);
         untold.volumes[0].loss = Some(LossRecord { generation: 4, remote_clients: false });
         assert_eq!(told(&untold, false), Some((5, false)));
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn front_ends_tell_it_in_one_generation_alone() {
+    fn front_ends_report_a_loss_in_one_generation_only() {
         let mut state = state(5, false);
         state.volumes[0].loss = Some(LossRecord { generation: 5, remote_clients: true });
         assert_eq!(unflushed_loss(state.by_name("v"), 5), UnflushedLoss::RemoteClients);

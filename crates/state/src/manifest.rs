@@ -1,6 +1,7 @@
-//! What of the state directory is copied to the flash devices, and how the directory is made anew from there.
+//! Copy of the state directory's records on the flash devices, and the rebuild of the directory from it.
 //!
-//! The copy says which volumes there were, on which backings, and in which flash store each may have dirty data. Secrets are no part of it.
+//! The copy lists the volumes, their backings, and the flash stores that may hold dirty data of each. It contains no
+//! secrets.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::record::{State, VolumeRecord};
 use super::stores::{StoreFound, StoreRecord, show_incarnation, show_uuid, uuid_of};
 use super::trust::{Refusal, Sabotage};
 
-/// The copy, as JSON under a compression.
+/// The copy, as compressed JSON.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     #[serde(default)]
@@ -24,72 +25,72 @@ struct Manifest {
     host: u64,
 }
 
-/// Strong, for the room is small and this is done seldom.
+/// Compression level: high, because space is small and copies are rare.
 const LEVEL: i32 = 12;
-/// A manifest is never longer than this when it is unpacked.
+/// Largest size of an unpacked copy.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What devices say of one store.
+/// Findings on the devices of one store.
 #[derive(Clone, Debug)]
 pub struct StoreInventory {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
-    /// The owner that opened it last.
+    /// Owner of the last opening.
     pub ownership: Ownership,
     /// The generation of its members.
     pub generation: u64,
-    /// The owner's manifest, where one was found.
+    /// The owner's copy of the records, if one was found.
     pub manifest: Option<Vec<u8>>,
     /// Dirty blocks in its log, by incarnation.
     pub dirty_blocks: BTreeMap<u64, u64>,
 }
 
-/// What is dirty on flash after a rebuild.
+/// Dirty data on flash after a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The volume's name; `None` where no manifest knows it.
+    /// The volume's name; `None` if no copy of the records lists it.
     pub volume: Option<String>,
     /// Its incarnation, 16 hexadecimal digits.
     pub incarnation: String,
-    /// What its backing said it is.
+    /// Identity of its backing.
     pub backing: String,
     /// Dirty blocks in the log.
     pub blocks: u64,
 }
 
-/// Why the records cannot be made anew.
+/// Reason why the records cannot be rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RebuildError {
-    /// There is nothing to make them from.
+    /// The devices name no owner.
     #[error("the flash devices name no owner: no daemon of a version that keeps records on flash has opened them")]
     NoOwner,
-    /// No device has a sound copy of the records.
+    /// No device has a valid copy of the records.
     #[error(
         "no flash device has a sound copy of the records; `hotset flash rescue` brings the dirty data itself into files"
     )]
     NoManifest,
-    /// The records that are there know of a later use.
+    /// Existing records know of a later use.
     #[error(
-        "these devices are not those that were used last: they name start {found} of flash store {store}, and {newer}. Attach the newest ones, or \
-         name them: --device PATH"
+        "these devices are not those that were used last: they name start {found} of flash store {store}, and {newer}. \
+         Attach the newest ones, or name them: --device PATH"
     )]
     Older {
         /// The store.
         store: String,
         /// The start that its devices name.
         found: u64,
-        /// What is known of a later one.
+        /// Description of the later use.
         newer: String,
     },
-    /// The copy is of a version that this one does not read, or damaged.
+    /// The copy is in a format that this version does not read, or damaged.
     #[error("the copy of the records on the flash devices cannot be read: {0}")]
     Unreadable(String),
 }
 
 impl State {
-    /// The copy for the flash devices; `None` where it needs more than `bytes_max`.
+    /// The copy for the flash devices; `None` if it is larger than `bytes_max`.
     pub fn manifest(&self, bytes_max: usize) -> Option<Vec<u8>> {
-        // Samples are long, and a backing that has destaged anything proves itself without them.
+        // Samples are long, and a backing with any destaged blocks is proven without them.
         let without_samples = |record: &VolumeRecord| {
             let content = record.content.clone();
             let content = content.map(|content| ContentRecord { samples: String::new(), instance: None, ..content });
@@ -108,8 +109,8 @@ impl State {
         (packed.len() <= bytes_max).then_some(packed)
     }
 
-    /// Judges the copy on the devices of a store that this directory's daemon used last: a newer one means that the directory was copied before its
-    /// last change and put back. A copy that cannot be read says nothing.
+    /// Judges the copy on a store that this directory's daemon used last. A newer copy means that the directory was
+    /// restored from before its last change. An unreadable copy proves nothing.
     pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
         let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && self.sabotage != Sabotage::AnyState;
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
@@ -127,7 +128,7 @@ fn unpack(packed: &[u8]) -> Result<Manifest, String> {
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 
-/// Refuses devices of an earlier use than one that is known.
+/// Refuses devices that were last used before a known later use.
 fn judge_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
     let is_own = uuid_of(&current.identity) == Some(found.ownership.owner);
     let told = current.older_than.as_ref().filter(|told| is_own && told.epoch > found.ownership.epoch);
@@ -147,9 +148,10 @@ fn judge_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError
     Err(RebuildError::Older { store: found.store.clone(), found: found.ownership.epoch, newer })
 }
 
-/// Makes the records anew from what a store's devices say. What `current` has that no device can know (tokens, wear) stays. Every volume counts as
-/// not cleanly stopped, and no clean page is believed but those of volumes with dirty data there, which are served with that store or not at all.
-/// A volume that another directory has served since keeps the record of that: what waits for it in the log is older than its backing.
+/// Rebuilds the records from the findings on a store's devices. Fields of `current` that no device can know (tokens,
+/// wear) stay. Every volume counts as not cleanly stopped. Clean pages are trusted only for volumes with dirty data in
+/// the store, which are served with that store or not at all. A volume that another directory has served since keeps
+/// that directory's record: its data in the log is older than its backing.
 pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
     if found.ownership.is_none() {
         return Err(RebuildError::NoOwner);
@@ -175,7 +177,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         volume.cached_on = Some(cached_on);
         if found.dirty_blocks.contains_key(&volume.incarnation) {
             volume.dirty_on_flash = Some(found.store.clone());
-            // Where what the store has noted of its destaged blocks is not believed, an administrator has to know its backing.
+            // Without trusted checksums of destaged blocks, an administrator has to confirm the backing.
             let content = volume.content.get_or_insert_default();
             content.destaged = content.destaged.max(u64::from(!is_noted));
         }
@@ -225,7 +227,7 @@ mod tests {
     use crate::{Acceptance, Claim, OlderThan};
 
     #[test]
-    fn records_come_back_from_the_devices_and_keep_what_these_do_not_know() {
+    fn rebuilt_records_keep_fields_that_devices_cannot_know() {
         let mut state = State::default();
         state.begin_life(5, 50);
         state.store_mut("ab").life = 50;
@@ -255,7 +257,7 @@ mod tests {
         let (made, holdings) = rebuild(since, &found).expect("all is there");
         let web = made.by_name("web").expect("it is there once");
         assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
-        assert!(holdings.iter().all(|one| one.volume.is_none()), "what waits in the log is no volume's: {holdings:?}");
+        assert!(holdings.iter().all(|one| one.volume.is_none()), "no volume owns the data in the log: {holdings:?}");
         let told = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
         let stale = State { older_than: Some(told), ..state.clone() };
         let refused = rebuild(stale, &found);
@@ -267,7 +269,7 @@ mod tests {
         removed.begin_life(9, 90);
         let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
         let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
-        let served = removed.identify(&claim, || 71).expect("what may be its data is given up").incarnation;
+        let served = removed.identify(&claim, || 71).expect("the data in question is given up").incarnation;
         removed.forget(served);
         let (made, _) = rebuild(removed, &found).expect("all is there");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_copied_before_its_last_change_is_recognised_by_the_copy_on_flash() {
+    fn older_directory_is_recognised_by_the_copy_of_records_on_flash() {
         let mut state = State::default();
         state.begin_life(5, 50);
         state.store_mut("ab").life = 50;
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_volumes_fit() {
+    fn records_of_a_thousand_volumes_fit_on_flash() {
         let mut state = State::default();
         let mut random = 1_u64;
         for number in 0..1000 {

@@ -1,4 +1,4 @@
-//! Changes made by command: they hold over a restart until their key changes in the file.
+//! Changes made by command; they survive restarts until their key changes in the configuration file.
 
 use std::str::FromStr;
 
@@ -6,25 +6,26 @@ use engine::{CacheMode, WritePolicy};
 
 use super::record::{Override, State, VolumeRecord};
 
-/// Key of a policy's override.
+/// Key of the write policy.
 pub const POLICY: &str = "policy";
-/// Key of the least that a volume has of the memory.
+/// Key of the minimum memory quota.
 pub const MEMORY_MIN: &str = "memory_min";
-/// Key of the most that a volume has of the memory.
+/// Key of the maximum memory quota.
 pub const MEMORY_MAX: &str = "memory_max";
-/// Key of the least that a volume has of the flash.
+/// Key of the minimum flash quota.
 pub const FLASH_MIN: &str = "flash_min";
-/// Key of the most that a volume has of the flash.
+/// Key of the maximum flash quota.
 pub const FLASH_MAX: &str = "flash_max";
-/// Key of whether a backing was declared lost.
+/// Key of the mark that a backing was declared lost.
 pub const DECLARED_LOST: &str = "declared_lost";
-/// Key of the ranges that are pinned to flash; the file has no such key.
+/// Key of the ranges pinned to flash. The configuration file has no such key.
 pub const PINNED: &str = "pinned";
-/// Key of a mode's override; the file has no such key, so that it holds until the volume is resumed.
+/// Key of the cache mode. The configuration file has no such key, so the override is valid until the volume is resumed.
 pub const MODE: &str = "mode";
 
 impl State {
-    /// Notes a change of `key` of a volume to `value` where the file says `file`; no change left forgets it.
+    /// Records a change of a volume's `key` to `value`, with `file` as the value in the configuration file. Equal
+    /// values remove the change.
     pub fn set_override(&mut self, incarnation: u64, key: &str, value: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if value == file {
@@ -34,7 +35,7 @@ impl State {
         }
     }
 
-    /// Forgets the change of `key` if the file says something else than when it was made.
+    /// Removes the change of `key` if the value in the configuration file differs from the one at the change.
     pub fn expire_override(&mut self, incarnation: u64, key: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if record.overrides.get(key).is_some_and(|held| held.file != file) {
@@ -43,19 +44,19 @@ impl State {
     }
 }
 
-/// What holds for `key` where the file says `file`.
+/// The value of `key` in effect, with `file` as the value in the configuration file.
 pub fn effective<T: FromStr + ToString>(record: Option<&VolumeRecord>, key: &str, file: T) -> T {
     let held = record.and_then(|record| record.overrides.get(key));
     let held = held.filter(|held| held.file == file.to_string());
     held.and_then(|held| held.value.parse().ok()).unwrap_or(file)
 }
 
-/// The policy that holds where the file says `file`.
+/// The write policy in effect, with `file` as the policy in the configuration file.
 pub fn effective_policy(record: Option<&VolumeRecord>, file: WritePolicy) -> WritePolicy {
     effective(record, POLICY, file)
 }
 
-/// The mode that holds.
+/// The cache mode in effect.
 pub fn effective_mode(record: Option<&VolumeRecord>) -> CacheMode {
     let held = record.and_then(|record| record.overrides.get(MODE)).map(|held| held.value.as_str());
     let modes = [CacheMode::Paused, CacheMode::Frozen];

@@ -1,4 +1,4 @@
-//! What the state file holds, and its two directions: JSON with a version, read beside where it is written.
+//! The state file: its content, and reading and writing it as JSON with a version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,66 +14,69 @@ use super::{StateError, UnitRecord};
 
 /// The format that this version reads and writes.
 pub const STATE_VERSION: u64 = 1;
-/// Where a later format names the first release that reads it, as text (`1.4.0`).
+/// Key under which a later format names the first release that reads it, as text (`1.4.0`).
 const NEEDS: &str = "needs";
 
-/// Everything that is kept.
+/// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Identity of the state directory, 32 hexadecimal digits, drawn once: flash stores name it as their owner.
+    /// Identity of the state directory, 32 hexadecimal digits, drawn once; flash stores name it as their owner.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Times that a daemon has started on this directory.
+    /// Number of daemon starts on this directory.
     pub generation: u64,
-    /// A number drawn for the last start, 16 hexadecimal digits; 0 before the first start of a version that draws one.
+    /// Random number of the last start, 16 hexadecimal digits; 0 before the first start of a version that draws one.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
-    /// Grows whenever a volume comes, goes or becomes another: the copy on the flash devices with a greater one is newer than this.
+    /// Grows whenever a volume is added, removed or replaced. A copy on the flash devices with a greater revision is
+    /// newer than this state.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub revision: u64,
-    /// Every flash store that daemons on this directory have used.
+    /// All flash stores that daemons on this directory have used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<StoreRecord>,
-    /// A store was found that a later state of this directory had used: this one is an older copy, and serves nothing until it is rebuilt.
+    /// Set after a store was found that a later state of this directory had used: this state is an older copy, and
+    /// serves nothing until it is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than: Option<OlderThan>,
-    /// Flash stores that were seen to hold data of volumes which this directory does not know: volumes that are new to it are refused until that data is
-    /// claimed or given up.
+    /// Flash stores that hold data of volumes unknown to this directory. Volumes new to the directory are refused until
+    /// that data is claimed or given up.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unclaimed: BTreeSet<String>,
-    /// Of these, stores of another directory as they were seen last: an older copy is neither taken over nor rebuilt from.
+    /// The last seen ownership of foreign stores in `unclaimed`: an older copy is neither taken over nor used for a
+    /// rebuild.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unclaimed_seen: BTreeMap<String, SeenStore>,
-    /// Backings that were served while such data was unclaimed: a rebuild brings nothing of it back for them.
+    /// Backings that were served while such data was unclaimed: a rebuild restores none of the data for them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub served_beside: BTreeSet<String>,
-    /// What was written to each flash device, by the device's own name.
+    /// Written bytes of each flash device, by the device's own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub wear: BTreeMap<String, DeviceWear>,
-    /// The flash devices, where they were changed by command since the file named them.
+    /// The flash devices, if a command has changed them since the configuration file named them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_devices: Option<FlashDevices>,
-    /// Files in memory that daemons on this directory have had for what outlives them, the oldest first.
+    /// Files of persisted memory of daemons on this directory, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptRecord>,
-    /// The machine's last start that a daemon saw.
+    /// The last boot of the machine that a daemon saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootRecord>,
-    /// Volumes that were ever served and not removed.
+    /// Volumes that were served at any time and not removed.
     pub volumes: Vec<VolumeRecord>,
-    /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
-    /// entry changes.
+    /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume
+    /// stays removed until its entry changes.
     pub removed: BTreeMap<String, String>,
-    /// Who may use the HTTP interface.
+    /// Tokens for the HTTP interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,
-    /// What tells this daemon's LUNs from those of all others, 16 hexadecimal digits; 0 where nobody has asked yet.
+    /// Distinguishes this daemon's LUNs from all others, 16 hexadecimal digits; 0 before its first use.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub host: u64,
-    /// Numbers of LUNs that volumes have had: no other gets them unless the file says so.
+    /// LUNs that volumes have had; they are not assigned again unless the configuration file fixes one.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired_luns: BTreeSet<u16>,
-    /// Fields of a later version: kept as they are.
+    /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
     /// A rule that a test breaks on purpose.
@@ -86,50 +89,50 @@ pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A start of the machine.
+/// A boot of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootRecord {
-    /// What the kernel calls it.
+    /// The kernel's boot identifier.
     pub id: String,
-    /// The first generation of it.
+    /// The first generation in this boot.
     pub generation: u64,
 }
 
-/// Acknowledged writes that no flush had covered, and that ended with a daemon.
+/// Acknowledged and unflushed writes that were lost with a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossRecord {
     /// The generation in which clients are told.
     pub generation: u64,
-    /// The machine was started anew since: its own clients ended too.
+    /// Set if the machine has rebooted since: local clients have ended too, and only remote ones are told.
     pub remote_clients: bool,
 }
 
-/// What is kept of a token: not the token itself.
+/// Record of a token, without the token itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
-    /// Its name.
+    /// Name of the token.
     pub name: String,
-    /// What it permits.
+    /// Role that the token grants.
     pub role: control::Role,
-    /// SHA-256 of it, 64 hexadecimal digits.
+    /// SHA-256 of the token, 64 hexadecimal digits.
     pub hash: String,
-    /// When it was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
 }
 
-/// A file in memory, for what outlives the daemon.
+/// A file of persisted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRecord {
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Tells it from others, 16 hexadecimal digits.
+    /// Distinguishes the file from other files, 16 hexadecimal digits.
     #[serde(with = "hex")]
     pub id: u64,
-    /// The generation of the daemon that made it.
+    /// Generation of the daemon that created it.
     pub generation: u64,
 }
 
-/// A flash store as versions before [`StoreRecord`] noted it.
+/// A flash store in the format of versions before [`StoreRecord`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct FlashRecord {
     store: String,
@@ -140,10 +143,10 @@ struct FlashRecord {
     written: BTreeMap<String, DeviceWear>,
 }
 
-/// What was written to a flash device, as last kept.
+/// Bytes written to a flash device, as last recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWear {
-    /// When counting began, in seconds since 1970.
+    /// Start of counting, in seconds since 1970.
     pub since: u64,
     /// Bytes of clean pages.
     pub promotion_bytes: u64,
@@ -153,82 +156,82 @@ pub struct DeviceWear {
     pub journal_bytes: u64,
 }
 
-/// Flash devices that were changed by command: they hold until the file names others.
+/// Flash devices that were changed by command; valid until the configuration file names others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlashDevices {
-    /// What the file named then.
+    /// Devices in the configuration file at the time of the change.
     pub file: Vec<PathBuf>,
-    /// What holds.
+    /// Devices in effect.
     pub devices: Vec<PathBuf>,
 }
 
-/// What is kept of a volume.
+/// Record of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
-    /// Its identity for life, 16 hexadecimal digits.
+    /// Persistent identity, 16 hexadecimal digits.
     #[serde(with = "hex")]
     pub incarnation: u64,
-    /// The name that it was last served by.
+    /// Name at the last service.
     pub name: String,
-    /// What its backing says it is.
+    /// Identity of its backing.
     pub backing_identity: String,
-    /// False from before its first write until it was cleanly stopped.
+    /// False from before its first write until a clean stop.
     pub clean: bool,
-    /// The flash store in whose log data may lie that is not on the backing, 32 hexadecimal digits; set before it is served with the
-    /// log, removed when it was drained.
+    /// The flash store whose log may hold data that is not on the backing, 32 hexadecimal digits. Set before the volume
+    /// is served with the log, removed after a drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_on_flash: Option<String>,
-    /// Flash stores whose clean pages of it are true to its backing: each was open whenever the volume was served since they were written.
-    /// `None` in a record of a version that did not note it.
+    /// Flash stores whose clean pages of the volume match its backing: each was open whenever the volume was served
+    /// since its pages were written. `None` in a record of a version without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_on: Option<BTreeSet<String>>,
-    /// What its backing held when it was served last.
+    /// Content of its backing at the last service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ContentRecord>,
-    /// The generation that last served it.
+    /// Generation of the last service.
     pub generation: u64,
-    /// What daemons before this generation acknowledged, and nobody had flushed, may be lost.
+    /// Acknowledged and unflushed writes before this generation may be lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_before: u64,
-    /// What clients have to be told, in the generation that it names.
+    /// Loss to report to clients, in the generation that it names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<LossRecord>,
-    /// True when the generation that last served it acknowledged nothing before it was on the backing.
+    /// True if the generation of the last service acknowledged writes only after they were on the backing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub durable_writes: bool,
     /// Changes made by command, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, Override>,
-    /// Set when the volume itself was added by command: it is in no file.
+    /// Set for a volume that was added by command and is in no configuration file.
     #[serde(default)]
     pub added: Option<AddedVolume>,
-    /// What initiators know it by, once there was an iSCSI target.
+    /// Identity for initiators, set once an iSCSI target has been configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitRecord>,
-    /// Fields of a later version: kept as they are.
+    /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A change made by command; it holds until the key changes in the file.
+/// A change made by command; valid until the key changes in the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// What holds.
+    /// Value in effect.
     pub value: String,
-    /// What the file said when the change was made.
+    /// Value in the configuration file at the time of the change.
     pub file: String,
 }
 
-/// A volume that was added by command.
+/// A volume added by command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedVolume {
-    /// Its backing, as in the file.
+    /// Its backing, as in the configuration file.
     pub backing: String,
-    /// Its size in bytes, where the backing has none of its own.
+    /// Its size in bytes, if the backing has no size of its own.
     pub size_bytes: Option<u64>,
-    /// Its policy.
+    /// Its write policy.
     pub policy: String,
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
 }
 
@@ -240,7 +243,7 @@ struct Versioned {
 }
 
 impl State {
-    /// Reads the file; `None` where there is none yet.
+    /// Reads the file; `None` if there is none yet.
     pub(super) fn load(path: &Path) -> Result<Option<State>, StateError> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -264,7 +267,7 @@ impl State {
         Ok(Some(state.upgraded(legacy)))
     }
 
-    /// Takes over what earlier versions wrote in another place.
+    /// Converts fields that earlier versions stored elsewhere.
     fn upgraded(mut self, legacy: Option<FlashRecord>) -> State {
         if let Some(FlashRecord { store, generation, map_void, written }) = legacy {
             for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
@@ -287,22 +290,23 @@ impl State {
         bytes
     }
 
-    /// The record that was last served by that name.
+    /// The record last served under this name.
     pub fn by_name(&self, name: &str) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|record| record.name == name)
     }
 
-    /// All records by name, for whoever looks for many: a thousand searches of a thousand records are a million comparisons.
+    /// All records by name, for repeated look-ups: a thousand searches among a thousand records take a million
+    /// comparisons.
     pub fn by_names(&self) -> BTreeMap<&str, &VolumeRecord> {
         self.volumes.iter().map(|record| (record.name.as_str(), record)).collect()
     }
 
-    /// What is kept of the volume of that identity.
+    /// The record of this incarnation.
     pub fn by_incarnation(&self, incarnation: u64) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|record| record.incarnation == incarnation)
     }
 
-    /// The record of that incarnation.
+    /// The record of this incarnation, mutable.
     pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
     }

@@ -1,8 +1,8 @@
-//! Replacing a file whole: a crash or an error at any step leaves the old one or the new one.
+//! Atomic replacement of a file: a crash or an error at any step leaves the old file or the new one.
 //!
-//! Two files take turns: the new content is written over the spare one, which then exchanges its name with the old one. The spare keeps
-//! its blocks and has as many again reserved, so a replacement needs no space of the file system: a full one stops neither a start nor a
-//! stop. (A file system that writes elsewhere what is overwritten, like btrfs, gives no such promise.)
+//! Two files alternate: the new content is written over the spare file, which then exchanges names with the old one.
+//! The spare keeps its blocks and has as many again reserved, so a replacement needs no free space. A full file system
+//! therefore prevents neither a start nor a stop. (A copy-on-write file system such as btrfs gives no such guarantee.)
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,37 +12,37 @@ use std::path::Path;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
-/// The spare has room for this many times what was written last.
+/// Reserved size of the spare, as a multiple of the last content.
 const RESERVE_TIMES: u64 = 2;
-/// And is reserved in multiples of this, in bytes.
+/// Granularity of the reservation, in bytes.
 const RESERVE_STEP: u64 = 64 << 10;
-/// A spare that is longer than what replaces it by more than this is cut, in bytes.
+/// Most bytes of padding; a spare with a larger surplus is truncated.
 const PADDING_MAX: u64 = 1 << 20;
-/// Written over what is left of longer content: JSON ends with any white space.
+/// Padding written over the rest of longer content: JSON permits trailing white space.
 const PADDING: u8 = b'\n';
 
-/// The steps of a replacement, in order.
+/// Steps of a replacement, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A new file beside the old one, or the spare opened.
+    /// The spare is created or opened.
     Create,
-    /// Its content.
+    /// The content is written.
     Write,
-    /// Its content made durable.
+    /// The content is made durable.
     SyncFile,
-    /// It takes the old one's name.
+    /// The spare takes the old file's name.
     Rename,
-    /// The name made durable.
+    /// The names are made durable.
     SyncDirectory,
 }
 
 impl Step {
-    /// All of them, in order.
+    /// All steps in order.
     pub const ALL: [Step; 5] = [Step::Create, Step::Write, Step::SyncFile, Step::Rename, Step::SyncDirectory];
 }
 
-/// Makes `bytes` the content of `path`, with white space behind where the spare was longer. `before` is asked before each step and may
-/// fail it.
+/// Makes `bytes` the content of `path`, padded with white space if the spare was longer. `before` is called before each
+/// step and may make it fail.
 pub fn replace(path: &Path, bytes: &[u8], before: &mut dyn FnMut(Step) -> io::Result<()>) -> io::Result<()> {
     let spare = path.with_extension("new");
     before(Step::Create)?;
@@ -55,19 +55,19 @@ pub fn replace(path: &Path, bytes: &[u8], before: &mut dyn FnMut(Step) -> io::Re
     exchange(&spare, path)?;
     before(Step::SyncDirectory)?;
     File::open(path.parent().expect("a file of the state directory has a parent"))?.sync_all()?;
-    // Without room the next replacement may fail, and says so then.
+    // Without the reservation the next replacement may fail, and reports it then.
     let _ = open(&spare).and_then(|file| reserve(&file, bytes.len() as u64));
     Ok(())
 }
 
-/// Writes `bytes` to the spare and makes them durable, and leaves the file as it is: whether a replacement would get through.
+/// Writes `bytes` to the spare and makes them durable, without renaming: tests whether a replacement would succeed.
 pub fn probe(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = open(&path.with_extension("new"))?;
     write_over(&file, bytes)?;
     file.sync_all()
 }
 
-/// Not truncated: its blocks are what a full file system cannot give again.
+/// Opens the spare without truncation: a full file system could not allocate its blocks again.
 fn open(spare: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(spare)
 }
@@ -82,7 +82,8 @@ fn write_over(file: &File, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The old file becomes the spare; where there is none yet, or names cannot be exchanged, the spare just takes the name.
+/// Exchanges the names of spare and file. If there is no file yet, or the file system cannot exchange names, the spare
+/// is renamed.
 fn exchange(spare: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, spare, CWD, path, RenameFlags::EXCHANGE) {
         Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(spare, path),
@@ -90,7 +91,7 @@ fn exchange(spare: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Has blocks given to the spare, past its end too, for content that grows.
+/// Reserves blocks for the spare, also past its end, for growing content.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
     let wanted = (len * RESERVE_TIMES).next_multiple_of(RESERVE_STEP);
     if file.metadata()?.blocks() * 512 < wanted {
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spare_has_room_for_the_next_content() {
+    fn spare_file_has_room_for_the_next_content() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let (path, spare) = (folder.path().join("state.json"), folder.path().join("state.new"));
         let long = "x".repeat(10_000);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_far_too_long_is_cut() {
+    fn overlong_spare_file_is_truncated() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = folder.path().join("state.json");
         File::create(folder.path().join("state.new")).and_then(|file| file.set_len(1 << 30)).expect("a sparse file");

@@ -1,8 +1,10 @@
-//! What is known of every flash store that daemons on this directory have used, and whether a store that is found is still that one.
+//! Records of all flash stores that daemons on this directory have used, and the check that a store found is unchanged.
 //!
-//! 1. Before a store is written its next *life*, a drawn number, is noted here (`opening`); every superblock names it from then on. A store whose
-//!    life is neither the last one nor the one that was about to begin was used without this directory, or this directory is an older copy.
-//! 2. Which of both is older is told by the *epoch*: the directory's generation, which grows with each start and stands in both.
+//! 1. Before a store is written, its next *life*, a random number, is recorded here (`opening`); every superblock names
+//!    it from then on. If a store's life is neither the last one nor the one about to begin, either the store was used
+//!    without this directory, or this directory is an older copy.
+//! 2. The *epoch* tells which of the two is older. It is the directory's generation, which grows with each start and is
+//!    recorded in both.
 //! 3. A store is never written before it was judged.
 
 use std::collections::BTreeSet;
@@ -13,68 +15,69 @@ use serde::{Deserialize, Serialize};
 use super::record::{State, hex, is_zero};
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
-/// Openings in a row that were cut short, of which the lives are kept.
+/// Most recorded lives of consecutive interrupted openings.
 const OPENINGS_MAX: usize = 64;
-/// Stores that are remembered. The oldest that no volume needs are forgotten first: to be found again, they would have to be empty.
+/// Most remembered stores. The oldest store that no volume needs is forgotten first; to be accepted again, it would
+/// have to be empty.
 const STORES_MAX: usize = 256;
 
-/// What is known of a flash store.
+/// Record of a flash store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreRecord {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
-    /// The generation of its members that was last seen: devices that know less were taken out of service.
+    /// Last seen generation of its members: devices with an older one were taken out of service.
     pub generation: u64,
-    /// The directory's generation in which it was opened last.
+    /// The directory's generation at the last opening.
     #[serde(default)]
     pub epoch: u64,
-    /// The life in which it was opened last, 16 hexadecimal digits; 0 where it was opened by a version that drew none.
+    /// Life of the last opening, 16 hexadecimal digits; 0 if a version without lives opened it.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
-    /// Lives that were about to begin since, 16 hexadecimal digits each: superblocks may name them already.
+    /// Lives about to begin since then, 16 hexadecimal digits each: superblocks may already name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openings: Vec<String>,
-    /// The sequence that its log had reached when it was closed.
+    /// Sequence number of its log at the last close.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence: u64,
-    /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
+    /// Its map of clean pages is void: all devices with the map had failed, and backings have been written since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub map_void: bool,
-    /// Volumes, 16 hexadecimal digits each, of which its log may hold data that was given up: it is never served.
+    /// Volumes, 16 hexadecimal digits each, whose data in its log was given up and is never served.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub given_up: BTreeSet<String>,
-    /// Fields of a later version: kept as they are.
+    /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
 }
 
 impl StoreRecord {
-    /// Of a store of which nothing is known but its identity.
+    /// The record of a store of which only the identity is known.
     pub fn new(store: &str) -> StoreRecord {
         StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
     }
 
-    /// True when a device that names that life may be of the last one.
+    /// True if a device with this life may belong to the last use.
     fn may_be_in(&self, life: u64) -> bool {
         life == self.life || self.openings.contains(&show_incarnation(life))
     }
 }
 
-/// A store as it was found.
+/// A store as found on its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFound {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
-    /// The owner that opened it last.
+    /// Owner of the last opening.
     pub ownership: Ownership,
-    /// The owner that each device in service names.
+    /// Each device in service with the owner that it names.
     pub devices: Vec<(String, Ownership)>,
-    /// Its log holds data of some volume.
+    /// True if its log holds data of any volume.
     pub holds_data: bool,
 }
 
 impl StoreFound {
-    /// Refuses a device of a life that is not `known`.
+    /// Refuses a device whose life is not `known`.
     fn refuse_others(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
         match self.devices.iter().find(|(_, ownership)| !known(ownership.life)) {
             None => Ok(()),
@@ -88,32 +91,32 @@ impl StoreFound {
     }
 }
 
-/// How a store that was found may be used.
+/// Permitted use of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreUse {
-    /// It is exactly what this directory used last.
+    /// It is exactly the store that this directory used last.
     Known,
-    /// It holds nothing that is dirty; its clean pages are not believed.
+    /// It holds no dirty data; its clean pages are not trusted.
     New,
 }
 
-/// A store's or directory's identity as its owner writes it.
+/// Parses the identity of a store or directory, as an owner field holds it.
 pub fn uuid_of(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
-/// 32 hexadecimal digits.
+/// An identity as 32 hexadecimal digits.
 pub fn show_uuid(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
 }
 
-/// 16 hexadecimal digits.
+/// An incarnation as 16 hexadecimal digits.
 pub fn show_incarnation(incarnation: u64) -> String {
     format!("{incarnation:016x}")
 }
 
 impl State {
-    /// Begins a daemon's life: nothing that an earlier one noted may look as if it came from this one.
+    /// Begins a daemon's life: records of earlier lives become distinguishable from those of this one.
     pub fn begin_life(&mut self, drawn_identity: u128, drawn_life: u64) {
         self.generation += 1;
         self.life = drawn_life;
@@ -122,12 +125,12 @@ impl State {
         }
     }
 
-    /// What is known of a store.
+    /// The record of a store.
     pub fn store(&self, store: &str) -> Option<&StoreRecord> {
         self.stores.iter().find(|record| record.store == store)
     }
 
-    /// As [`State::store`], to be changed; a new record where there is none.
+    /// As [`State::store`], mutable; adds a record if there is none.
     pub fn store_mut(&mut self, store: &str) -> &mut StoreRecord {
         let at = self.stores.iter().position(|record| record.store == store);
         let at = at.unwrap_or_else(|| {
@@ -145,13 +148,13 @@ impl State {
         &mut self.stores[at]
     }
 
-    /// What this directory's daemon writes to the superblocks of a store that it opens now.
+    /// The owner that this directory's daemon writes to the superblocks of a store that it opens now.
     pub fn ownership(&self) -> Ownership {
         let owner = uuid_of(&self.identity).expect("an identity was drawn when the life began");
         Ownership { owner, epoch: self.generation, life: self.life }
     }
 
-    /// Judges a store before anything of it is written. Nothing is changed by it.
+    /// Judges a store before it is written. The call changes nothing.
     pub fn judge_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
         let StoreFound { store, ownership, holds_data, .. } = found;
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
@@ -163,7 +166,7 @@ impl State {
         if let Some(OlderThan { store, epoch, known }) =
             self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
         {
-            // Opening a store would make it look newer than what the directory lacks.
+            // Opening a store would make it look newer than the state that the directory lacks.
             return Err(Refusal::StateOlder { store, epoch, known });
         }
         if let Some(known) = self.newer_copy_seen(store, ownership) {
@@ -173,20 +176,20 @@ impl State {
             let legacy = ownership.is_none() && record.life == 0;
             let known = is_own && record.may_be_in(ownership.life) && ownership.life != 0;
             if legacy || known {
-                // An opening that was cut short leaves some devices in the life before it.
+                // An interrupted opening leaves some devices in the life before it.
                 let is_known = |life| legacy || record.may_be_in(life);
                 return found.refuse_others(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
-        // Of one start in two lives neither is an older copy of the other: both came from one copy of the directory.
+        // Two lives with one start number descend from one copy of the directory, and neither is older.
         let is_fork = record.is_some() && ownership.epoch == epoch && epoch > 0;
         if is_own && (ownership.epoch > epoch || is_fork) && self.sabotage != Sabotage::AnyState {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
-            // Also where it holds nothing: the other mirror may have the life that went on from it, and would pass for
-            // newer than what is written now.
+            // Also for a store without data: the other mirror may have the life that continued from it, and would pass
+            // for newer than the data written now.
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         match self.sabotage {
@@ -202,15 +205,15 @@ impl State {
         }
     }
 
-    /// The later start in which this store of another directory was seen, where the present copy is an older one.
+    /// The later start at which this foreign store was seen, if the copy found now is older.
     pub(crate) fn newer_copy_seen(&self, store: &str, found: &Ownership) -> Option<u64> {
         let seen = self.unclaimed_seen.get(store)?;
         let is_owner = found.is_none() || Some(found.owner) == uuid_of(&seen.owner);
         (is_owner && seen.epoch > found.epoch).then_some(seen.epoch)
     }
 
-    /// Records a refusal that outlasts the store's next absence: this directory is an older copy until its records are
-    /// rebuilt, or the store holds data of volumes that it does not know.
+    /// Records a refusal that persists while the store is absent: either this directory is an older copy until its
+    /// records are rebuilt, or the store holds data of unknown volumes.
     pub fn note_store_refusal(&mut self, refusal: &Refusal) {
         match refusal {
             Refusal::StateOlder { store, epoch, known } => {
@@ -224,11 +227,11 @@ impl State {
         }
     }
 
-    /// Notes that a store which was judged is about to be written.
+    /// Records that a judged store is about to be written.
     pub fn begin_store(&mut self, found: &StoreFound, used: StoreUse) {
         let life = self.life;
         if used == StoreUse::New {
-            // Of what was known of it nothing holds.
+            // None of the store's recorded state is valid any more.
             self.void_pages_on(&found.store);
             *self.store_mut(&found.store) = StoreRecord { map_void: true, ..StoreRecord::new(&found.store) };
         }
@@ -243,7 +246,7 @@ impl State {
         record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
     }
 
-    /// Notes that a store was opened in this life: all its superblocks say so.
+    /// Records that a store was opened in this life: all its superblocks name it.
     pub fn store_opened(&mut self, store: &str, generation: u64) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
@@ -251,7 +254,7 @@ impl State {
         record.openings.clear();
     }
 
-    /// No volume's clean pages on that store are believed any more.
+    /// Marks all volumes' clean pages on that store as untrusted.
     fn void_pages_on(&mut self, store: &str) {
         for volume in &mut self.volumes {
             if let Some(cached_on) = &mut volume.cached_on {
@@ -275,7 +278,7 @@ mod tests {
         StoreFound { store: "ab".into(), ownership, devices: vec![("d0".into(), ownership)], holds_data }
     }
 
-    /// A store opened by `state`, as its superblocks have it then.
+    /// Opens a store with `state` and returns the ownership in its superblocks.
     fn opened(state: &mut State, before: Ownership, holds_data: bool) -> Ownership {
         let found = found(before, holds_data);
         let used = state.judge_store(&found).expect("it may be used");
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_known_in_its_last_life_and_in_the_one_that_was_about_to_begin() {
+    fn store_is_known_in_its_last_life_and_in_the_next() {
         let mut state = state();
         let first = opened(&mut state, Ownership::default(), false);
         state.begin_life(9, 60);
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(state.judge_store(&found(first, true)), Ok(StoreUse::Known));
         state.begin_store(&found(first, true), StoreUse::Known);
         let second = state.ownership();
-        // Killed before it could note that the store is open: some superblocks name the new life, or none.
+        // Killed before it could record that the store is open: superblocks may name the new life or the old one.
         state.begin_life(9, 70);
         for ownership in [first, second] {
             assert_eq!(state.judge_store(&found(ownership, true)), Ok(StoreUse::Known), "{ownership:?}");
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_put_back_from_a_copy_is_refused_and_one_that_an_opening_did_not_reach_is_not() {
+    fn device_from_a_copy_is_refused_but_not_one_missed_by_an_opening() {
         let mut state = state();
         let first = opened(&mut state, Ownership::default(), false);
         state.begin_life(0, 60);
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_copy_of_the_directory_is_recognised_however_often_it_starts() {
+    fn older_copy_of_the_directory_is_recognised_after_many_starts() {
         let mut state = state();
         let first = opened(&mut state, Ownership::default(), false);
         let mut copy = state.clone();
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_another_directory_is_taken_only_when_it_holds_nothing() {
+    fn foreign_store_is_accepted_only_without_data() {
         let mut other = State::default();
         other.begin_life(6, 61);
         let theirs = opened(&mut other, Ownership::default(), false);
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_a_volume_needs_is_never_taken_for_a_new_one() {
+    fn store_needed_by_a_volume_never_counts_as_new() {
         let mut state = state();
         opened(&mut state, Ownership::default(), false);
         let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
@@ -419,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_stores_is_bounded_and_needed_ones_stay() {
+    fn store_records_are_bounded_and_needed_ones_stay() {
         let mut state = state();
         let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
         state.mark_on_flash(id, Some("0"));

@@ -1,4 +1,4 @@
-//! What the state directory promises.
+//! Tests of the state directory.
 
 use std::io;
 
@@ -10,7 +10,7 @@ fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Resul
     state.identify(&Claim::plain(name, backing), || drawn).map(|admission| admission.incarnation)
 }
 
-/// As [`identified`], with words of an administrator.
+/// As [`identified`], with an administrator's acceptance.
 fn adopted(state: &mut State, name: &str, backing: &str, drawn: u64, give_up: Option<&str>) -> Result<u64, Refusal> {
     let accept = Acceptance { adopt: true, give_up: give_up.map(str::to_owned), ..Acceptance::default() };
     let claim = Claim { accept: &accept, ..Claim::plain(name, backing) };
@@ -18,7 +18,7 @@ fn adopted(state: &mut State, name: &str, backing: &str, drawn: u64, give_up: Op
 }
 
 #[test]
-fn an_incarnation_stays_with_its_backing_over_restarts_and_renames() {
+fn incarnation_stays_with_its_backing_over_restarts_and_renames() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut dir = StateDir::open(folder.path()).expect("a new directory");
     let first = dir.change(|state| identified(state, "web", "disk-1", 7)).expect("written").expect("new");
@@ -30,7 +30,7 @@ fn an_incarnation_stays_with_its_backing_over_restarts_and_renames() {
 }
 
 #[test]
-fn case_16_the_same_name_on_another_backing_is_refused_until_it_is_adopted() {
+fn case_16_same_name_on_another_backing_is_refused_until_adopted() {
     let mut state = State::default();
     let first = identified(&mut state, "web", "disk-1", 7).expect("new");
     let refused = identified(&mut state, "web", "disk-2", 8).expect_err("another backing");
@@ -60,7 +60,7 @@ fn backing_noted_under_a_former_name_is_the_same_volume_s() {
 }
 
 #[test]
-fn swapped_names_are_told_by_their_backings() {
+fn swapped_names_are_recognised_by_their_backings() {
     let mut state = State::default();
     let a = identified(&mut state, "a", "disk-1", 1).expect("new");
     identified(&mut state, "b", "disk-2", 2).expect("new");
@@ -114,7 +114,7 @@ fn damage_is_refused() {
 }
 
 #[test]
-fn a_change_by_command_holds_until_its_key_changes_in_the_file() {
+fn change_by_command_holds_until_its_key_changes_in_the_file() {
     let mut state = State::default();
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     let (back, through, none) = (WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::None);
@@ -152,7 +152,7 @@ fn incarnations_are_drawn_from_the_operating_system() {
 }
 
 #[test]
-fn what_may_be_on_flash_is_known_until_the_volume_is_clean() {
+fn possible_data_on_flash_is_recorded_until_the_volume_is_clean() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut dir = StateDir::open(folder.path()).expect("a new directory");
     let id = dir.change(|state| identified(state, "web", "disk-1", 7)).expect("written").expect("new");
@@ -169,7 +169,7 @@ fn what_may_be_on_flash_is_known_until_the_volume_is_clean() {
 }
 
 #[test]
-fn what_is_given_up_on_flash_is_another_volume_s_from_then_on() {
+fn volume_gets_a_new_incarnation_when_its_flash_data_is_given_up() {
     let mut state = State::default();
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
@@ -184,8 +184,9 @@ fn what_is_given_up_on_flash_is_another_volume_s_from_then_on() {
 fn fields_of_a_later_version_are_kept_over_a_change() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("state.json");
-    let text = r#"{"version": 1, "generation": 3, "removed": {}, "colour": "blue", "volumes": [{"incarnation": "07", "name": "web",
-        "backing_identity": "disk-1", "clean": true, "generation": 3, "weight": 4}], "stores": [{"store": "ab", "generation": 1, "heat": 5}]}"#;
+    let text = r#"{"version": 1, "generation": 3, "removed": {}, "colour": "blue", "volumes": [{"incarnation": "07",
+        "name": "web", "backing_identity": "disk-1", "clean": true, "generation": 3, "weight": 4}],
+        "stores": [{"store": "ab", "generation": 1, "heat": 5}]}"#;
     std::fs::write(&file, text).expect("written");
     let mut dir = StateDir::open(folder.path()).expect("readable");
     dir.change(|state| state.begin_life(1, 2)).expect("written");
@@ -195,11 +196,12 @@ fn fields_of_a_later_version_are_kept_over_a_change() {
 }
 
 #[test]
-fn the_one_store_of_an_earlier_version_becomes_the_first_of_the_list() {
+fn single_store_of_an_earlier_version_becomes_the_first_record() {
     let folder = tempfile::tempdir().expect("a folder for the test");
-    let text = r#"{"version": 1, "generation": 3, "removed": {}, "flash": {"store": "ab", "generation": 4, "map_void": true,
-        "written": {"f0": {"since": 1, "promotion_bytes": 2, "dirty_bytes": 3, "journal_bytes": 4}}}, "volumes": [{"incarnation": "07",
-        "name": "web", "backing_identity": "disk-1", "clean": true, "dirty_on_flash": "ab", "generation": 3}]}"#;
+    let text = r#"{"version": 1, "generation": 3, "removed": {}, "flash": {"store": "ab", "generation": 4,
+        "map_void": true, "written": {"f0": {"since": 1, "promotion_bytes": 2, "dirty_bytes": 3, "journal_bytes": 4}}},
+        "volumes": [{"incarnation": "07", "name": "web", "backing_identity": "disk-1", "clean": true,
+        "dirty_on_flash": "ab", "generation": 3}]}"#;
     std::fs::write(folder.path().join("state.json"), text).expect("written");
     let mut dir = StateDir::open(folder.path()).expect("readable");
     dir.change(|state| state.begin_life(1, 2)).expect("written");
@@ -221,7 +223,7 @@ fn waiting(incarnation: u64, in_log: u64) -> std::collections::BTreeMap<u64, Wai
 }
 
 #[test]
-fn records_in_the_log_of_a_volume_that_is_whole_by_the_state_refuse_it() {
+fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
@@ -239,28 +241,28 @@ fn records_in_the_log_of_a_volume_that_is_whole_by_the_state_refuse_it() {
 }
 
 #[test]
-fn nothing_is_given_up_without_its_name() {
+fn dirty_data_is_given_up_only_by_name() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.mark_on_flash(id, Some("ab"));
     state.store_mut("ab");
     for give_up in [None, Some("0000000000000008"), Some("web")] {
-        let elsewhere = adopted(&mut state, "web", "disk-1", 8, give_up).expect_err("what is lost is not named");
+        let elsewhere = adopted(&mut state, "web", "disk-1", 8, give_up).expect_err("the lost data is not named");
         assert_eq!(elsewhere.code(), "dirty-elsewhere");
-        let changed = adopted(&mut state, "web", "disk-2", 8, give_up).expect_err("what is lost is not named");
+        let changed = adopted(&mut state, "web", "disk-2", 8, give_up).expect_err("the lost data is not named");
         assert_eq!(changed.code(), "backing-changed");
         assert!(changed.to_string().contains("gives up an unknown amount of dirty data of volume web"), "{changed}");
     }
     assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(9));
     state.note_held("ab", [7]);
-    assert!(state.unclaimed.is_empty(), "the data is nobody's, and known to be");
+    assert!(state.unclaimed.is_empty(), "the data is known to be given up");
     state.note_held("ab", [6]);
     assert!(!state.unclaimed.is_empty());
 }
 
 #[test]
-fn a_volume_written_without_its_store_drops_the_pages_there_first() {
+fn volume_written_without_its_store_drops_the_pages_there() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let with = |store| Claim { store, ..Claim::plain("web", "disk-1") };
@@ -283,13 +285,13 @@ fn a_volume_written_without_its_store_drops_the_pages_there_first() {
 }
 
 #[test]
-fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
+fn volume_new_to_the_state_is_refused_beside_unclaimed_data() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
     state.note_held("ab", [99]);
     let claim = |name, identity| Claim::plain(name, identity);
-    assert_eq!(state.identify(&claim("web", "disk-1"), || 7).expect_err("who knows").code(), "data-unclaimed");
+    assert_eq!(state.identify(&claim("web", "disk-1"), || 7).expect_err("unclaimed data").code(), "data-unclaimed");
     assert_eq!(state.identify(&claim("old", "disk-0"), || 7).expect("it is known").incarnation, 6);
     let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
     assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || 7).is_ok());
@@ -300,7 +302,7 @@ fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
 }
 
 #[test]
-fn dirty_data_past_a_new_end_refuses_until_it_is_given_up() {
+fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let evidence = |past, blocks: u64| Evidence {
@@ -323,7 +325,7 @@ fn dirty_data_past_a_new_end_refuses_until_it_is_given_up() {
 }
 
 #[test]
-fn an_earlier_form_of_an_identity_is_recognised_and_renewed() {
+fn earlier_form_of_an_identity_is_recognised_and_renewed() {
     let mut state = State::default();
     let id = identified(&mut state, "web", "device:8:0", 7).expect("new");
     let aliases = ["device:8:0".to_owned()];

@@ -1,7 +1,9 @@
-//! Why something is not served: every refusal by which the state directory, the flash log and the backing are kept in agreement.
+//! Refusals: reasons why a volume or a flash store is not served. They keep the state directory, the flash log and the
+//! backing in agreement.
 //!
-//! The rule behind all of them: what is served or written to a backing is proven to belong to this volume, this backing and this moment by
-//! records on both sides. Where the proof is missing the volume is refused, nothing is written to its backing, and the choices are named.
+//! All refusals follow one rule. Data that is served, or written to a backing, must be proven by records on both sides
+//! to belong to this volume, this backing and this moment. Without the proof the volume is refused, its backing is not
+//! written, and the refusal names the choices.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,44 +11,44 @@ use std::path::PathBuf;
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
-/// A rule that is broken on purpose, so that a test can show that torture notices.
+/// A deliberate fault of the checks, by which a test proves that torture detects it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
-    /// None.
+    /// No fault.
     #[default]
     None,
-    /// Any store is believed to be the one that was used last, and any record in it.
+    /// Any store passes for the one used last, with any record in it.
     AnyStore,
-    /// A missing or older state directory is believed.
+    /// A missing or older state directory is trusted.
     AnyState,
-    /// A backing is believed to be the volume's by its place.
+    /// A backing is identified by its place alone.
     AnyContent,
-    /// Clean pages are believed although the volume was written without their store.
+    /// Clean pages are trusted although the volume was written without their store.
     StalePages,
-    /// Dirty data past the end of a backing that shrank is dropped.
+    /// Dirty data past the end of a shrunk backing is dropped.
     PastEnd,
     /// Two volumes may lie on one disk.
     SharedDisk,
-    /// Adopting a backing gives up dirty data that was not named.
+    /// Adoption gives up dirty data that was not named.
     AdoptUnnamed,
-    /// Clients are not told that writes which they had not flushed may be lost.
+    /// Clients are not told of the possible loss of unflushed writes.
     UntoldLoss,
 }
 
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
 
-/// Why a store or a volume is refused.
+/// Reason why a store or a volume is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The store is an older copy of what was used last.
+    /// The store is an older copy of the one used last.
     StoreOlder {
         /// The store.
         store: String,
-        /// The epoch that it names.
+        /// Epoch that the store names.
         epoch: u64,
-        /// The epoch in which it was opened last.
+        /// Epoch of its last opening.
         known: u64,
     },
     /// One device of the store is an older copy.
@@ -55,9 +57,9 @@ pub enum Refusal {
         device: String,
         /// The store.
         store: String,
-        /// The epoch that it names.
+        /// Epoch that the device names.
         epoch: u64,
-        /// The epoch in which the store was opened last.
+        /// Epoch of the store's last opening.
         known: u64,
     },
     /// A device holds a store of a later format.
@@ -67,7 +69,7 @@ pub enum Refusal {
         /// Its format.
         newer: NewerFormat,
     },
-    /// A killed daemon of a newer version has left a file in memory, which may hold content of the volume.
+    /// A killed daemon of a newer version has left persisted memory that may hold content of the volume.
     MemoryNewer {
         /// The volume.
         name: String,
@@ -78,88 +80,88 @@ pub enum Refusal {
     },
     /// The state directory is an older copy.
     StateOlder {
-        /// The store that tells.
+        /// The store that proves it.
         store: String,
-        /// The epoch that the store names.
+        /// Epoch that the store names.
         epoch: u64,
-        /// The epoch that the state directory knows.
+        /// Epoch that the state directory knows.
         known: u64,
     },
-    /// The store belongs to another state directory, or to one that was lost, and holds data.
+    /// The store belongs to another state directory, or to a lost one, and holds data.
     StoreForeign {
         /// The store.
         store: String,
-        /// The directory that it names.
+        /// Identity of the directory that the store names as its owner.
         owner: String,
-        /// The start of that directory which used it last.
+        /// The last start of that directory that used the store.
         epoch: u64,
     },
-    /// A flash store in sight holds data of volumes that the state directory does not know, and this volume is new to it.
+    /// A flash store holds data of volumes unknown to the state directory, and this volume is new to the directory.
     Unclaimed {
         /// The volume.
         name: String,
         /// The store.
         store: String,
     },
-    /// The name had another backing before: a clone, an older snapshot, an exchanged disk.
+    /// The name had another backing before: now a clone, an older snapshot or an exchanged disk.
     BackingChanged {
         /// The volume.
         name: String,
-        /// What was served by that name.
+        /// Identity of the backing served under that name before.
         known: String,
-        /// What is there now.
+        /// Identity of the present backing.
         found: String,
-        /// The old one was cleanly stopped.
+        /// True if the old backing was cleanly stopped.
         clean: bool,
-        /// What is given up by taking the new one.
+        /// Dirty data that is given up by taking the new backing.
         loss: Option<Box<Loss>>,
     },
-    /// The backing belongs to a volume that is served under another name right now.
+    /// The backing belongs to a volume that is in service under another name.
     BackingTaken {
-        /// The volume that has it.
+        /// The volume in service.
         other: String,
     },
-    /// Data of the volume lies in a flash log that is not there.
+    /// Data of the volume may lie in a flash log that is not in use.
     DirtyElsewhere {
         /// The volume.
         name: String,
-        /// Why that log is not in use.
+        /// Reason why that log is not in use.
         why: String,
-        /// What is given up by going on without.
+        /// Dirty data that is given up by continuing without the log.
         loss: Box<Loss>,
     },
-    /// The flash log holds data of the volume, and by the state directory there can be none.
+    /// The flash log holds data of the volume, although the state directory excludes it.
     LogUnexpected {
         /// The volume.
         name: String,
-        /// What that log holds.
+        /// Dirty data in that log.
         loss: Box<Loss>,
     },
-    /// The backing is not as the dirty data that waits for it left it.
+    /// The backing has changed since dirty data for it was logged.
     ContentDiffers {
         /// The volume.
         name: String,
-        /// Blocks that were destaged last and are not there.
+        /// Blocks destaged last whose content has changed.
         missing: u64,
-        /// What waits.
+        /// The waiting dirty data.
         loss: Box<Loss>,
     },
-    /// Dirty data waits for a backing that cannot prove that it is the same disk.
+    /// Dirty data waits for a backing that is not proven to be the same disk.
     ContentUnproven {
         /// The volume.
         name: String,
-        /// How the backing is known.
+        /// Identity of the backing.
         identity: String,
-        /// What waits.
+        /// The waiting dirty data.
         loss: Box<Loss>,
     },
-    /// The backing is smaller than it was, and dirty data lies past its end.
+    /// The backing has shrunk, and dirty data lies past its end.
     BackingShrank {
         /// The volume.
         name: String,
-        /// Its size when it was served last.
+        /// Size at the last service.
         known_bytes: u64,
-        /// Its size now.
+        /// Present size.
         found_bytes: u64,
         /// Dirty bytes past the end.
         past_end_bytes: u64,
@@ -169,33 +171,33 @@ pub enum Refusal {
 /// Dirty data that a choice would give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The name of that data: the volume's incarnation, 16 hexadecimal digits.
+    /// Identifies the data: the volume's incarnation, 16 hexadecimal digits.
     pub incarnation: String,
-    /// The volume's name when it was served last.
+    /// The volume's name at the last service.
     pub volume: String,
-    /// The flash store that may hold it.
+    /// The flash store that may hold the data.
     pub store: Option<String>,
-    /// Bytes of it, where they can be counted.
+    /// Size of the data, if it can be counted.
     pub bytes: Option<u64>,
 }
 
-/// A flash store of another state directory, as its superblocks named it.
+/// A flash store of another state directory, as described by its superblocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenStore {
-    /// The directory that owns it, as 32 hexadecimal digits.
+    /// Identity of the owning directory, 32 hexadecimal digits.
     pub owner: String,
-    /// The start of that directory which used it last.
+    /// The last start of that directory that used the store.
     pub epoch: u64,
 }
 
-/// How a state directory was found to be an older copy.
+/// Evidence that a state directory is an older copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OlderThan {
-    /// The store that told.
+    /// The store that proves it.
     pub store: String,
     /// The start that the store names.
     pub epoch: u64,
-    /// The last start that the directory knew of it.
+    /// The last start of the store known to the directory.
     pub known: u64,
 }
 
@@ -213,7 +215,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Gives each variant its code, and lists the codes: a variant without one does not compile.
+/// Assigns a code to each variant and lists the codes; a variant without a code does not compile.
 macro_rules! codes {
     ($($variant:ident => $code:expr,)+) => {
         impl Refusal {
@@ -249,8 +251,8 @@ codes! {
 
 impl std::error::Error for Refusal {}
 
-/// What was found and where, then the choices. A command is complete as it stands, and a punctuation mark or the end of
-/// the text ends it.
+/// The finding, then the choices. Each command in the text is complete, and ends with a punctuation mark or the end of
+/// the text.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -262,21 +264,21 @@ impl fmt::Display for Refusal {
             ),
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
-                "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} of \
-                 this installation, the store at start {known}. Attach the device that was in use then; or, to go on \
-                 without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
+                "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} \
+                 of this installation, the store at start {known}. Attach the device that was in use then; or, to go \
+                 on without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
                  [flash], with allow_single_copy = true where that is one; then: hotset flash add {device}"
             ),
             Refusal::StoreNewer { device, newer } => write!(
                 f,
-                "flash device {device} holds a flash store that was {newer}. Start that version; or, to give up what the \
-                 store holds, make its devices empty (blkdiscard -z for a device, rm for a file)"
+                "flash device {device} holds a flash store that was {newer}. Start that version; or, to give up what \
+                 the store holds, make its devices empty (blkdiscard -z for a device, rm for a file)"
             ),
             Refusal::MemoryNewer { name, file, newer } => write!(
                 f,
-                "it was not cleanly stopped, and {}, which may hold what its clients were told is written, was {newer}. \
-                 Start that version and stop it, then this one; or, accepting that this data is lost: hotset volume \
-                 adopt {name}",
+                "it was not cleanly stopped, and {}, which may hold what its clients were told is written, was \
+                 {newer}. Start that version and stop it, then this one; or, accepting that this data is lost: hotset \
+                 volume adopt {name}",
                 file.display()
             ),
             Refusal::StateOlder { store, epoch, known } if epoch == known => write!(

@@ -1,4 +1,5 @@
-//! What initiators know volumes by: numbers and names that stay with a volume for its life, and are no other's after it.
+//! Identity of volumes for initiators: LUNs and serial numbers that stay with a volume for its life and are not reused
+//! after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,42 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{State, VolumeRecord, hex};
 
-/// What initiators know a volume by, and what they have reserved.
+/// A volume's identity for initiators, and its persistent reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitRecord {
-    /// The number of its LUN.
+    /// Number of the LUN.
     pub lun: u16,
-    /// What tells it from all other volumes of this daemon, 16 hexadecimal digits.
+    /// Distinguishes the volume from all other volumes of this daemon, 16 hexadecimal digits.
     #[serde(with = "hex")]
     pub serial: u64,
-    /// Its persistent reservations (docs/design/format.md), in hexadecimal digits.
+    /// Persistent reservations (docs/design/format.md), in hexadecimal digits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reservations: String,
 }
 
-/// Why a volume has no number.
+/// Reason why a volume gets no LUN.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// It is another's.
+    /// The LUN belongs to another volume.
     #[error(
-        "LUN {lun} is that of volume {other}, which initiators know by it; give this one another number, or fix another one for {other}"
+        "LUN {lun} is that of volume {other}, which initiators know by it; give this one another number, or fix \
+         another one for {other}"
     )]
     Taken {
-        /// The number.
+        /// The LUN.
         lun: u16,
-        /// Whose it is.
+        /// Its owner.
         other: String,
     },
-    /// All have been given.
+    /// All LUNs have been assigned.
     #[error("every LUN has been given to some volume before; fix one for it: lun = N")]
     Full,
 }
 
 impl State {
-    /// Gives a number to each of `wanted` (its incarnation; the number that the file fixes for it; a serial number, in case that it has none yet)
-    /// that has none, and another one to those whose number the file changes. Numbers in `fixed` are given to nobody else, and none is given that
-    /// a volume has had. A volume that is not `known` any more, by its name, gives way to one for which the file fixes its number: if it comes back
-    /// it is another one to initiators.
+    /// Assigns LUNs. Each entry of `wanted` has an incarnation, the LUN fixed in the configuration file, and a serial
+    /// number for a volume without one. Volumes without a LUN get one, and volumes whose fixed LUN has changed get the
+    /// new one. LUNs in `fixed` are assigned to no other volume, and LUNs that volumes have had are not assigned. A
+    /// volume whose name is not `known` any more loses its LUN to a volume for which the file fixes it; if it returns,
+    /// it is a new unit to initiators.
     pub fn give_units(
         &mut self,
         wanted: &[(u64, Option<u16>, u64)],
@@ -60,7 +63,8 @@ impl State {
         for (incarnation, to, _) in wanted {
             moves.extend(to.filter(|to| current(self, *incarnation) != Some(*to)).map(|to| (*incarnation, to)));
         }
-        // Volumes may change places: what one gives up is free for the next. Who cannot move keeps what it has, and may be in another's way.
+        // Volumes may exchange LUNs: a LUN given up is free for the next volume. A volume that cannot move keeps its
+        // LUN, and may block another one.
         let mut refused = BTreeMap::new();
         loop {
             let stays = |record: &&VolumeRecord| !moves.contains_key(&record.incarnation);
@@ -98,7 +102,7 @@ impl State {
         results
     }
 
-    /// The lowest number that no volume has or has had.
+    /// The lowest LUN that no volume has or has had.
     fn free_lun(&self, fixed: &BTreeSet<u16>, given_up: &[u16]) -> Option<u16> {
         let used =
             |lun: &u16| self.volumes.iter().any(|record| record.unit.as_ref().is_some_and(|unit| unit.lun == *lun));
@@ -106,7 +110,7 @@ impl State {
         (0..=scsi::Lun::MAX).find(|lun| !known(lun) && !used(lun))
     }
 
-    /// Keeps a volume's persistent reservations; false where there is no such volume.
+    /// Records a volume's persistent reservations; false if there is no such volume.
     pub fn keep_reservations(&mut self, incarnation: u64, record: &[u8]) -> bool {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut());
         unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
@@ -114,7 +118,7 @@ impl State {
 }
 
 impl UnitRecord {
-    /// Its persistent reservations as they were kept; `None` where they are damaged.
+    /// The recorded persistent reservations; `None` if they are damaged.
     pub fn kept(&self) -> Option<Vec<u8>> {
         let digits = self.reservations.as_bytes();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_given_once_whatever_the_order_and_no_other_volume_gets_them_later() {
+    fn luns_are_assigned_once_and_not_reused() {
         let mut state = state(&["a", "b", "c"]);
         assert_eq!(give(&mut state, &[(1, None), (2, Some(1)), (3, None)]), [Ok(()), Ok(()), Ok(())]);
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_moves_numbers_and_takes_none_that_another_keeps() {
+    fn configuration_moves_luns_but_takes_none_in_use() {
         let mut state = state(&["a", "b"]);
         give(&mut state, &[(1, None), (2, None)]);
         assert_eq!(give(&mut state, &[(1, Some(1)), (2, Some(0))]), [Ok(()), Ok(())]);
@@ -174,7 +178,7 @@ mod tests {
         let taken = |lun, other: &str| Err(UnitError::Taken { lun, other: other.to_owned() });
         assert_eq!(give(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
         assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
-        // Who is kept from moving is in the way of whoever counted on that.
+        // A volume that cannot move blocks the volume that wants its LUN.
         state.identify(&Claim::plain("c", "disk-c"), || 3).expect("new");
         give(&mut state, &[(3, None)]);
         assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
@@ -182,17 +186,17 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_no_longer_known_gives_way_to_one_for_which_the_file_fixes_its_number() {
+    fn unknown_volume_loses_its_lun_to_a_fixed_one() {
         let mut state = state(&["orphan", "b"]);
         give(&mut state, &[(1, None)]);
         give(&mut state, &[(2, None)]);
-        assert_eq!(luns(&state), [Some(0), Some(1)], "by itself nobody gets it");
+        assert_eq!(luns(&state), [Some(0), Some(1)], "it is not reassigned without a fixed LUN");
         assert_eq!(give(&mut state, &[(2, Some(0))]), [Ok(())]);
         assert_eq!(luns(&state), [None, Some(0)]);
     }
 
     #[test]
-    fn an_adopted_backing_keeps_what_initiators_know_the_name_by() {
+    fn adopted_backing_keeps_the_unit_of_the_name() {
         let mut state = state(&["a", "b"]);
         give(&mut state, &[(1, None), (2, None)]);
         assert!(state.keep_reservations(1, &[0xab, 0]) && !state.keep_reservations(9, &[]));
@@ -200,7 +204,7 @@ mod tests {
         state.identify(&Claim { accept: &ADOPT, ..Claim::plain("a", "disk-7") }, || 7).expect("adopted");
         assert_eq!(state.by_name("a").expect("known").unit, before);
         assert_eq!(before.expect("it has one").kept(), Some(vec![0xab, 0]));
-        // A backing that has a unit keeps its own; the other number is nobody's.
+        // A backing with a unit keeps it; the other LUN is retired.
         state.identify(&Claim { accept: &ADOPT, ..Claim::plain("b", "disk-7") }, || 8).expect("adopted");
         assert_eq!((luns(&state), state.retired_luns.clone()), (vec![Some(0)], BTreeSet::from([1])));
     }

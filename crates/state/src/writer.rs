@@ -1,12 +1,12 @@
-//! Writing the state file on a thread of its own: whoever waits for a change waits for a bounded time, also where the directory hangs.
+//! Writer of the state file, on its own thread: a change waits for a bounded time, even if the directory hangs.
 //!
-//! A change that was waited for in vain has failed: it is given up before the new file takes the old one's name. Where that step itself was
-//! under way, it may be done later than its caller was told that it failed; then what is in force is written over it before anything else is.
-//! (A crash in between leaves the change made. Callers bear that: where a note permits less care than before, what it is about has been
-//! drained by then, whether the note succeeds or not.)
-//! Until the thread is free again, changes fail at once.
+//! A change fails after its time-out: it is cancelled before the new file takes the old one's name. If that rename is
+//! already in progress, it may complete after its caller was told of the failure; the content in force is then written
+//! over it before any other write. (A crash in between leaves the change made. Callers tolerate that: before a change
+//! that permits less care, the data concerned has been drained, whether or not the change succeeds.) Until the thread
+//! is free again, changes fail at once.
 //!
-//! A directory that is seldom written is probed, so that one that hangs or is full is known before a change needs it.
+//! A directory without writes is probed, so that a hung or full one is detected before a change needs it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 use crate::replace::{Step, probe, replace};
 
-/// Longest time that a change waits for its disk. A healthy one that is busy takes less.
+/// Longest time that a change waits for its disk. A healthy and busy disk takes less.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two looks at a directory that nothing is written to.
+/// Interval of probes of a directory without writes.
 const PROBE_PAUSE: Duration = Duration::from_secs(30);
-/// Pause before what is in force is written again, where that failed.
+/// Pause between attempts to write the content in force again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A probe, and a write behind it.
+/// Capacity of the queue: a probe, and a write behind it.
 const JOBS_MAX: usize = 2;
 
-/// Asked before each step of a replacement; may fail it.
+/// Called before each step of a replacement; may make it fail.
 pub type Hook = Box<dyn FnMut(Step) -> io::Result<()> + Send>;
 
-/// Why a change is not durable.
+/// Reason why a change is not durable.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A step failed.
@@ -40,17 +40,17 @@ pub enum WriteError {
     Hangs(Duration),
 }
 
-/// How far a write is. Invariant: the file gets its new name only in [`Stage::Naming`] or [`Stage::Overdue`].
+/// Stage of a write. Invariant: the file gets its new name only in [`Stage::Naming`] or [`Stage::Overdue`].
 enum Stage {
-    /// The old file is in force whatever happens.
+    /// The old file is in force in any case.
     Writing,
-    /// Its caller has waited in vain: it goes no further.
+    /// The caller has timed out: the write stops before its next step.
     GivenUp,
-    /// The new file takes the old one's name.
+    /// The new file takes the old file's name.
     Naming,
-    /// So it does, and its caller has waited in vain: these bytes are in force.
+    /// As `Naming`, but the caller has timed out: these bytes are in force.
     Overdue(Vec<u8>),
-    /// Its caller is told.
+    /// The caller gets the result.
     Told,
 }
 
@@ -65,22 +65,22 @@ struct Job {
     done: SyncSender<io::Result<()>>,
 }
 
-/// What the thread does, and for which nobody waits any more.
+/// The thread's current job, for which no caller waits any more.
 struct UnderWay {
     since: Instant,
-    /// A change has been given up for it.
+    /// True if a change was cancelled for it.
     is_given_up: bool,
     done: Receiver<io::Result<()>>,
 }
 
-/// The way to the thread.
+/// Handle to the thread.
 pub(crate) struct Writer {
     jobs: SyncSender<Job>,
     patience: Duration,
     under_way: Option<UnderWay>,
-    /// When it was last known to answer.
+    /// Time of the thread's last result.
     answered: Instant,
-    /// Why the last write or probe failed.
+    /// Error of the last write or probe.
     failed: Option<String>,
 }
 
@@ -89,7 +89,7 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
 }
 
 impl Writer {
-    /// Starts the thread; it ends when this is dropped and its disk lets it.
+    /// Starts the thread; it ends after the drop of the writer, once its disk answers.
     pub(crate) fn start(path: PathBuf, patience: Duration) -> io::Result<Writer> {
         let (jobs, queue) = sync_channel::<Job>(JOBS_MAX);
         let body = move || {
@@ -101,7 +101,7 @@ impl Writer {
         Ok(Writer { jobs, patience, under_way: None, answered: Instant::now(), failed: None })
     }
 
-    /// For how long the thread has been busy with what nobody waits for, where that is not over.
+    /// Busy time of the thread with a job that no caller waits for; `None` if it is free.
     fn busy_for(&mut self) -> Option<Duration> {
         let under_way = self.under_way.as_ref()?;
         let result = match under_way.done.try_recv() {
@@ -109,7 +109,7 @@ impl Writer {
             Err(TryRecvError::Disconnected) => Err(ended()),
             Ok(result) => result,
         };
-        // What was given up has failed by being given up, and says nothing of the disk as it is now.
+        // The result of a cancelled change says nothing about the present state of the disk.
         let is_told = !under_way.is_given_up;
         self.under_way = None;
         self.answered = Instant::now();
@@ -121,14 +121,15 @@ impl Writer {
         None
     }
 
-    /// For how long a change has waited in vain.
+    /// Time without an answer; `None` while a change may still succeed.
     fn hangs_for(&mut self) -> Option<Duration> {
         let busy = self.busy_for()?;
         let is_given_up = self.under_way.as_ref().is_some_and(|under_way| under_way.is_given_up);
         (is_given_up || busy > self.patience).then_some(busy)
     }
 
-    /// Why a change would fail now, as far as that is known; `in_force` is what the file holds. To be called every second or so.
+    /// Reason why a change would fail now, as far as known; `in_force` returns the file's content. Must be called about
+    /// every second.
     pub(crate) fn look(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
         if let Some(time) = self.hangs_for() {
             return Some(WriteError::Hangs(time).to_string());
@@ -142,7 +143,8 @@ impl Writer {
         self.failed.clone()
     }
 
-    /// Makes `bytes` the file's content in place of `in_force`. On an error that is what the file holds, or will hold again.
+    /// Makes `bytes` the file's content in place of `in_force`. On an error the file holds `in_force`, or will hold it
+    /// again.
     pub(crate) fn write(
         &mut self,
         bytes: Vec<u8>,
@@ -156,14 +158,14 @@ impl Writer {
         let stage = Arc::new(Mutex::new(Stage::Writing));
         let since = Instant::now();
         let job = Job { bytes, work: Work::Replace(hook, stage.clone()), done };
-        // A probe may be under way: there is room for this one behind it.
+        // A probe may be running: the queue has room for this write behind it.
         self.jobs.try_send(job).map_err(|_| ended())?;
         let result = match is_done.recv_timeout(self.patience) {
             Err(RecvTimeoutError::Timeout) if give_up(&stage, in_force) => {
                 self.under_way = Some(UnderWay { since, is_given_up: true, done: is_done });
                 return Err(WriteError::Hangs(since.elapsed()));
             }
-            // It ended in this very moment.
+            // The write has just ended.
             Err(RecvTimeoutError::Timeout) => is_done.recv().unwrap_or_else(|_| Err(ended())),
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
             Ok(result) => result,
@@ -178,7 +180,7 @@ fn ended() -> io::Error {
     io::Error::other("the thread that writes it has ended")
 }
 
-/// Has a write go no further, or be undone; false where it has ended.
+/// Cancels a write or schedules its reversal; false if it has ended.
 fn give_up(stage: &Mutex<Stage>, in_force: impl Fn() -> Vec<u8>) -> bool {
     let mut stage = lock(stage);
     match &*stage {
@@ -208,11 +210,11 @@ fn run(path: &Path, job: Job) {
             result
         }
     };
-    // Whoever asked may be gone.
+    // The caller may be gone.
     let _ = done.send(result);
 }
 
-/// Begins a step of a write that was not given up.
+/// Starts the next step of a write, unless it was cancelled.
 fn go_on(step: Step, stage: &Mutex<Stage>) -> io::Result<()> {
     let mut stage = lock(stage);
     match (&*stage, step) {
@@ -264,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_hangs_at_any_step_fails_in_time_and_leaves_the_old_content() {
+    fn write_that_hangs_at_any_step_times_out_with_the_old_content() {
         for hanging in Step::ALL {
             let mut all = Fixture::new();
             all.write("old", no_hook()).expect("written");
             let (go_on, goes_on) = channel::<()>();
             let hook: Hook = Box::new(move |step| {
                 if step == hanging {
-                    // Closed where the test has failed.
+                    // Closed if the test has failed.
                     let _ = goes_on.recv();
                 }
                 Ok(())
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_until_a_write_succeeds() {
+    fn failure_is_reported_until_a_write_succeeds() {
         let mut all = Fixture::new();
         let failing: Hook = Box::new(|step| match step {
             Step::SyncFile => Err(io::Error::other("the disk is gone")),
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_written_is_probed() {
+    fn directory_without_writes_is_probed() {
         let mut all = Fixture::new();
         all.write("old", no_hook()).expect("written");
         all.writer.answered -= PROBE_PAUSE;

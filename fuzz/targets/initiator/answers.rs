@@ -1,4 +1,4 @@
-//! What comes back: each answer has to be one that is still owed, and in order.
+//! Checks of received PDUs: each must be an owed answer, in order.
 
 use iscsi_protocol::request::{DataOut, TaskFunction};
 use iscsi_protocol::response::TaskResponse;
@@ -17,7 +17,7 @@ impl Session {
         };
         assert_eq!(response.stat_sn, self.stat_sn.get(), "answers are numbered one by one");
         self.stat_sn.set(response.stat_sn.wrapping_add(u32::from(carries_number)));
-        assert!(!is_before(response.max_cmd_sn, self.max_cmd_sn.get()), "what was promised is taken back");
+        assert!(!is_before(response.max_cmd_sn, self.max_cmd_sn.get()), "the command window shrank");
         self.max_cmd_sn.set(response.max_cmd_sn);
         let room = response.max_cmd_sn.wrapping_sub(response.exp_cmd_sn).wrapping_add(1);
         assert!(room <= COMMANDS_MAX, "more is let in than there is room for");
@@ -42,7 +42,7 @@ impl Session {
                 self.take_of_task(tag, &response.body, data);
             }
             ResponseBody::Text { .. } | ResponseBody::Logout { .. } | ResponseBody::Async(_) => (),
-            ResponseBody::Login(_) => panic!("a log-in is answered that nobody asked for"),
+            ResponseBody::Login(_) => panic!("an unexpected login response"),
         }
     }
 
@@ -103,7 +103,8 @@ impl Session {
         }
     }
 
-    /// What a task management function did: the commands that it means are gone, and none of them was answered before.
+    /// Processes the response to a task management function: the affected commands are gone, and none of them was
+    /// answered before.
     fn take_managed(&self, tag: u32, answer: TaskResponse) {
         let asked = self.managed.borrow_mut().remove(&tag).expect("a function that was asked for, answered once");
         let mut tasks = self.tasks.borrow_mut();
@@ -115,7 +116,7 @@ impl Session {
             }
             (TaskFunction::AbortTask, TaskResponse::NoSuchTask) => {
                 if let Some(task) = tasks.get(&asked.referenced).filter(|task| task.lun == asked.lun) {
-                    // While another function is under way, it may be that which has ended it.
+                    // While another function is pending, that one may have ended the command.
                     let may_be_gone = self.upheaval.get() || !self.managed.borrow().is_empty();
                     let is_lost = task.state == State::Open && task.is_owed && !may_be_gone;
                     assert!(!is_lost, "it is neither answered nor there");
@@ -136,7 +137,7 @@ impl Session {
         }
     }
 
-    /// A PDU is rejected; its header comes back.
+    /// Processes the rejection of a PDU, whose header is returned.
     fn take_reject(&self, header: &[u8]) {
         let tag = u32::from_be_bytes(header[16..20].try_into().expect("a header"));
         if let Some(task) = self.tasks.borrow_mut().get_mut(&tag).filter(|task| task.state == State::Open) {

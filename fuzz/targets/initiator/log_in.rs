@@ -1,4 +1,4 @@
-//! How initiators log in.
+//! Login of initiators.
 
 use std::rc::Rc;
 
@@ -10,13 +10,13 @@ use seam::{Address, ByteStream, Incoming, Seam};
 
 use super::{Session, next, send};
 
-/// The target's name.
+/// Name of the target.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:fuzzed";
-/// What initiators prove with.
+/// User name for authentication.
 pub const USER: &str = "user";
-/// Their secret.
+/// Secret for authentication.
 pub const SECRET: &[u8] = b"fourteen bytes";
-/// How an initiator logs in and talks.
+/// Login and session properties of an initiator.
 #[derive(Clone)]
 pub struct Manner {
     pub portal: Address,
@@ -24,17 +24,17 @@ pub struct Manner {
     pub isid: [u8; 6],
     pub digests: (bool, bool),
     pub proves: bool,
-    /// What it wants of the parameters, besides digests.
+    /// Requested parameters, except digests.
     pub parameters: &'static str,
 }
 
-/// The head of a request of a log-in.
+/// The header of a login request.
 pub fn login_request(isid: [u8; 6], tsih: u16, (stage, next_stage): (u8, u8), transit: bool) -> LoginRequest {
     let (continues, version_max, version_min, connection) = Default::default();
     LoginRequest { transit, continues, stage, next_stage, version_max, version_min, isid, tsih, connection }
 }
 
-/// The bytes of a request of a log-in.
+/// The bytes of a login request.
 pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
     let request =
         Request { immediate: true, task_tag: 0, cmd_sn: 1, exp_stat_sn: 0, body: RequestBody::Login(request) };
@@ -43,7 +43,7 @@ pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What an initiator says in each of its requests.
+/// The text of each login request.
 fn login_text(manner: &Manner, step: usize, answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let answered = text::pairs(answer).expect("pairs");
@@ -78,7 +78,7 @@ fn last_step(manner: &Manner) -> usize {
 }
 
 impl Session {
-    /// Logs in; nothing where that is refused or the server closes.
+    /// Logs in; `None` if the login is refused or the server closes the connection.
     pub async fn log_in(seam: &SimSeam, manner: &Manner) -> Option<Rc<Session>> {
         let (reader, mut writer) = seam.connect(&manner.portal).await.expect("the server listens").split();
         let mut incoming = Incoming::new(reader, 1 << 20);

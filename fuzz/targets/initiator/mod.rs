@@ -1,4 +1,4 @@
-//! An initiator that keeps account of all that it has asked for: whatever comes back has to be an answer that is still owed, and in order.
+//! An initiator that tracks all its requests: every received PDU must be an owed answer, in order.
 
 mod answers;
 mod log_in;
@@ -17,14 +17,14 @@ use seam::{Gather, Incoming, StreamWriter};
 
 pub use log_in::{Manner, SECRET, TARGET, USER, login_pdu, login_request};
 
-/// The units that hostile initiators see.
+/// Units visible to hostile initiators.
 pub const LUNS: [[u8; 8]; 2] = [[0, 1, 0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0, 0, 0]];
-/// Commands of one session at once.
+/// Most concurrent commands of a session.
 pub const COMMANDS_MAX: u32 = 64;
-/// Longest data segment that is sent.
+/// Longest data segment sent.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Wakes whoever waits for something to change.
+/// Wakes all tasks that wait for a change.
 #[derive(Default)]
 pub struct Bell(RefCell<Vec<Waker>>);
 
@@ -45,7 +45,7 @@ impl Bell {
     }
 }
 
-/// What an initiator does with a wish for data.
+/// Reaction of an initiator to an R2T.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feeds {
     Rightly,
@@ -56,37 +56,37 @@ pub enum Feeds {
     TooMuch,
 }
 
-/// How far a command is.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Open,
     Answered,
-    /// Aborted or rejected: nothing may come of it any more.
+    /// Aborted or rejected: no answer may follow.
     Gone,
 }
 
-/// A command.
+/// A command in progress or ended.
 pub struct Task {
     pub state: State,
     pub status: u8,
-    /// What was read, where it is wanted.
+    /// The data read, if it is collected.
     pub read: Option<Vec<u8>>,
-    /// It was sent, and given what it wanted, so that it has to be answered.
+    /// The command was sent with all solicited data, so it must be answered.
     pub is_owed: bool,
     pub lun: [u8; 8],
     number: u64,
-    /// What it writes: the front of something that many commands share.
+    /// Data to write: a prefix of a buffer that many commands share.
     data: Rc<[u8]>,
     len: usize,
     expected_read: u32,
-    /// Bytes that have come, Data-Ins and R2Ts so far, the end of what was asked for.
+    /// Progress: bytes read, numbers of Data-In PDUs and R2Ts, and the end of the solicited data.
     read_bytes: u32,
     data_sn: u32,
     r2ts: u32,
     asked: u32,
 }
 
-/// A task management function under way.
+/// A pending task management function.
 struct Asked {
     function: TaskFunction,
     lun: [u8; 8],
@@ -94,22 +94,22 @@ struct Asked {
     number: u64,
 }
 
-/// A session, as its initiator sees it.
+/// A session as seen by its initiator.
 pub struct Session {
     framing: Framing,
-    /// PDUs that wait to be sent, and their bytes.
+    /// PDUs queued for sending, and their total size.
     outbox: RefCell<VecDeque<Vec<u8>>>,
     queued_bytes: Cell<usize>,
     bell: Bell,
     closed: Cell<bool>,
-    /// It no longer listens.
+    /// The session does not read from its socket.
     pub deaf: Cell<bool>,
     pub feeds: Cell<Feeds>,
-    /// A write was not given what it asked for: those behind it may wait for ever.
+    /// A write did not get its solicited data: later commands may wait for ever.
     pub neglects: Cell<bool>,
-    /// Things were sent of which no account is kept: any answer may come.
+    /// Untracked PDUs were sent: any answer is possible.
     pub wild: Cell<bool>,
-    /// Others may have ended commands of this one.
+    /// Other sessions may have ended commands of this one.
     pub upheaval: Cell<bool>,
     pub tasks: RefCell<BTreeMap<u32, Task>>,
     managed: RefCell<BTreeMap<u32, Asked>>,
@@ -126,14 +126,14 @@ pub struct Session {
     next_tag: Cell<u32>,
 }
 
-/// Sends bytes; a connection that is closed takes none.
+/// Sends bytes; false if the connection is closed.
 pub async fn send(writer: &mut impl StreamWriter<SimSeam>, bytes: &[u8]) -> bool {
     let mut gather = Gather::default();
     gather.push_bytes(bytes);
     writer.send(gather).await.0.is_ok()
 }
 
-/// The next PDU; nothing when the server has closed.
+/// The next PDU; `None` if the server has closed the connection.
 async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
     loop {
         let step = match framing.decode(incoming.bytes()).expect("the server speaks iSCSI") {
@@ -193,29 +193,29 @@ impl Session {
         })
     }
 
-    /// True when the server has closed, or we have.
+    /// True if the server or this side has closed the connection.
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Ends the connection without a word.
+    /// Closes the connection without a logout.
     pub fn close(&self) {
         self.closed.set(true);
         self.bell.ring();
     }
 
-    /// Listens again.
+    /// Resumes reading.
     pub fn hear(&self) {
         self.deaf.set(false);
         self.bell.ring();
     }
 
-    /// Waits until something holds, or the session is over.
+    /// Waits until the condition holds or the session is closed.
     pub async fn until(&self, holds: impl Fn() -> bool) {
         self.bell.until(|| self.is_closed() || holds()).await;
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes queued for sending.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes.get()
     }
@@ -245,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Bytes as they are, of which no account is kept.
+    /// Sends raw bytes without tracking.
     pub fn say_raw(&self, bytes: &[u8]) {
         self.queued_bytes.set(self.queued_bytes.get() + bytes.len());
         self.outbox.borrow_mut().push_back(bytes.to_vec());
@@ -275,7 +275,7 @@ impl Session {
         self.say_raw(&bytes);
     }
 
-    /// A name that none of the tasks has.
+    /// A new task tag.
     pub fn tag(&self) -> u32 {
         self.next_tag.set(self.next_tag.get() + 1);
         self.next_tag.get()
@@ -286,12 +286,12 @@ impl Session {
         self.number.get()
     }
 
-    /// True while the target takes one more command.
+    /// True if the target's command window has room.
     pub fn has_room(&self) -> bool {
         !is_before(self.max_cmd_sn.get(), self.cmd_sn.get())
     }
 
-    /// Begins a command that writes the first `len` bytes of `data`, with as much of them as may come unasked.
+    /// Begins a command that writes the first `len` bytes of `data`; as many of them as permitted are sent unsolicited.
     pub fn begin(&self, mut command: Command, immediate: bool, data: &Rc<[u8]>, len: usize) -> u32 {
         let tag = self.tag();
         let first = len.min(self.immediate_bytes);
@@ -334,7 +334,7 @@ impl Session {
         }
     }
 
-    /// Asks for a task management function.
+    /// Requests a task management function.
     pub fn manage(&self, function: TaskFunction, lun: [u8; 8], referenced_tag: u32) {
         let tag = self.tag();
         let asked = Asked { function, lun, referenced: referenced_tag, number: self.next_number() };
@@ -343,7 +343,7 @@ impl Session {
         self.say(tag, true, RequestBody::TaskManagement(body), &[]);
     }
 
-    /// Asks whether the target is there; its name.
+    /// Sends a ping and returns its task tag.
     pub fn ping(&self, data: &[u8]) -> u32 {
         let tag = self.tag();
         self.pings.borrow_mut().insert(tag, data.to_vec());
@@ -351,12 +351,12 @@ impl Session {
         tag
     }
 
-    /// True when that question was answered.
+    /// True if the ping was answered.
     pub fn is_ponged(&self, tag: u32) -> bool {
         !self.pings.borrow().contains_key(&tag)
     }
 
-    /// Logs out, and waits until the server has closed.
+    /// Logs out, and waits until the server has closed the connection.
     pub async fn log_out(&self) {
         if !self.is_closed() {
             let body = RequestBody::Logout { reason: 0, connection: 0 };
@@ -366,7 +366,7 @@ impl Session {
         }
     }
 
-    /// What has to have come of it by now, once all had its time.
+    /// Checks that all owed answers have arrived, after sufficient time.
     pub fn check_all_answered(&self) {
         if self.is_closed() || self.wild.get() || self.deaf.get() {
             return;
@@ -384,7 +384,7 @@ impl Session {
     }
 }
 
-/// What `work` comes to, unless `end` comes first.
+/// The output of `work`, or `None` if `end` completes first.
 pub async fn first<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut end, mut work) = (std::pin::pin!(end), std::pin::pin!(work));
     poll_fn(|context| match work.as_mut().poll(context) {

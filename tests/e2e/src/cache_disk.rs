@@ -3,7 +3,7 @@
 //! | a write | at a power cut |
 //! |---|---|
 //! | flushed, or written with FUA | stays |
-//! | not flushed | each of its 512-byte sectors independently: kept, lost, or left as any write since the last flush had it |
+//! | not flushed | each 512-byte sector independently: kept, lost, or as of any write since the last flush |
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! The aims of the repository, which are reported and not enforced: short files, dense assertions, narrow pages.
+//! The aims of the repository, which are reported but not enforced: short files, dense assertions, narrow pages.
 
 use crate::rules::prose;
 use crate::source::Source;
@@ -6,7 +6,7 @@ use crate::source::Source;
 /// Longest line of a page's prose.
 const COLUMNS: usize = 100;
 
-/// Figures beside their aims, a line each.
+/// Measured values with their aims, one per line.
 pub fn describe(sources: &[Source]) -> String {
     let product = || sources.iter().filter(|source| source.is_rust() && source.path.starts_with("crates/"));
     let mut lengths: Vec<usize> = product().map(|source| source.text.lines().count()).collect();
@@ -31,7 +31,7 @@ pub fn describe(sources: &[Source]) -> String {
     )
 }
 
-/// Assertions that stay on in release, the ones an `expect` makes included.
+/// Assertions that stay enabled in release builds, including `expect`.
 fn is_assertion(line: &str) -> bool {
     let line = line.trim_start();
     ["assert!(", "assert_eq!(", "assert_ne!(", "unreachable!("].iter().any(|start| line.starts_with(start))
@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn assertions_are_counted_in_production_code_alone() {
-        let text = "fn a() {\n    assert!(true);\n    let b = c.expect(\"x\");\n    let d = 1;\n}\n#[cfg(test)]\nassert!(false);\n";
+        let text = "fn a() {\n    assert!(true);\n    let b = c.expect(\"x\");\n    let d = 1;\n}\n#[cfg(test)]\n\
+                    assert!(false);\n";
         let shown = describe(&[Source::new("crates/engine/src/a.rs", text)]);
         assert!(shown.contains("engine: 400 a thousand"), "{shown}");
     }

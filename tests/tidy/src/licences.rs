@@ -1,22 +1,22 @@
-//! Licences of everything that is built in, against the list in `deny.toml`: works without a network and without
-//! `cargo deny`.
+//! Check of the licences of all dependencies against the list in `deny.toml`; it needs neither a network nor `cargo
+//! deny`.
 
 use serde_json::Value;
 
-/// Packages of `cargo metadata`'s answer whose licence `allowed` does not permit, as "name version: licence".
+/// Packages in the output of `cargo metadata` whose licence is not `allowed`, as "name version: licence".
 pub fn refused(metadata: &Value, allowed: &[String]) -> Vec<String> {
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let bad = packages.iter().filter(|package| !package["license"].as_str().is_some_and(|text| permits(text, allowed)));
     bad.map(|p| format!("{} {}: {}", p["name"], p["version"], p["license"])).collect()
 }
 
-/// The licences that `deny.toml` allows.
+/// Licences that `deny.toml` allows.
 pub fn allowed(deny: &toml::Table) -> Vec<String> {
     let list = deny.get("licenses").and_then(|table| table.get("allow")).and_then(|list| list.as_array());
     list.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
-/// True when the SPDX expression can be met with allowed licences.
+/// True if allowed licences satisfy the SPDX expression.
 fn permits(expression: &str, allowed: &[String]) -> bool {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ").replace(" WITH ", "+WITH+");
     let tokens: Vec<&str> = text.split_whitespace().collect();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_met_by_what_is_allowed_and_by_nothing_else() {
+    fn expressions_are_met_only_by_allowed_licences() {
         let allowed = ["MIT".to_owned(), "Unicode-3.0".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()];
         let met = [
             "MIT",

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::{fs, io};
 
-/// Folders that hold no source of ours.
+/// Folders without source files of the project.
 const SKIPPED_FOLDERS: [&str; 7] = ["target", ".git", "node_modules", "dist", "out", "corpus", "artifacts"];
-/// Endings of the text files that the rules look at; files without an ending (scripts, the Makefile) are looked at,
-/// too.
+/// Endings of the text files that the rules check; files without an ending (scripts, the Makefile) are checked as well.
 const ENDINGS: [&str; 13] =
     ["rs", "toml", "md", "sh", "py", "yml", "json", "c", "ts", "js", "svelte", "css", "service"];
 
@@ -34,7 +33,7 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// True for what people write as code, in any language.
+    /// True for source code in any language.
     pub fn is_code(&self) -> bool {
         !matches!(self.path.rsplit('.').next(), Some("md" | "json" | "toml")) || self.is_rust()
     }
@@ -65,7 +64,7 @@ pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
                     folders.push(path);
                 }
             } else if name != ".git" && (ENDINGS.contains(&ending) || !name.contains('.')) {
-                // A file that is no text is none of ours to judge.
+                // A file that is not text is skipped.
                 let Ok(text) = fs::read_to_string(&path) else { continue };
                 let relative = path.strip_prefix(root).expect("found below the root");
                 found.push(Source::new(&relative.to_string_lossy(), &text));
@@ -94,7 +93,7 @@ fn blank_literals(text: &str) -> String {
     out
 }
 
-/// The end of the comment or literal that begins at `at`, or `at` where none begins.
+/// The end of the comment or literal that begins at `at`, or `at` if none begins there.
 fn literal_end(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     let after_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
@@ -124,7 +123,7 @@ fn string_end(chars: &[char], at: usize) -> usize {
     (end + 1).min(chars.len())
 }
 
-/// The first position from `from` on where `hit` holds for the rest, plus `width`; the end where there is none.
+/// The first position from `from` on at which `hit` is true for the rest, plus `width`; the end if there is none.
 fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool, width: usize) -> usize {
     let found = (from..chars.len()).find(|&at| hit(&chars[at..]));
     found.map_or(chars.len(), |at| at + width)

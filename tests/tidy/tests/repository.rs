@@ -1,4 +1,4 @@
-//! The repository against its own rules and aims.
+//! Checks the repository against its rules and aims.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn the_repository_keeps_its_rules() {
             report.push_str(&format!("{violation} [{name}]\n"));
         }
     }
-    // Written past the test runner's capture: aims are there to be seen.
+    // Written directly, so that the test runner's capture does not hide the aims.
     let _ = std::io::stderr().write_all(aims::describe(&sources).as_bytes());
     assert!(report.is_empty(), "\n{report}");
 }

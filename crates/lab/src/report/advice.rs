@@ -1,16 +1,16 @@
-//! Advice as it is shown: of a volume that is being served, for the command and for the HTTP interface alike, and of a trace.
+//! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
 use crate::advice::{Live, Side, Step, Today};
 use control::report::{Assumptions, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 use control::{VolumeReport, VolumeState};
 
-/// The same, for whoever works it out.
+/// Converts the assumptions for the computation.
 pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
     let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
     crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
 }
 
-/// What further memory and flash would bring a volume, by the curves that it has drawn.
+/// The gain of additional memory and flash for a volume, from its miss-ratio curves.
 pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &Assumptions) -> VolumeAdvice {
     let requests = report.reads + report.writes;
     if requests == 0 {
@@ -37,7 +37,7 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     }
 }
 
-/// Of a volume that has drawn no curves, or whose core does not tell them.
+/// Advice for a volume without curves, or whose core does not answer.
 pub fn of_nothing(report: &VolumeReport) -> VolumeAdvice {
     let why = match report.state {
         VolumeState::Refused => format!("it is {}: it has no miss-ratio curve", report.state.name()),
@@ -51,7 +51,7 @@ fn none(report: &VolumeReport) -> VolumeAdvice {
     VolumeAdvice { volume: report.name.clone(), requests, ..VolumeAdvice::default() }
 }
 
-/// One kind of cache.
+/// Advice for one kind of cache.
 pub fn side(side: &Side) -> SideAdvice {
     let step = |step: &Step| StepAdvice {
         size_bytes: step.size_bytes,
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// A volume that was read for ten seconds, half of it out of 1 MiB of memory.
+    /// A volume that was read for ten seconds, half of it from 1 MiB of memory.
     fn used() -> (VolumeReport, MissRatioCurve) {
         let report = VolumeReport {
             reads: 900,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_says_what_it_brings_in_hits_latency_and_disks() {
+    fn step_reports_its_gain_in_hits_latency_and_disks() {
         let (report, curve) = used();
         let advice = of_volume(&report, &curve, &Assumptions { spindle_iops: 50, ..Assumptions::default() });
         assert_eq!((advice.nothing, advice.requests, advice.requests_per_s), (None, 1_000, Some(100.0)));
@@ -101,7 +101,7 @@ mod tests {
             hit_ratio: 0.5,
             miss_ratio: 0.5,
             lru_miss_ratio: 0.5,
-            // Half of them from memory in 20 us, half from the array in 8 ms.
+            // Half of the reads from memory in 20 µs, half from the array in 8 ms.
             latency_us: 4_010.0,
             saved_spindles: Some(1.0),
         };
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_said_it_is_said_why() {
+    fn missing_advice_has_a_reason() {
         let (mut report, curve) = used();
         let why = |advice: VolumeAdvice| advice.nothing.expect("there is a reason");
         assert!(why(of_nothing(&report)).contains("core does not answer"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_assumed_is_the_same_everywhere() {
+    fn default_assumptions_are_the_same_everywhere() {
         let (here, there) = (assumed(&Assumptions::default()), crate::advice::Assumptions::default());
         assert_eq!(
             (here.spindle_rate, here.array_ns, here.flash_ns, here.memory_ns),

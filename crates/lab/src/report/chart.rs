@@ -1,4 +1,4 @@
-//! A chart over time, as a picture inside the page: layers on one another, or lines.
+//! A chart over time, as an inline SVG picture: stacked areas or lines.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,39 +8,39 @@ use control::moment;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 240.0;
-/// Left, top, right and bottom of the plot.
+/// Left, top, right and bottom edges of the plot.
 const LEFT: f64 = 84.0;
 const TOP: f64 = 12.0;
 const RIGHT: f64 = WIDTH - 12.0;
 const BOTTOM: f64 = HEIGHT - 32.0;
 
-/// What is drawn.
+/// Data of a chart.
 pub struct Chart<'a> {
-    /// For who does not see it.
+    /// Title for screen readers.
     pub title: &'a str,
-    /// When each step begins, in seconds since 1970.
+    /// Start of each step, in seconds since 1970.
     pub at: &'a [u64],
-    /// From here to there.
+    /// First and last time of the axis.
     pub span: (u64, u64),
-    /// Seconds from one step to the next: where more lie between two, nothing was seen.
+    /// Seconds per step; a larger distance between two steps is a gap without data.
     pub step_seconds: u64,
-    /// Name (a class of the page's style) and values, one a step.
+    /// Name of each series (a class of the page's style) and its values, one per step.
     pub series: &'a [(&'a str, Vec<f64>)],
-    /// Each on top of those before it, filled.
+    /// Draws the series as stacked areas instead of lines.
     pub stacked: bool,
-    /// How the highest value is written.
+    /// Formats a value of the vertical axis.
     pub show: fn(f64) -> String,
 }
 
 impl Chart<'_> {
-    /// The picture.
+    /// The SVG picture.
     pub fn draw(&self) -> String {
         let tops = self.tops();
         let most = tops.iter().flatten().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / most;
         let mut picture =
             format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(self.title));
-        // Writing into a text does not fail, here and below.
+        // Writing to a string cannot fail, here and below.
         for part in [0.0, 0.5, 1.0] {
             let (at, shown) = (y(most * part), (self.show)(most * part));
             let _ =
@@ -83,7 +83,7 @@ impl Chart<'_> {
         LEFT + (RIGHT - LEFT) * at.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64
     }
 
-    /// Where each series ends upwards.
+    /// The upper edge of each series.
     fn tops(&self) -> Vec<Vec<f64>> {
         let mut tops: Vec<Vec<f64>> = Vec::new();
         for (_, values) in self.series {
@@ -95,7 +95,7 @@ impl Chart<'_> {
         tops
     }
 
-    /// Steps that follow one another without a gap.
+    /// Ranges of consecutive steps without a gap.
     fn runs(&self) -> Vec<std::ops::Range<usize>> {
         let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
         for at in 0..self.at.len() {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_stand_on_one_another_and_a_gap_stays_a_gap() {
+    fn areas_are_stacked_and_gaps_stay_gaps() {
         let series = [("memory", vec![1.0, 1.0, 2.0, 2.0]), ("flash", vec![1.0, 1.0, 2.0, 2.0])];
         let picture = chart(&series, true).draw();
         assert_eq!(picture.matches("<polygon").count(), 4, "two layers before the gap, two behind it: {picture}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_zeroes_is_a_flat_line() {
+    fn zeroes_are_drawn_as_a_flat_line() {
         let picture = chart(&[("memory", vec![0.0; 4])], false).draw();
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     }

@@ -1,4 +1,4 @@
-//! The curves as a picture of its own: hit ratio over size, in the colours of the reader's light or dark surroundings.
+//! The curves as a separate SVG picture: hit ratio over cache size, with colours for light and dark mode.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use units::show_bytes;
 
 const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 460.0;
-/// Left, top, right and bottom of the plot.
+/// Left, top, right and bottom edges of the plot.
 const LEFT: f64 = 64.0;
 const TOP: f64 = 76.0;
 const RIGHT: f64 = WIDTH - 120.0;
@@ -20,12 +20,16 @@ svg { --ground: #ffffff; --ink: #1c2430; --faint: #5d6776; --grid: #e3e7ec; --me
 font: 13px system-ui, sans-serif; background: var(--ground) }\n\
 @media (prefers-color-scheme: dark) { svg { --ground: #14181e; --ink: #e8ecf1; --faint: #9aa5b4; --grid: #2b323c; \
 --memory: #6cb0ff; --flash: #ff9d5c } }\n\
-.ground { fill: var(--ground) } text { fill: var(--ink) } .faint { fill: var(--faint) } .title { font-size: 17px; font-weight: 600 }\n\
-.grid { stroke: var(--grid) } .curve { fill: none; stroke-width: 2.5; stroke-linejoin: round } .lru { fill: none; stroke-width: 1.5; stroke-dasharray: 3 4 }\n\
+.ground { fill: var(--ground) } text { fill: var(--ink) } .faint { fill: var(--faint) } .title { font-size: 17px; \
+font-weight: 600 }\n\
+.grid { stroke: var(--grid) } .curve { fill: none; stroke-width: 2.5; stroke-linejoin: round } .lru { fill: none; \
+stroke-width: 1.5; stroke-dasharray: 3 4 }\n\
 .memory { stroke: var(--memory) } .flash { stroke: var(--flash) } circle { fill: var(--ground); stroke-width: 2.5 }\n\
-circle.memory.today { fill: var(--memory) } circle.flash.today { fill: var(--flash) } text.memory { fill: var(--memory) } text.flash { fill: var(--flash) } text.memory, text.flash { stroke: var(--ground); stroke-width: 4; paint-order: stroke } .end { text-anchor: end } .middle { text-anchor: middle }\n";
+circle.memory.today { fill: var(--memory) } circle.flash.today { fill: var(--flash) } text.memory { fill: \
+var(--memory) } text.flash { fill: var(--flash) } text.memory, text.flash { stroke: var(--ground); stroke-width: 4; \
+paint-order: stroke } .end { text-anchor: end } .middle { text-anchor: middle }\n";
 
-/// Sizes on a logarithmic axis.
+/// A logarithmic axis of sizes.
 struct Axis {
     low: f64,
     high: f64,
@@ -54,11 +58,12 @@ fn y(ratio: f64) -> f64 {
     BOTTOM - (BOTTOM - TOP) * ratio.clamp(0.0, 1.0)
 }
 
-/// Draws both curves; `title` is any text.
+/// Draws both curves; `title` may be any text.
 pub fn draw(title: &str, memory: &SideAdvice, flash: &SideAdvice) -> String {
     let axis = Axis::of([memory, flash]);
     let mut picture = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+         height=\"{HEIGHT}\" role=\"img\">\n\
          <style>\n{STYLE}</style>\n<rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"30\">{}</text>\n\
          <text class=\"faint\" x=\"{LEFT}\" y=\"52\">{}</text>\n",
@@ -85,7 +90,7 @@ pub fn draw(title: &str, memory: &SideAdvice, flash: &SideAdvice) -> String {
     picture
 }
 
-/// What is to be seen.
+/// Legend of the picture.
 fn legend(memory: &SideAdvice) -> &'static str {
     match memory.today {
         Some(_) => "Share of hits, by the size of the cache. Ring: past it more pays less. Dot: what there is today.",
@@ -93,7 +98,7 @@ fn legend(memory: &SideAdvice) -> &'static str {
     }
 }
 
-/// Where the names at the curves' ends stand, apart enough to be read.
+/// Vertical positions of the names at the ends of the curves, far enough apart to be readable.
 fn ends(memory: &SideAdvice, flash: &SideAdvice) -> (f64, f64) {
     let end = |side: &SideAdvice| side.steps.last().map_or(BOTTOM, |step| y(1.0 - step.miss_ratio)) + 4.0;
     let (memory, flash) = (end(memory), end(flash));
@@ -112,7 +117,7 @@ fn curve(picture: &mut String, name: &str, side: &SideAdvice, axis: &Axis) {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    // Of a live volume there is the LRU's alone.
+    // A live volume has only the LRU curve.
     let lru = points(|step| step.lru_miss_ratio);
     let curve = points(|step| step.miss_ratio);
     for (class, points) in [("lru", &lru), ("curve", &curve)].into_iter().skip(usize::from(lru == curve)) {
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_both_curves_their_knees_and_both_grounds() {
+    fn picture_has_both_curves_their_knees_and_both_colour_modes() {
         let memory = side(&[(1 << 20, 0.1), (8 << 20, 0.7), (64 << 20, 0.75)], Some(1));
         let flash = side(&[(1 << 20, 0.3), (64 << 20, 0.74)], None);
         let picture = draw("a<b & c", &memory, &flash);

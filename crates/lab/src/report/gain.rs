@@ -1,53 +1,53 @@
-//! What was gained, added up: requests, what answered them, what the array was spared, how long reads took.
+//! Totals of the cache's gain: requests, their sources, requests avoided at the array, and read latency.
 
 use control::report::HistoryReport;
 use serde::Serialize;
 
-/// Over a time, of a volume or of all together.
+/// Totals over a time span, of a volume or of all volumes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
-    /// Begin.
+    /// Begin, in seconds since 1970.
     pub from_unix_seconds: u64,
-    /// End.
+    /// End, in seconds since 1970.
     pub to_unix_seconds: u64,
-    /// Seconds that were seen.
+    /// Seconds with data.
     pub covered_seconds: u64,
-    /// From clients.
+    /// Reads by clients.
     pub reads: u64,
-    /// From clients.
+    /// Writes by clients.
     pub writes: u64,
-    /// From clients.
+    /// Bytes read by clients.
     pub read_bytes: u64,
-    /// From clients.
+    /// Bytes written by clients.
     pub write_bytes: u64,
-    /// Reads that memory answered whole.
+    /// Reads served completely from memory.
     pub memory_hits: u64,
-    /// Reads that flash answered whole.
+    /// Reads served completely from flash.
     pub flash_hits: u64,
-    /// That the backing answered.
+    /// Reads by the cache from the backing.
     pub backing_reads: u64,
-    /// That the backing answered.
+    /// Writes by the cache to the backing.
     pub backing_writes: u64,
-    /// Of these.
+    /// Bytes of backing reads.
     pub backing_read_bytes: u64,
-    /// Of these.
+    /// Bytes of backing writes.
     pub backing_write_bytes: u64,
-    /// Half of the reads took at most this; none without reads, or past the last bucket of the histogram.
+    /// Upper bound of the median read latency; `None` without reads, or past the last bucket of the histogram.
     pub read_p50_at_most_us: Option<f64>,
-    /// 99 % of them.
+    /// Upper bound of the 99th percentile of read latency.
     pub read_p99_at_most_us: Option<f64>,
 }
 
-/// The same of a volume.
+/// The gain of one volume.
 pub struct VolumeGain {
-    /// Its name.
+    /// The volume's name.
     pub volume: String,
-    /// What it gained.
+    /// The volume's totals.
     pub gain: Gain,
 }
 
 impl Gain {
-    /// Adds the steps of a report up.
+    /// Sums up the steps of a report.
     pub fn of(history: &HistoryReport) -> Gain {
         let sum = |name: &str| history.series.get(name).map_or(0, |figures| figures.sum.iter().sum());
         Gain {
@@ -69,18 +69,18 @@ impl Gain {
         }
     }
 
-    /// Requests that the array did not see.
+    /// Client requests minus requests to the array.
     pub fn spared_requests(&self) -> u64 {
         (self.reads + self.writes).saturating_sub(self.backing_reads + self.backing_writes)
     }
 
-    /// Bytes that did not go over the way to the array.
+    /// Client bytes minus bytes transferred to or from the array.
     pub fn spared_bytes(&self) -> u64 {
         (self.read_bytes + self.write_bytes).saturating_sub(self.backing_read_bytes + self.backing_write_bytes)
     }
 }
 
-/// The upper end of the bucket in which so many of all reads are behind one.
+/// Upper bound of the bucket that contains the given quantile of all reads.
 fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
     let latency = history.latency.get("read")?;
     let of = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!((gain.covered_seconds, gain.reads, gain.memory_hits, gain.flash_hits), (90, 100, 51, 0));
         assert_eq!((gain.spared_requests(), gain.spared_bytes()), (110 - 39, 0));
         assert_eq!((gain.read_p50_at_most_us, gain.read_p99_at_most_us), (Some(10.0), Some(1_000.0)));
-        // The slowest of all lies past the last bucket, of which nothing is known but its beginning.
+        // The slowest read lies in the unbounded last bucket.
         assert_eq!(at_most(&history, 1.0), None);
         assert_eq!(Gain::of(&HistoryReport::default()), Gain::default());
     }

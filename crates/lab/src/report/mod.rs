@@ -1,4 +1,4 @@
-//! Reports for people, made of what a daemon told: the page of `hotset report`, advice and its curves as a picture.
+//! Reports from the daemon's data: the page of `hotset report`, advice, and its curves as a picture.
 
 pub mod advice;
 mod chart;
@@ -10,20 +10,20 @@ use control::report::{EventsPage, HistoryReport};
 
 pub use self::gain::{Gain, VolumeGain};
 
-/// What the page is made of.
+/// Data of the page.
 pub struct Findings {
-    /// Of the daemon.
+    /// Version of the daemon.
     pub version: String,
-    /// All volumes together.
+    /// History of all volumes together.
     pub history: HistoryReport,
-    /// The same, added up.
+    /// Totals of that history.
     pub gain: Gain,
-    /// Those with most reads first.
+    /// Volumes with the most reads, in descending order.
     pub volumes: Vec<VolumeGain>,
-    /// Volumes that were looked at.
+    /// Number of volumes examined.
     pub volumes_seen: usize,
-    /// Volumes that were not: there are too many.
+    /// Number of volumes not examined, because there are too many.
     pub volumes_unseen: usize,
-    /// The newest of that time.
+    /// The newest alerts of the time span.
     pub alerts: EventsPage,
 }

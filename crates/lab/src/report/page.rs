@@ -1,4 +1,5 @@
-//! The page: a sentence, charts, tables. No script, nothing from elsewhere, readable on light and dark ground and on paper.
+//! The report page: a sentence, charts, tables. It has no scripts and no external resources, and is readable in light
+//! and dark mode and on paper.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,17 +13,24 @@ use super::gain::Gain;
 use units::{show_bytes, show_count, show_micros, show_percent, show_time};
 
 const STYLE: &str = "\
-:root { color-scheme: light dark; --ink: #1c2430; --ground: #fff; --faint: #5d6776; --grid: #dfe4ea; --memory: #0b62c4; --flash: #b4480c; --array: #8a93a0 }\n\
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf1; --ground: #14181e; --faint: #9aa5b4; --grid: #2b323c; --memory: #6cb0ff; --flash: #ff9d5c; --array: #6b7480 } }\n\
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\n\
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } .faint, figcaption { color: var(--faint) } figure { margin: 1rem 0 }\n\
-table { border-collapse: collapse; width: 100% } th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(--grid) } th:first-child, td:first-child, td.text { text-align: left }\n\
-svg { width: 100% } svg text { fill: var(--faint); font-size: 12px } .end { text-anchor: end } .grid { stroke: var(--grid) } polyline { fill: none; stroke-width: 2 }\n\
+:root { color-scheme: light dark; --ink: #1c2430; --ground: #fff; --faint: #5d6776; --grid: #dfe4ea; --memory: \
+#0b62c4; --flash: #b4480c; --array: #8a93a0 }\n\
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf1; --ground: #14181e; --faint: #9aa5b4; --grid: #2b323c; \
+--memory: #6cb0ff; --flash: #ff9d5c; --array: #6b7480 } }\n\
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 60rem; margin: \
+2rem auto; padding: 0 1rem }\n\
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } .faint, figcaption { color: var(--faint) } figure \
+{ margin: 1rem 0 }\n\
+table { border-collapse: collapse; width: 100% } th, td { padding: .25rem .5rem; text-align: right; border-bottom: \
+1px solid var(--grid) } th:first-child, td:first-child, td.text { text-align: left }\n\
+svg { width: 100% } svg text { fill: var(--faint); font-size: 12px } .end { text-anchor: end } .grid { stroke: \
+var(--grid) } polyline { fill: none; stroke-width: 2 }\n\
 polygon.memory { fill: var(--memory) } polygon.flash { fill: var(--flash) } polygon.array { fill: var(--array) }\n\
-polyline.memory { stroke: var(--memory) } polyline.flash { stroke: var(--flash) } polyline.array { stroke: var(--array) }\n\
+polyline.memory { stroke: var(--memory) } polyline.flash { stroke: var(--flash) } polyline.array { stroke: \
+var(--array) }\n\
 b.memory { color: var(--memory) } b.flash { color: var(--flash) } b.array { color: var(--array) }\n";
 
-/// What was gained, for who reads one line.
+/// The gain in one sentence.
 pub fn sentence(gain: &Gain) -> String {
     if gain.reads == 0 {
         return format!("nothing was read in {}", show_time(Duration::from_secs(gain.covered_seconds)));
@@ -36,14 +44,15 @@ pub fn sentence(gain: &Gain) -> String {
     )
 }
 
-/// The whole page.
+/// The complete page.
 pub fn write(found: &Findings) -> String {
     let gain = &found.gain;
     let when = |seconds: u64| moment::show(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
     let seen = show_time(Duration::from_secs(gain.covered_seconds));
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n\
          <title>Hotset: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache gained</h1>\n\
          <p class=\"faint\">{from} to {to}, of which {seen} were seen. Hotset {}.</p>\n<p>{}.</p>\n",
         escaped(&found.version),
@@ -98,13 +107,14 @@ fn charts(found: &Findings) -> String {
     };
     let mut text = String::new();
     let mut figure = |title: &str, picture: String, legend: &str| {
-        // Writing into a text does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "<h2>{title}</h2>\n<figure>\n{picture}<figcaption>{legend}</figcaption></figure>");
     };
     figure(
         "Where reads came from",
         drawn("Reads a second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
-        "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the array</b>, wholly or in part.",
+        "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
+         array</b>, wholly or in part.",
     );
     let asked = sum(mean("reads"), mean("writes"));
     let reached = sum(mean("backing_reads"), mean("backing_writes"));
@@ -145,7 +155,8 @@ fn volumes(found: &Findings) -> String {
     };
     let more = line(left_out, "had fewer reads") + &line(found.volumes_unseen, "were not looked at");
     format!(
-        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests spared<th>99 % of reads within\n{rows}</table>\n{more}"
+        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests spared<th>99 % \
+         of reads within\n{rows}</table>\n{more}"
     )
 }
 
@@ -197,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_what_was_gained_and_asks_nobody_for_more() {
+    fn page_shows_the_gain_without_external_resources() {
         let page = write(&found());
         for part in [
             "80.0 % of 100 reads were served",
@@ -215,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_read_nothing_is_told_so() {
+    fn report_without_reads_says_so() {
         let gain = Gain { covered_seconds: 60, ..Gain::default() };
         assert!(sentence(&gain).starts_with("nothing was read in "));
     }

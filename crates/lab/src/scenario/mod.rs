@@ -25,7 +25,7 @@ pub use show::{Act, Setup, Show};
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// One line on what is tested.
+    /// One line that describes the test.
     pub title: &'static str,
     /// The publication.
     pub source: &'static str,

@@ -9,7 +9,7 @@ use seam::sim::TraceMode;
 
 use super::{Options, Report, Violation, run, shrink};
 
-/// What is to be run.
+/// Parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// Seeds, each run once.

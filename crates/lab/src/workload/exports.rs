@@ -1,4 +1,4 @@
-//! NBD exports as what a workload is played on.
+//! NBD exports as the target of a workload.
 
 use std::cell::Cell;
 use std::rc::Rc;

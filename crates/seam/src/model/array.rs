@@ -1,4 +1,4 @@
-//! An array: devices, the layout over them, an optional controller memory, and who waits for what.
+//! An array: devices, the layout over them, an optional controller memory, and the requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,26 +11,27 @@ use super::types::DiskType;
 use super::{Access, Device};
 use crate::Nanos;
 
-/// What an array is made of.
+/// Configuration of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArraySpec {
-    /// How its disks share data.
+    /// RAID level.
     pub level: RaidLevel,
-    /// Disks in it.
+    /// Number of disks.
     pub disks: usize,
-    /// What each is.
+    /// Type of every disk.
     pub disk: DiskType,
-    /// Bytes of a row on one disk.
+    /// Bytes of a row on one disk (stripe unit).
     pub stripe_bytes: u64,
     /// Bytes of battery-backed memory that answers writes; 0 = none.
     pub controller_bytes: u64,
-    /// Bytes of each disk, spread over its whole stroke; `None`: what its type has.
+    /// Capacity of each disk in bytes, spread over its whole stroke; `None`: its type's capacity.
     pub disk_bytes: Option<u64>,
-    /// Bytes that each disk reads ahead; `None`: what its type does. A disk much smaller than its type would hold all of itself in its buffer.
+    /// Bytes that each disk reads ahead; `None`: its type's value. A disk much smaller than its type would otherwise
+    /// hold all its data in its buffer.
     pub ahead_bytes: Option<u64>,
 }
 
-/// Why there can be no such array, or no more room on it.
+/// Reason why an array cannot be built or has no room.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// Too few or too many disks, or an odd number for RAID 10.
@@ -38,33 +39,34 @@ pub enum ModelError {
     Disks {
         /// The level.
         level: RaidLevel,
-        /// Disks that it was to have.
+        /// Requested number of disks.
         disks: usize,
-        /// What it could have.
+        /// Allowed numbers of disks.
         wanted: String,
     },
-    /// Not a power of two, or out of bounds.
+    /// The stripe unit is not a power of two, or out of bounds.
     #[error("a stripe of {0} bytes a disk is not modelled; use a power of two from 4 KiB to 1 MiB")]
     Stripe(u64),
-    /// The volumes on it are larger than it is, or leave no gap that is large enough.
+    /// The volumes on the array exceed its capacity, or leave no large enough gap.
     #[error(
-        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes} in one piece; use more or larger disks"
+        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes} in one piece; \
+         use more or larger disks"
     )]
     Full {
-        /// Its size.
+        /// Capacity of the array.
         array_bytes: u64,
-        /// What the volumes on it have.
+        /// Bytes of the volumes on it.
         used_bytes: u64,
-        /// What was asked for.
+        /// Requested bytes.
         wanted_bytes: u64,
     },
 }
 
-/// Most disks in an array.
+/// Most disks of an array.
 const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
-    /// To how many places its disks have to go for a request, with what they read before they write.
+    /// Number of places that the array's disks visit for a request, including reads before a write.
     pub fn accesses(&self, access: Access, at: u64, len: u64) -> u64 {
         let (mut before, mut parts) = (Vec::new(), Vec::new());
         match access {
@@ -74,7 +76,7 @@ impl ArraySpec {
         (before.len() + parts.len()) as u64
     }
 
-    /// An array with 64 KiB stripes, without controller memory, of disks of their type's size.
+    /// An array with 64 KiB stripe units, without controller memory, of disks with their type's capacity.
     pub fn new(level: RaidLevel, disks: usize, disk: DiskType) -> ArraySpec {
         ArraySpec {
             level,
@@ -87,14 +89,14 @@ impl ArraySpec {
         }
     }
 
-    /// The same array with disks just so large that it holds `size_bytes`, spread over their whole stroke: for a volume that
-    /// has an array of its own and is to be as slow as such an array is when it is full.
+    /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke: for a volume with
+    /// an array of its own, as slow as such an array is when it is full.
     pub fn fitted(self, size_bytes: u64) -> ArraySpec {
         let rows = size_bytes.div_ceil(self.layout().row_bytes());
         ArraySpec { disk_bytes: Some(rows * self.stripe_bytes), ..self }
     }
 
-    /// Refuses what cannot be built.
+    /// Checks that the array can be built.
     pub fn check(&self) -> Result<(), ModelError> {
         let fewest = self.level.disks_min();
         let even = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
@@ -109,12 +111,12 @@ impl ArraySpec {
         Ok(())
     }
 
-    /// Bytes of data that it holds.
+    /// Capacity in bytes of data.
     pub fn size_bytes(&self) -> u64 {
         self.disk_capacity() / self.stripe_bytes * self.layout().row_bytes()
     }
 
-    /// Bytes of data in a row over all disks: the size of a write that reads nothing first.
+    /// Bytes of data in a row over all disks: the size of a write that needs no prior reads.
     pub fn row_bytes(&self) -> u64 {
         self.layout().row_bytes()
     }
@@ -128,21 +130,21 @@ impl ArraySpec {
     }
 }
 
-/// Who waits for a group of parts.
+/// The originator of a group of parts.
 #[derive(Clone, Copy)]
 enum Owner {
     Client(u64),
     Destage(u64),
 }
 
-/// Parts under way together, and those that follow when they are done.
+/// Concurrent parts of one request, and the parts that follow their completion.
 struct Group {
     owner: Owner,
     left: usize,
     then: Vec<Part>,
 }
 
-/// An array at work. Times given to it never go back.
+/// An array in operation. Times passed to it never go back.
 pub struct Array {
     spec: ArraySpec,
     layout: Layout,
@@ -150,13 +152,13 @@ pub struct Array {
     groups: Vec<Group>,
     free: Vec<usize>,
     controller: Option<Controller>,
-    /// Answers from the controller's memory: (time, sequence, token).
+    /// Completions from the controller's memory: (time, sequence, token).
     answers: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     finished: Vec<u64>,
     before: Vec<Part>,
     after: Vec<Part>,
-    /// Vectors of groups that have ended, to be used again.
+    /// Vectors of ended groups, for reuse.
     spare: Vec<Vec<Part>>,
 }
 
@@ -191,12 +193,12 @@ impl Array {
         })
     }
 
-    /// What it is made of.
+    /// The array's configuration.
     pub fn spec(&self) -> &ArraySpec {
         &self.spec
     }
 
-    /// Takes a request; `token` comes out of [`Array::advance`] when it is done.
+    /// Submits a request; [`Array::advance`] returns `token` on its completion.
     pub fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
         assert!(len > 0 && at + len <= self.spec.size_bytes(), "outside the array: {at}+{len}");
         self.run_to(now);
@@ -227,7 +229,7 @@ impl Array {
         }
     }
 
-    /// When it wants to be looked at next.
+    /// Time of the next event.
     pub fn next_event(&self) -> Option<Nanos> {
         if !self.finished.is_empty() {
             return Some(Nanos::ZERO);
@@ -236,13 +238,13 @@ impl Array {
         self.devices.iter().filter_map(|device| device.next_event()).chain(answer).min()
     }
 
-    /// Lets everything happen that happens up to `now`, and appends the tokens of what is done.
+    /// Processes all events up to `now` and appends the tokens of completed requests.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<u64>) {
         self.run_to(now);
         done.append(&mut self.finished);
     }
 
-    /// Time that its disks have been busy, all together.
+    /// Total busy time of all disks.
     pub fn busy(&self) -> Nanos {
         Nanos(self.devices.iter().map(|device| device.busy().0).sum())
     }
@@ -307,7 +309,7 @@ impl Array {
         self.answers.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
     }
 
-    /// Keeps the disks busy with what the controller's memory holds.
+    /// Keeps the disks busy with dirty data from the controller's memory.
     fn destage(&mut self, now: Nanos) {
         let most = 4 * self.spec.disks;
         loop {

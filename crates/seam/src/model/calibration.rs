@@ -1,4 +1,4 @@
-//! The models against the figures that they are calibrated to: one table, printed and held.
+//! Calibration of the models: prints one table of measured figures and asserts their targets.
 
 use super::array::{Array, ArraySpec};
 use super::layout::RaidLevel;
@@ -6,7 +6,7 @@ use super::{Access, DiskType};
 use crate::Nanos;
 use crate::sim::Rng;
 
-/// Requests a second that `depth` clients get, each sending its next request when its last one is done.
+/// Requests per second of `depth` clients; each sends its next request on completion of its last.
 pub(super) fn closed_loop(
     array: &mut Array,
     depth: u64,
@@ -44,7 +44,7 @@ fn random_iops(spec: ArraySpec, access: Access, depth: u64) -> u64 {
 }
 
 #[test]
-fn disks_keep_to_their_calibration() {
+fn disks_match_their_calibration() {
     println!(
         "8 KiB random reads over the whole disk, a second:\n{:<8} {:>6} {:>6} {:>6}",
         "disk", "qd1", "qd32", "ratio"
@@ -97,7 +97,7 @@ fn mirrors_share_reads_and_both_take_writes() {
 }
 
 #[test]
-fn requests_over_more_of_the_array_take_the_same_time_again() {
+fn repeated_run_takes_the_same_time() {
     let run = || {
         let mut array = Array::new(ArraySpec::new(RaidLevel::Raid6, 8, DiskType::NlSas)).expect("a plain array");
         let next = random(&array, Access::Write, 12 << 10, Rng::new(9, 9));

@@ -1,34 +1,35 @@
-//! A controller's battery-backed memory: writes are done when they are in it, and go to the disks in address order.
+//! A controller's battery-backed memory: it completes writes on arrival and destages them in address order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::layout::Layout;
 use crate::Nanos;
 
-/// Time to take a write into memory or to give a read from it.
+/// Time to take a write into memory or to serve a read from it.
 pub(super) const MEMORY_TIME: Nanos = Nanos::from_micros(80);
 
-/// A part of the rows is worth destaging without waiting for more once this share of the memory is dirty.
+/// Divisor of the memory size: once this part of the memory is dirty, partly dirty rows are destaged without waiting
+/// for more writes.
 const EAGER_SHARE: u64 = 4;
 
-/// What is dirty in a row: one stretch, from the first to the last changed byte.
+/// Dirty data of a row: one range, from the first to the last changed byte.
 #[derive(Clone, Copy)]
 struct Dirty {
     from: u64,
     to: u64,
 }
 
-/// The memory and who waits for room in it.
+/// The memory and the writes that wait for room in it.
 pub(super) struct Controller {
     memory_bytes: u64,
     dirty_bytes: u64,
-    /// By row, counted in data bytes.
+    /// Dirty ranges by row number; a row counts data bytes only.
     rows: BTreeMap<u64, Dirty>,
-    /// Those of them that are dirty from end to end: looked for at every request, among many that are not.
+    /// Rows that are dirty from end to end. The set avoids a search of all rows at every request.
     full: BTreeSet<u64>,
     cursor: u64,
     pub(super) waiting: VecDeque<(u64, u64, u64)>,
-    /// Destage writes that the disks have not finished.
+    /// Destage writes in flight.
     pub(super) destaging: usize,
 }
 
@@ -45,7 +46,7 @@ impl Controller {
         }
     }
 
-    /// Takes a write in, if there is room. One that is larger than the memory goes in when that is empty.
+    /// Takes in a write, if there is room. A write larger than the memory is taken in when the memory is empty.
     pub(super) fn absorb(&mut self, layout: &Layout, at: u64, len: u64) -> bool {
         if self.dirty_bytes > 0 && self.dirty_bytes + len > self.memory_bytes {
             return false;
@@ -64,7 +65,7 @@ impl Controller {
         true
     }
 
-    /// True when all of a read is in memory.
+    /// True if memory holds all of a read.
     pub(super) fn holds(&self, layout: &Layout, at: u64, len: u64) -> bool {
         let row_bytes = layout.row_bytes();
         (at / row_bytes..=(at + len - 1) / row_bytes).all(|row| {
@@ -73,7 +74,8 @@ impl Controller {
         })
     }
 
-    /// The next stretch to destage, in address order; `idle`: the disks have nothing better to do. Its room is free when it is written.
+    /// The next range to destage, in address order; `idle` means that the disks have no requests. The range's room is
+    /// free after its write.
     pub(super) fn next(&mut self, idle: bool) -> Option<(u64, u64)> {
         let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_SHARE || !self.waiting.is_empty();
         let row = match eager {
@@ -90,7 +92,7 @@ impl Controller {
         Some((dirty.from, dirty.to - dirty.from))
     }
 
-    /// A stretch is on the disks.
+    /// A destage write of `len` bytes has completed.
     pub(super) fn destaged(&mut self, len: u64) {
         self.dirty_bytes -= len;
         self.destaging -= 1;

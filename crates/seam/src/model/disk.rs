@@ -1,7 +1,7 @@
-//! A disk that takes the time of a modelled array: the `sim://` backing.
+//! A disk with the latency of a modelled array: the `sim://` backing.
 //!
-//! The content lies on any other disk: on a simulated one in virtual time, in a sparse file in real time. A request goes to
-//! both at once and is done when both are.
+//! The content lies on any other disk: a simulated one in virtual time, a sparse file in real time. A request goes to
+//! the array and to the content at once, and completes when both have completed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,17 +16,17 @@ use super::array::{Array, ArraySpec, ModelError};
 use crate::block::pieces_len;
 use crate::{AllocationExtent, Disk, DiskError, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
-/// What an array's flush or unmap takes: nothing is volatile, so it is an answer and no more.
+/// Duration of a flush or unmap. An array has no volatile data, so the time covers only the reply.
 const ANSWER_TIME: Nanos = Nanos::from_micros(80);
-/// A zero-range is written in pieces of this size.
+/// Size of the pieces in which a zero-range is written.
 const ZERO_PIECE_BYTES: u64 = 16 << 20;
 
-/// A request that the array works on.
+/// State of a request at the array.
 enum Slot {
     Free,
     Waiting(Option<Waker>),
     Done,
-    /// Nobody waits any more.
+    /// The future was dropped; the completion frees the slot.
     Abandoned,
 }
 
@@ -35,14 +35,14 @@ struct Inner<S: Seam> {
     array: RefCell<Array>,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    /// The task that waits for the array's next event: the time it waits for, and how to wake it earlier.
+    /// The task that waits for the array's next event: the time of that event, and the waker for an earlier one.
     driver: RefCell<Option<(Nanos, Option<Waker>)>>,
-    /// Where volumes lie: the offset of each and its room in bytes.
+    /// Places of the volumes: the offset of each and its room in bytes.
     windows: RefCell<BTreeMap<u64, u64>>,
     done: RefCell<Vec<u64>>,
 }
 
-/// An array on which several volumes may lie. A clone is another handle to the same spindles.
+/// An array that several volumes share. A clone is another handle to the same spindles.
 pub struct SharedArray<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for SharedArray<S> {
@@ -60,17 +60,17 @@ impl<S: Seam> SharedArray<S> {
         Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, windows, done })))
     }
 
-    /// What it is made of.
+    /// The array's configuration.
     pub fn spec(&self) -> ArraySpec {
         *self.0.array.borrow().spec()
     }
 
-    /// Time that its disks have been busy, all together: divided by disks and time, its utilisation.
+    /// Total busy time of all disks; divided by the number of disks and the elapsed time, it is the utilisation.
     pub fn busy(&self) -> Nanos {
         self.0.array.borrow().busy()
     }
 
-    /// The first gap between volumes of `room_bytes` at least.
+    /// Start of the first gap between volumes with at least `room_bytes`.
     fn find_room(&self, room_bytes: u64) -> Option<u64> {
         let (windows, mut start) = (self.0.windows.borrow(), 0);
         for (offset, taken) in windows.iter() {
@@ -82,13 +82,13 @@ impl<S: Seam> SharedArray<S> {
         (start + room_bytes <= self.spec().size_bytes()).then_some(start)
     }
 
-    /// Where the next volume behind `offset` begins, or the array ends.
+    /// Start of the next volume after `offset`, or the end of the array.
     fn end_of_room(&self, offset: u64) -> u64 {
         let windows = self.0.windows.borrow();
         windows.range(offset + 1..).next().map_or(self.spec().size_bytes(), |(next, _)| *next)
     }
 
-    /// Hands a request to the array at once; the future is ready when it is done.
+    /// Submits a request to the array at once; the future is ready on its completion.
     fn request(&self, access: Access, at: u64, len: u64) -> Wait<S> {
         let inner = &self.0;
         let (mut slots, now) = (inner.slots.borrow_mut(), inner.seam.now());
@@ -107,7 +107,7 @@ impl<S: Seam> SharedArray<S> {
         Wait { array: self.clone(), slot }
     }
 
-    /// Sees to it that somebody looks at the array at `next`.
+    /// Ensures that a task processes the array's events at `next`.
     fn look_at(&self, next: Nanos) {
         let mut driver = self.0.driver.borrow_mut();
         match &mut *driver {
@@ -126,7 +126,7 @@ impl<S: Seam> SharedArray<S> {
         }
     }
 
-    /// Tells those whose requests are done, until there are none.
+    /// Processes events and wakes the waiters of completed requests, until the array is idle.
     async fn drive(self) {
         let inner = &self.0;
         loop {
@@ -167,7 +167,7 @@ impl<S: Seam> SharedArray<S> {
     }
 }
 
-/// Ready when the array is done with a request.
+/// Waits for the completion of one request.
 struct Wait<S: Seam> {
     array: SharedArray<S>,
     slot: usize,
@@ -210,7 +210,7 @@ impl<S: Seam, D> Drop for Window<S, D> {
     }
 }
 
-/// A stretch of an array, with the content on a disk of its own. A clone is another handle to the same.
+/// A range of an array, with its content on a separate disk. A clone is another handle to the same range.
 pub struct ModelledDisk<S: Seam, D: Disk<S>>(Rc<Window<S, D>>, PhantomData<S>);
 
 impl<S: Seam, D: Disk<S>> Clone for ModelledDisk<S, D> {
@@ -220,7 +220,7 @@ impl<S: Seam, D: Disk<S>> Clone for ModelledDisk<S, D> {
 }
 
 impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
-    /// Puts `content` on the array, where there is room between what lies there already; it leaves with the last handle.
+    /// Places `content` in a gap of the array; dropping the last handle frees the range.
     pub fn new(array: &SharedArray<S>, content: D) -> Result<Self, ModelError> {
         let spec = array.spec();
         let wanted_bytes = content.geometry().size_bytes;
@@ -233,12 +233,12 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
         Ok(ModelledDisk(Rc::new(Window { array: array.clone(), content, offset }), PhantomData))
     }
 
-    /// Where the content lies.
+    /// The disk with the content.
     pub fn content(&self) -> &D {
         &self.0.content
     }
 
-    /// The array that it lies on.
+    /// The array that provides the latency.
     pub fn array(&self) -> &SharedArray<S> {
         &self.0.array
     }
@@ -250,7 +250,7 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
         Ok(self.0.array.request(access, self.0.offset + at, len))
     }
 
-    /// Runs what was submitted to its end, whether or not anybody waits for it.
+    /// Runs submitted work to its end, even if its future is dropped.
     async fn detached<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
         let shared = Rc::new(RefCell::new((None, None::<Waker>)));
         let result = Rc::clone(&shared);

@@ -1,30 +1,30 @@
-//! Where a RAID group keeps what: which disks a request touches, and what a write must read first.
+//! Placement of data in a RAID group: the disks that a request touches, and the reads that a write needs first.
 //!
-//! Data goes round the disks in units; a row is one unit on each disk, at the same place. Parity moves one disk to the left
-//! with each row (left-symmetric, as Linux md does). Concurrent writes to one row are not serialised: controllers do that in
-//! their own memory, and here only the disks' time counts.
+//! Data is striped over the disks in units; a row is one unit on each disk, at the same place. Parity moves one disk to
+//! the left with each row (left-symmetric, as in Linux md). Concurrent writes to one row are not serialised:
+//! controllers do that in their memory, and the model counts only the disks' time.
 
 use std::fmt;
 
 use super::Access;
 
-/// How the disks of a group share data.
+/// RAID level of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RaidLevel {
     /// Striped.
     Raid0,
-    /// The same on every disk.
+    /// Mirrored on every disk.
     Raid1,
-    /// Striped with one parity unit a row.
+    /// Striped with one parity unit per row.
     Raid5,
-    /// Striped with two parity units a row.
+    /// Striped with two parity units per row.
     Raid6,
-    /// Striped over pairs.
+    /// Striped over mirrored pairs.
     Raid10,
 }
 
 impl RaidLevel {
-    /// All of them, by their numbers in the configuration.
+    /// All levels with their numbers in the configuration.
     pub const ALL: [(u32, RaidLevel); 5] = [
         (0, RaidLevel::Raid0),
         (1, RaidLevel::Raid1),
@@ -33,12 +33,12 @@ impl RaidLevel {
         (10, RaidLevel::Raid10),
     ];
 
-    /// The level of that number.
+    /// The level with this number.
     pub fn from_number(number: u32) -> Option<RaidLevel> {
         RaidLevel::ALL.iter().find(|(other, _)| *other == number).map(|(_, level)| *level)
     }
 
-    /// The fewest disks that make one.
+    /// Fewest disks of a group.
     pub fn disks_min(self) -> usize {
         match self {
             RaidLevel::Raid0 => 1,
@@ -78,7 +78,7 @@ pub(super) struct Part {
 pub(super) struct Layout {
     pub(super) level: RaidLevel,
     pub(super) disks: usize,
-    /// Bytes of a row on one disk.
+    /// Bytes of a row on one disk (stripe unit).
     pub(super) unit: u64,
 }
 
@@ -97,7 +97,7 @@ impl Layout {
         self.width() as u64 * self.unit
     }
 
-    /// The disks that hold data unit `number` of `row`, the first and how many after it.
+    /// The range of disks that hold data unit `number` of `row`.
     fn holders(&self, row: u64, number: usize) -> std::ops::Range<usize> {
         match self.level {
             RaidLevel::Raid1 => 0..self.disks,
@@ -116,7 +116,7 @@ impl Layout {
         }
     }
 
-    /// What to read for `len` bytes from `at` on; `pick` chooses among mirrors.
+    /// Reads for `len` bytes from `at` on; `pick` chooses a disk among mirrors.
     pub(super) fn read(&self, at: u64, len: u64, pick: impl Fn(std::ops::Range<usize>) -> usize, out: &mut Vec<Part>) {
         for (row, number, start, count) in self.units(at, len) {
             let disk = pick(self.holders(row, number));
@@ -124,7 +124,7 @@ impl Layout {
         }
     }
 
-    /// What to read before and what to write for `len` bytes from `at` on.
+    /// Prior reads and writes for `len` bytes from `at` on.
     pub(super) fn write(&self, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
         for (row, number, start, count) in self.units(at, len) {
             for disk in self.holders(row, number) {
@@ -142,10 +142,12 @@ impl Layout {
         }
     }
 
-    /// The parity of one row's part of a write.
+    /// Adds the parity accesses for one row's part of a write: by read-modify-write or by reconstruction, whichever
+    /// reads less.
     fn write_parity(&self, row: u64, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
         let touched = || self.units(at, len);
-        // Parity covers what any of the touched units changes; over two units that is taken to be all of it.
+        // Parity covers the changed range of a single touched unit; a write over several units counts as a change of
+        // the whole parity unit.
         let (start, count) = match len <= self.unit - at % self.unit {
             true => (at % self.unit, len),
             false => (0, self.unit),
@@ -169,7 +171,7 @@ impl Layout {
         parity.for_each(|disk| push(writes, Part { disk, access: Access::Write, at: base + start, len: count }));
     }
 
-    /// The units under `len` bytes from `at` on: (row, unit of the row, first byte in it, bytes).
+    /// The units under `len` bytes from `at` on: (row, unit within the row, first byte within the unit, bytes).
     fn units(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, usize, u64, u64)> + use<> {
         let (unit, width) = (self.unit, self.width() as u64);
         let mut done = 0;
@@ -185,7 +187,7 @@ impl Layout {
     }
 }
 
-/// Appends a part, or lengthens the last one of its disk if it goes on there.
+/// Appends a part, or extends the last part of the same disk if the new one follows it directly.
 fn push(parts: &mut Vec<Part>, part: Part) {
     let last = parts.iter_mut().rev().find(|other| other.disk == part.disk && other.access == part.access);
     match last {
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_write_costs_what_its_level_says() {
+    fn small_write_costs_the_penalty_of_its_raid_level() {
         let penalty = |level, disks| {
             let (reads, writes, _) = write(layout(level, disks), 128 << 10, 8 << 10);
             reads + writes
@@ -230,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn most_of_a_stripe_is_completed_by_reading_the_rest() {
+    fn nearly_full_stripe_reads_only_the_missing_units() {
         assert_eq!(write(layout(RaidLevel::Raid5, 5), 0, 3 * UNIT), (1, 4, 4 * UNIT));
     }
 
     #[test]
-    fn parity_visits_every_disk_and_never_meets_its_data() {
+    fn parity_rotates_over_all_disks_apart_from_its_data() {
         for (level, disks) in [(RaidLevel::Raid5, 5), (RaidLevel::Raid6, 7)] {
             let layout = layout(level, disks);
             let mut seen = vec![0; disks];

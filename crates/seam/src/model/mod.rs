@@ -1,11 +1,11 @@
-//! How long disks take: spindles, RAID groups and SSDs as pure arithmetic in whole nanoseconds.
+//! Timing models of disks: spindles, RAID groups and SSDs as pure arithmetic in whole nanoseconds.
 //!
-//! A model does no I/O and knows no clock. It is told what is submitted and when, says when it wants to be looked at next,
-//! and then says what has completed. So the same model runs in virtual time in front of a simulated disk and in real time in
-//! front of a sparse file ([`ModelledDisk`], the `sim://` backing).
+//! A model does no I/O and has no clock. Callers pass submissions with their times; the model reports the time of its
+//! next event, and then the completed requests. The same model therefore runs in virtual time in front of a simulated
+//! disk, and in real time in front of a sparse file ([`ModelledDisk`], the `sim://` backing).
 //!
-//! What the models are calibrated to, and how far they keep to it, is what `cargo test -p seam calibration -- --nocapture`
-//! prints.
+//! `cargo test -p seam calibration -- --nocapture` prints the calibration targets of the models and the deviations from
+//! them.
 
 mod array;
 #[cfg(test)]
@@ -26,7 +26,7 @@ pub use types::DiskType;
 
 use crate::Nanos;
 
-/// What a device is asked to do with its medium.
+/// Kind of an access to a device's medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read.
@@ -35,21 +35,22 @@ pub enum Access {
     Write,
 }
 
-/// One device of an array: takes operations, says when it is to be looked at, says what is done.
+/// One device of an array: accepts operations, reports the time of its next event, and reports completions.
 pub trait Device {
-    /// Takes an operation on `len` bytes from `at` on; `token` comes back when it is done.
+    /// Submits an operation on `len` bytes from `at` on; [`Device::complete`] returns `token`.
     fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64);
 
     /// The time of the next completion.
     fn next_event(&self) -> Option<Nanos>;
 
-    /// The operation that completes at [`Device::next_event`], which has come; what waited starts at that time.
+    /// Completes the operation of [`Device::next_event`], whose time has come, and starts the next operation at that
+    /// time.
     fn complete(&mut self) -> u64;
 
-    /// Operations that were submitted and are not done.
+    /// Operations submitted and not completed.
     fn queued(&self) -> usize;
 
-    /// Time that it has been busy.
+    /// Total busy time.
     fn busy(&self) -> Nanos;
 }
 

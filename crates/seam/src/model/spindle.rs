@@ -1,45 +1,45 @@
-//! A hard disk: seek, rotation, transfer, a read-ahead buffer, and a queue served by shortest positioning time.
+//! A hard disk: seek, rotation, transfer, a read-ahead buffer, and a queue ordered by shortest positioning time.
 //!
-//! Tracks lie one after the other over the whole capacity. A seek over *d* of *D* tracks takes
-//! `seek_min + (seek_max - seek_min) * sqrt(d / D)`: the arm accelerates over half of the way (Ruemmler, Wilkes: "An
-//! introduction to disk drive modeling", 1994; the linear part of long seeks is left out). The platter's angle follows from
-//! the time alone, so that a request that just missed its sector pays a whole revolution, and reordering gains what it
-//! gains on a real disk: some of the seek and some of the rotation.
+//! Tracks lie one after the other over the whole capacity. A seek over *d* of *D* tracks takes `seek_min + (seek_max -
+//! seek_min) * sqrt(d / D)`: the arm accelerates over half of the distance (Ruemmler, Wilkes: "An introduction to disk
+//! drive modeling", 1994; the linear part of long seeks is omitted). The platter's angle follows from the time alone. A
+//! request that just missed its sector therefore pays a whole revolution, and reordering saves as much as on a real
+//! disk: part of the seek and part of the rotation.
 
 use std::collections::VecDeque;
 
 use super::{Access, Device};
 use crate::Nanos;
 
-/// Steps of the seek curve's table; between them it is interpolated.
+/// Steps of the seek curve's table; values between them are interpolated.
 const CURVE_STEPS: usize = 1024;
 
 /// A kind of hard disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpindleSpec {
-    /// Bytes in all.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
-    /// One revolution.
+    /// Time of one revolution.
     pub revolution: Nanos,
     /// Bytes that pass under the head in one revolution.
     pub track_bytes: u64,
-    /// Seek to the next track, settling included.
+    /// Seek to the next track, including settling.
     pub seek_min: Nanos,
     /// Seek over all tracks.
     pub seek_max: Nanos,
-    /// What the settling before a write takes longer.
+    /// Additional settling time before a write.
     pub write_settle: Nanos,
-    /// What a command costs an idle disk before it moves; a busy one does that meanwhile.
+    /// Command overhead of an idle disk; a busy disk overlaps it with the operation before.
     pub overhead: Nanos,
-    /// Requests among which it chooses, the oldest first: firmware plans less far than its queue is long.
+    /// Number of the oldest requests among which the disk chooses: firmware considers only a part of a long queue.
     pub choices: usize,
-    /// A request that has waited that long goes first.
+    /// Age at which a request takes precedence.
     pub patience: Nanos,
-    /// Bytes that it reads ahead of a sequential reader.
+    /// Bytes read ahead of a sequential reader.
     pub ahead_bytes: u64,
-    /// Stretches that were read ahead and are kept.
+    /// Ranges of read-ahead data that the buffer keeps.
     pub segments: usize,
-    /// Bytes a second between its buffer and the host.
+    /// Bytes per second between buffer and host.
     pub interface_bytes_per_second: u64,
 }
 
@@ -54,24 +54,24 @@ struct Waiting {
     angle: u64,
 }
 
-/// The stretch that the head reads on through while nobody wants it elsewhere.
+/// The range that the head reads ahead while no other request moves it.
 #[derive(Clone, Copy)]
 struct Ahead {
-    /// Everything from here to `from` is in the buffer.
+    /// Start of the buffered bytes, which reach to `from`.
     start: u64,
-    /// Where the head was at `time`.
+    /// Position of the head at `time`.
     from: u64,
     time: Nanos,
-    /// Where it stops.
+    /// End of the read-ahead.
     limit: u64,
 }
 
-/// A hard disk at work.
+/// A hard disk in operation.
 pub struct Spindle {
     spec: SpindleSpec,
     tracks: u64,
     curve: Vec<u64>,
-    /// Angle at time 0, so that the disks of an array do not turn in step.
+    /// Angle at time 0, so that the disks of an array do not rotate in step.
     phase: u64,
     head_track: u64,
     queue: VecDeque<Waiting>,
@@ -82,7 +82,7 @@ pub struct Spindle {
 }
 
 impl Spindle {
-    /// An idle disk with its head at the first track; `number` tells the disks of an array apart.
+    /// An idle disk with its head at the first track; `number` is its place in the array.
     pub fn new(spec: SpindleSpec, number: usize) -> Spindle {
         let tracks = spec.capacity_bytes.div_ceil(spec.track_bytes).max(2);
         let range = spec.seek_max.0 - spec.seek_min.0;
@@ -95,7 +95,7 @@ impl Spindle {
             spec,
             tracks,
             curve: (0..=CURVE_STEPS).map(step).collect(),
-            // Steps of the golden section spread any number of disks evenly.
+            // Multiples of the golden ratio spread any number of disks evenly.
             phase: (number as u64).wrapping_mul(618_033_989) % 1_000_000_000 * spec.revolution.0 / 1_000_000_000,
             head_track: 0,
             queue: VecDeque::new(),
@@ -110,8 +110,8 @@ impl Spindle {
         at / self.spec.track_bytes
     }
 
-    /// Where on its track `at` lies, in nanoseconds of the revolution. Each track begins later by the time of a seek to it,
-    /// so that a sequential reader finds it just coming by.
+    /// Angle of `at` on its track, in nanoseconds of the revolution. Each track is skewed by the time of a seek to it,
+    /// so that a sequential reader arrives just as the track's first sector comes by.
     fn angle(&self, at: u64) -> u64 {
         let revolution = self.spec.revolution.0;
         let inside = scale(at % self.spec.track_bytes, revolution, self.spec.track_bytes);
@@ -119,7 +119,7 @@ impl Spindle {
         (inside + skew) % revolution
     }
 
-    /// Time from the first byte under the head to the last of `len`.
+    /// Time from the first byte under the head to the last byte of `len`.
     fn transfer(&self, at: u64, len: u64) -> u64 {
         let switches = self.track(at + len - 1) - self.track(at);
         scale(len, self.spec.revolution.0, self.spec.track_bytes) + switches * self.spec.seek_min.0
@@ -136,7 +136,7 @@ impl Spindle {
         low + (((high - low) * (part >> 16)) >> 16)
     }
 
-    /// Seek and rotation from where the head is at `now`.
+    /// Time of seek and rotation from the head's position at `now`.
     fn positioning(&self, now: Nanos, request: &Waiting) -> u64 {
         let mut seek = self.seek(self.head_track, request.track);
         if request.access == Access::Write && seek > 0 {
@@ -147,7 +147,7 @@ impl Spindle {
         seek + (request.angle + revolution - angle) % revolution
     }
 
-    /// When the buffer has all of a read, if it lies in what was or is being read ahead.
+    /// Time at which the buffer holds all of a read; `None` if the read lies outside the read-ahead.
     fn buffered(&self, now: Nanos, request: &Waiting) -> Option<Nanos> {
         if request.access == Access::Write {
             return None;
@@ -161,7 +161,7 @@ impl Spindle {
         let ahead = self.ahead?;
         let limit = ahead.limit.max(end);
         let reached = self.reached(&ahead, now);
-        // One that begins past what the head has reached is quicker had by waiting only while the head still moves on.
+        // Waiting for the head to reach a later start is quicker than a seek only within a quarter of the read-ahead.
         if request.at < ahead.start || request.at > reached + self.spec.ahead_bytes / 4 || end > limit {
             return None;
         }
@@ -173,14 +173,14 @@ impl Spindle {
         Some(quick.max(there))
     }
 
-    /// How far the head has read on by `now`.
+    /// Position of the head's read-ahead at `now`.
     fn reached(&self, ahead: &Ahead, now: Nanos) -> u64 {
         let passed = now.since(ahead.time).0;
         (ahead.from + scale(passed, self.spec.track_bytes, self.spec.revolution.0 + self.spec.seek_min.0))
             .min(ahead.limit)
     }
 
-    /// Chooses what to do next and when it will be done.
+    /// Chooses the next operation and its completion time.
     fn start_next(&mut self, now: Nanos) {
         assert!(self.current.is_none(), "a disk does one thing at a time");
         let choice = self.queue.iter().take(self.spec.choices);
@@ -219,7 +219,7 @@ impl Spindle {
         self.current = Some((done, request));
     }
 
-    /// A read was served from what is read ahead: the head goes on that much further.
+    /// Extends the read-ahead after a read from it.
     fn read_on(&mut self, now: Nanos, request: &Waiting) {
         let Some(ahead) = self.ahead else { return };
         let end = request.at + request.len;
@@ -234,7 +234,7 @@ impl Spindle {
         self.head_track = self.track(reached.min(self.spec.capacity_bytes - 1));
     }
 
-    /// The head goes elsewhere: what was read ahead stays in the buffer.
+    /// Ends the read-ahead because the head moves elsewhere; the data stays in the buffer.
     fn leave(&mut self, now: Nanos) {
         let Some(ahead) = self.ahead.take() else { return };
         let reached = self.reached(&ahead, now);
@@ -276,7 +276,7 @@ impl Device for Spindle {
     }
 }
 
-/// `value * numerator / denominator` without overflow on the way.
+/// `value * numerator / denominator` without intermediate overflow.
 pub(super) fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     match value.checked_mul(numerator) {
         Some(product) => product / denominator,
@@ -293,7 +293,7 @@ mod tests {
         Spindle::new(DiskType::Sas15k.spindle().expect("a 15k disk is a spindle"), 0)
     }
 
-    /// Time to do the requests one after the other, each when the last one is done.
+    /// Time of the requests one after the other, each submitted on completion of its predecessor.
     fn one_by_one(disk: &mut Spindle, requests: impl IntoIterator<Item = (Access, u64, u64)>) -> Nanos {
         let mut now = Nanos::from_millis(5);
         let start = now;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_the_same_place_again_costs_a_revolution() {
+    fn rewriting_the_same_place_costs_a_revolution() {
         let mut disk = disk();
         let time = one_by_one(&mut disk, (0..100).map(|_| (Access::Write, 1 << 30, 8 << 10)));
         let each = time.0 / 100;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_seek_takes_longer_and_none_takes_no_time() {
+    fn seek_time_grows_with_distance_from_zero() {
         let disk = disk();
         assert_eq!(disk.seek(5, 5), 0);
         assert!(disk.seek(5, 6) >= disk.spec.seek_min.0);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_starves_while_nearer_ones_keep_coming() {
+    fn far_request_is_served_despite_a_stream_of_nearer_ones() {
         let mut disk = disk();
         disk.submit(Nanos::ZERO, 0, Access::Write, 0, 4096);
         disk.submit(Nanos::ZERO, 1, Access::Write, disk.spec.capacity_bytes - 4096, 4096);

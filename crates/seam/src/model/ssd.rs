@@ -1,6 +1,6 @@
-//! A flash device: pages on parallel channels, a write buffer, a link, and a ceiling in requests a second.
+//! A flash device: pages on parallel channels, a write buffer, a link, and a ceiling in requests per second.
 //!
-//! Everything is served in the order it came, so that an operation's end is known when it is submitted.
+//! Operations are served in order of arrival, so that the completion time is known at submission.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,34 +12,34 @@ use crate::Nanos;
 /// A kind of flash device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SsdSpec {
-    /// Bytes in all.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
-    /// Pages that are read or programmed at once.
+    /// Parallel channels, each reading or programming one page at a time.
     pub channels: u32,
-    /// Unit of a read and of a program.
+    /// Unit of a read and of a program operation.
     pub page_bytes: u64,
-    /// Reading one page.
+    /// Time to read one page.
     pub read: Nanos,
-    /// Programming one page.
+    /// Time to program one page.
     pub program: Nanos,
-    /// Taking a write into the buffer.
+    /// Time to take a write into the buffer.
     pub buffered_write: Nanos,
-    /// Pages a channel may lag behind what was acknowledged.
+    /// Pages by which a channel may lag behind the acknowledged writes.
     pub buffer_pages: u32,
-    /// Reads a second at most.
+    /// Ceiling of reads per second.
     pub read_iops_max: u64,
-    /// Writes a second at most.
+    /// Ceiling of writes per second.
     pub write_iops_max: u64,
-    /// Bytes a second between the device and the host.
+    /// Bytes per second between device and host.
     pub link_bytes_per_second: u64,
 }
 
-/// A flash device at work.
+/// A flash device in operation.
 pub struct Ssd {
     spec: SsdSpec,
     channels: Vec<Nanos>,
     link: Nanos,
-    /// When the next request may be taken: what the ceiling leaves.
+    /// Earliest start of the next request under the ceiling of requests per second.
     gate: Nanos,
     pending: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
@@ -55,7 +55,7 @@ impl Ssd {
         Ssd { spec, channels, link, gate, pending: BinaryHeap::new(), sequence: 0, busy, busy_until }
     }
 
-    /// Takes an operation in: when it will have ended.
+    /// Starts an operation and returns its completion time.
     pub fn serve(&mut self, now: Nanos, access: Access, at: u64, len: u64) -> Nanos {
         assert!(len > 0 && at + len <= self.spec.capacity_bytes, "outside the device: {at}+{len}");
         let ceiling = match access {
@@ -67,7 +67,7 @@ impl Ssd {
         self.link = self.link.max(taken) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
         let mut done = self.link;
         for page in at / self.spec.page_bytes..=(at + len - 1) / self.spec.page_bytes {
-            // A stretch of pages goes round the channels; only where it starts is spread.
+            // Consecutive pages go round the channels; a hash spreads only the start of each run of 64.
             let channel = (self.channel(at / self.spec.page_bytes / 64) as u64 + page) % u64::from(self.spec.channels);
             let free = &mut self.channels[channel as usize];
             match access {
@@ -87,7 +87,7 @@ impl Ssd {
         done
     }
 
-    /// The channel of a page: spread, so that no stride of a client hits one channel alone.
+    /// The channel of a page, by hash, so that no client's stride uses one channel alone.
     fn channel(&self, page: u64) -> usize {
         (crate::sim::mix(page) % u64::from(self.spec.channels)) as usize
     }

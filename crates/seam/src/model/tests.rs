@@ -1,4 +1,4 @@
-//! Promises of the modelled disk, in virtual time.
+//! Tests of the modelled disk, in virtual time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ async fn write(world: &World, disk: &impl Disk<SimSeam>, at: u64, tag: u64) -> D
 }
 
 #[test]
-fn it_is_a_disk_like_any_other() {
+fn modelled_disk_passes_the_conformance_suite() {
     let world = World::new(WorldSpec::new(1));
     world.block_on(async {
         for (number, level) in RaidLevel::ALL.into_iter().map(|(_, level)| level).enumerate() {
@@ -54,7 +54,7 @@ fn requests_take_the_time_of_the_array() {
             write(&world, &disk, number * 7919 % (SIZE / 4096) * 4096, 1).await.unwrap();
         }
         let each = seam.now().since(start).0 / 50;
-        // Two reads at once, then a revolution until the same places come by again.
+        // Two concurrent reads, then a revolution until the same places pass again.
         assert!((6_000_000..14_000_000).contains(&each), "{each} ns a small write");
         assert!(array.busy() > seam.now());
     });
@@ -92,7 +92,7 @@ fn volumes_on_one_array_share_its_spindles() {
 }
 
 #[test]
-fn an_array_is_full_when_it_is_full() {
+fn array_without_room_refuses_volumes_and_growth() {
     let world = World::new(WorldSpec::new(1));
     world.block_on(async {
         let array = array(&world, raid5().fitted(3 * SIZE));
@@ -108,7 +108,7 @@ fn an_array_is_full_when_it_is_full() {
 }
 
 #[test]
-fn a_volume_that_is_taken_away_gives_its_room_back() {
+fn removed_volume_frees_its_room() {
     let world = World::new(WorldSpec::new(1));
     world.block_on(async {
         let array = array(&world, raid5().fitted(2 * SIZE));
@@ -123,7 +123,7 @@ fn a_volume_that_is_taken_away_gives_its_room_back() {
 }
 
 #[test]
-fn arrays_that_cannot_be_built_say_why() {
+fn impossible_arrays_are_refused_with_a_reason() {
     let text = |spec: ArraySpec| spec.check().unwrap_err().to_string();
     assert!(text(ArraySpec { disks: 2, ..raid5() }).contains("RAID 5 of 2 disks"));
     assert!(text(ArraySpec::new(RaidLevel::Raid10, 5, DiskType::Ssd)).contains("even number"));
@@ -131,7 +131,7 @@ fn arrays_that_cannot_be_built_say_why() {
 }
 
 #[test]
-fn the_same_seed_takes_the_same_time_without_content_too() {
+fn same_seed_takes_the_same_time_with_or_without_content() {
     let run = |keep| {
         let world = World::new(WorldSpec { keep, ..WorldSpec::new(3) });
         let seam = world.seam();

@@ -1,7 +1,7 @@
-//! The kinds of disk that can be named, and their figures.
+//! Disk types of the configuration, and their figures.
 //!
-//! The times are those of data sheets, rounded, with the full-stroke seek set so that 8 KiB random reads over the whole disk,
-//! one at a time, come out at 150 (10k), 180 (15k) and 90 (NL-SAS) a second, the figures that arrays are sized with.
+//! The times are those of data sheets, rounded. The full-stroke seek is set so that single 8 KiB random reads over the
+//! whole disk run at 150 (10k), 180 (15k) and 90 (NL-SAS) per second, the figures used to size arrays.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,18 +13,18 @@ use crate::Nanos;
 /// A kind of disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskType {
-    /// SAS, 10,000 revolutions a minute, 600 GB.
+    /// SAS, 10,000 revolutions per minute, 600 GB.
     Sas10k,
-    /// SAS, 15,000 revolutions a minute, 300 GB.
+    /// SAS, 15,000 revolutions per minute, 300 GB.
     Sas15k,
-    /// Near-line SAS, 7,200 revolutions a minute, 4 TB.
+    /// Near-line SAS, 7,200 revolutions per minute, 4 TB.
     NlSas,
     /// A flash device on SAS, 400 GB.
     Ssd,
 }
 
 impl DiskType {
-    /// All of them, by their names in the configuration.
+    /// All types with their names in the configuration.
     pub const ALL: [(&'static str, DiskType); 4] = [
         ("sas10k", DiskType::Sas10k),
         ("sas15k", DiskType::Sas15k),
@@ -32,7 +32,7 @@ impl DiskType {
         ("ssd", DiskType::Ssd),
     ];
 
-    /// Bytes of one such disk.
+    /// Capacity of one disk in bytes.
     pub fn capacity_bytes(self) -> u64 {
         match self {
             DiskType::Sas10k => 600_000_000_000,
@@ -42,7 +42,7 @@ impl DiskType {
         }
     }
 
-    /// Its figures, if it turns.
+    /// Figures of a rotating disk; `None` for flash.
     pub fn spindle(self) -> Option<SpindleSpec> {
         let common = SpindleSpec {
             capacity_bytes: self.capacity_bytes(),
@@ -80,7 +80,7 @@ impl DiskType {
         }
     }
 
-    /// Its figures, if it is flash.
+    /// Figures of a flash device; `None` for a rotating disk.
     pub fn ssd(self) -> Option<SsdSpec> {
         (self == DiskType::Ssd).then_some(SsdSpec {
             capacity_bytes: self.capacity_bytes(),

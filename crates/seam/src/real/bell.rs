@@ -1,4 +1,4 @@
-//! Bells of the real world: eventfds that another process made.
+//! Bells of the real world: eventfds created by another process.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,15 +13,16 @@ use compio::runtime::{Runtime, Submit};
 
 use crate::Bell;
 
-/// An eventfd of another process.
+/// An eventfd shared with another process.
 pub struct RealBell {
     fd: Rc<OwnedFd>,
-    /// A write waits while the count is at its end: the other process made it so.
+    /// The other process opened the eventfd in blocking mode: a write waits while the counter is at its maximum.
     blocks: bool,
     waiting: RefCell<Option<Submit<PollOnce<Rc<OwnedFd>>>>>,
 }
 
-/// Refuses what is no eventfd: it could be readable for ever, or hold up the thread that uses or closes it. Asks no file system.
+/// Refuses every descriptor except an eventfd. Another file could be readable for ever, or block the thread that uses
+/// or closes it. The check itself touches no file system.
 pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
     let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
     if what.as_os_str() != "anon_inode:[eventfd]" {
@@ -31,16 +32,16 @@ pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
 }
 
 impl RealBell {
-    /// Takes over an eventfd; refuses anything else.
+    /// Takes ownership of an eventfd; refuses any other descriptor.
     pub fn new(fd: OwnedFd) -> io::Result<RealBell> {
         check_eventfd(&fd)?;
-        // SAFETY: asks for the flags of a descriptor that is open.
+        // SAFETY: reads the flags of an open descriptor.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
         let blocks = flags & libc::O_NONBLOCK == 0;
         Ok(RealBell { fd: Rc::new(fd), blocks, waiting: RefCell::default() })
     }
 
-    /// Takes the count, without waiting; false where somebody else took it.
+    /// Resets the counter without waiting; false if another reader was faster.
     fn take(&self) -> io::Result<bool> {
         let mut count = 0_u64;
         let iov = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: size_of::<u64>() };
@@ -85,7 +86,7 @@ impl Bell for RealBell {
             return;
         }
         let one = 1_u64;
-        // SAFETY: eight bytes that outlive the call. A count at its end has been rung often enough.
+        // SAFETY: eight bytes that outlive the call. At the maximum of the counter a failed write loses nothing.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 }
@@ -101,12 +102,12 @@ mod tests {
     use crate::real::{RealCoreSpec, run_core};
 
     fn eventfd(flags: i32) -> OwnedFd {
-        // SAFETY: a descriptor that the kernel has just made is ours.
+        // SAFETY: the kernel has just created this descriptor, and it has no other owner.
         unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, flags)) }
     }
 
     #[test]
-    fn a_bell_is_heard_once_however_often_it_was_rung_and_again_when_it_is_rung_again() {
+    fn several_rings_are_heard_once_and_a_later_ring_again() {
         for flags in [0, libc::EFD_NONBLOCK] {
             let heard = run_core(RealCoreSpec::new(1 << 20), move |seam| async move {
                 let fd = eventfd(flags);
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bell_holds_nobody_up_and_other_files_are_none() {
+    fn full_bell_does_not_block_and_other_files_are_refused() {
         let fd = eventfd(0);
         let most = u64::MAX - 1;
         // SAFETY: eight bytes that outlive the call.

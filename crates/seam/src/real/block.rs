@@ -1,36 +1,36 @@
-//! Real blocks: eight-byte handles to 4 KiB of the pool, counted without atomics, so they stay on their core.
+//! Real blocks: eight-byte handles to 4 KiB of the pool. Reference counts are not atomic, so blocks stay on their core.
 
 use std::ptr::NonNull;
 
 use super::pool::Header;
 use crate::{BLOCK_BYTES, Block, BlockMut};
 
-/// What the processor brings near at once.
+/// Size of a cache line.
 const LINE_BYTES: usize = 64;
-/// Lines at a block's beginning that a hint asks for: the processor sees by itself where that leads, but only once it has waited for the
-/// first. Four make a copy of a block that is nowhere near a quarter faster, sixteen no more.
+/// Cache lines at a block's beginning that a hint prefetches. The processor's own prefetcher takes over after the first
+/// miss. Four lines make a copy of an uncached block a quarter faster; sixteen lines give no more.
 const LINES_HINTED: usize = 4;
 
 /// A frozen block of the real world.
 pub struct RealBlock(pub(super) NonNull<Header>);
 
-/// A block of the real world with one owner. The holder count is one and no other handle exists.
+/// A block of the real world with one owner: the reference count is one, and no other handle exists.
 pub struct RealBlockMut(pub(super) RealBlock);
 
 impl RealBlock {
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: the pool keeps headers mapped while one of its blocks is out.
+        // SAFETY: the pool keeps headers mapped while one of its blocks is allocated.
         unsafe { self.0.as_ref() }
     }
 
-    /// First of the bytes; valid for [`BLOCK_BYTES`] while a handle exists.
+    /// Start of the block's bytes; valid for [`BLOCK_BYTES`] while a handle exists.
     #[inline]
     pub(super) fn data(&self) -> *mut u8 {
         self.header().data()
     }
 
-    /// Its place in the pool.
+    /// The block's index in the pool.
     #[inline]
     pub(super) fn index(&self) -> usize {
         self.header().index()
@@ -38,13 +38,13 @@ impl RealBlock {
 
     #[inline]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the bytes are mapped and initialised (mapped memory starts as zeroes), and a frozen block does not change.
+        // SAFETY: the bytes are mapped and initialised (mappings start as zeroes), and a frozen block does not change.
         unsafe { std::slice::from_raw_parts(self.data(), BLOCK_BYTES) }
     }
 }
 
 impl RealBlockMut {
-    /// First of the bytes; valid for [`BLOCK_BYTES`] while the block exists.
+    /// Start of the block's bytes; valid for [`BLOCK_BYTES`] while the block exists.
     #[inline]
     pub(super) fn data(&self) -> *mut u8 {
         self.0.data()
@@ -61,7 +61,7 @@ impl Clone for RealBlock {
     #[inline]
     fn clone(&self) -> Self {
         let refs = &self.header().refs;
-        refs.set(refs.get().checked_add(1).expect("nobody holds four thousand million handles of one block"));
+        refs.set(refs.get().checked_add(1).expect("a block has fewer than 2^32 handles"));
         RealBlock(self.0)
     }
 }
@@ -113,7 +113,7 @@ impl Block for RealBlock {
     }
 
     fn is_zero(&self, at: usize, len: usize) -> bool {
-        // In chunks, so that the compiler can look at many bytes at once and still stop early.
+        // In chunks, so that the compiler can vectorise the comparison and the loop can still stop early.
         self.bytes()[at..at + len].chunks(64).all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) == 0)
     }
 

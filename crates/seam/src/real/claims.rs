@@ -1,6 +1,6 @@
-//! The disks that this process has open, with what they lie on: of two that overlap the second is refused.
+//! The open disks of this process and their footprints: a disk that overlaps an open one is refused.
 //!
-//! A lock on the file does not tell: a file and a loop device of it are two inodes with a lock each.
+//! A file lock does not detect this: a file and a loop device over it are two inodes with separate locks.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::footprint::{Footprint, NbdUnder};
 use crate::{DiskError, DiskResult};
 
-/// Longest time that a disk which is being closed keeps its place: requests under way hold it.
+/// Longest wait for a disk that is being closed: its requests in flight hold its claim.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -20,10 +20,10 @@ struct Held {
     footprint: Footprint,
 }
 
-/// The open disks, and the number of the next.
+/// The open disks, and the number of the next claim.
 static HELD: Mutex<(Vec<Held>, u64)> = Mutex::new((Vec::new(), 0));
 
-/// A disk's place among the open ones, given up when dropped.
+/// A disk's entry in the list of open disks, removed on drop.
 pub(super) struct Claim {
     number: u64,
     pub(super) nbd: Vec<NbdUnder>,
@@ -36,12 +36,12 @@ impl Drop for Claim {
 }
 
 fn held() -> MutexGuard<'static, (Vec<Held>, u64)> {
-    // The list is whole between any two of its changes.
+    // The list is consistent between changes, so a poisoned lock is usable.
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Claims the storage of the disk at `path`, and waits a moment for one that is being closed, but not past `deadline`. Disks that
-/// are only read may share theirs.
+/// Claims the storage of the disk at `path`. An overlapping disk may be closing, so the call retries for a short time,
+/// at most until `deadline`. Disks opened read-only may overlap each other.
 pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool, deadline: Instant) -> DiskResult<Claim> {
     let end = deadline.min(Instant::now() + CLOSING_PATIENCE);
     loop {

@@ -1,4 +1,4 @@
-//! One core: a thread's own loop over compio's runtime, with a look around before it sleeps.
+//! One core: an event loop on one thread over compio's runtime, which spins briefly before it sleeps.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -21,56 +21,57 @@ use super::submitter::FailureDomains;
 use super::{RealError, RealSeam};
 use crate::Nanos;
 
-/// What a core is made of.
+/// Configuration of a core.
 #[derive(Clone, Debug)]
 pub struct RealCoreSpec {
-    /// Memory for blocks and their headers, in bytes: the ceiling of [`crate::Seam::alloc`]. Touched only as it is used.
+    /// Memory for blocks and their headers, in bytes: the ceiling of [`crate::Seam::alloc`]. The kernel allocates pages
+    /// on first use.
     pub pool_bytes: usize,
-    /// The file that blocks lie in, where they are to outlive the process; `None`: they are the process's own.
+    /// The file that holds the blocks, if they must outlive the process; `None`: private memory.
     pub kept: Option<KeptFile>,
-    /// The processor to stay on; `None`: wherever the scheduler likes.
+    /// The processor that the thread is pinned to; `None`: not pinned.
     pub cpu: Option<usize>,
-    /// Longest look around before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most.
+    /// Longest spin before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most machines.
     pub spin_ns: u64,
 }
 
 impl RealCoreSpec {
-    /// A core with this much memory, anywhere, with the usual spin.
+    /// A core with this much memory, not pinned, with the default spin.
     pub fn new(pool_bytes: usize) -> RealCoreSpec {
         RealCoreSpec { pool_bytes, kept: None, cpu: None, spin_ns: SPIN_NS }
     }
 }
 
-/// The longest look around that suits any machine, in nanoseconds. What is really spent follows the waits of the moment: a tenth of
-/// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines). An SSD
-/// takes longer: a core that looked around for its answer would hold a processor for what a wake-up costs less than, and send its
-/// clients to another one, which is slower for both.
+/// Default limit of the spin before sleeping, in nanoseconds. The actual spin adapts to recent waits: a tenth of the
+/// limit if clients answer within a few microseconds, all of it only if a wake-up takes that long (virtual machines).
+/// An SSD takes longer. Spinning for its answer would cost more than a wake-up, and would push clients to another
+/// processor, which slows both.
 pub const SPIN_NS: u64 = 40_000;
 
-/// A core that ends gives up on its disk operations once none of them has ended for so long.
+/// A terminating core abandons its disk operations after this time without a completion.
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Disk operations that are gathered before the kernel is told of them. Told of all at once, a device idles while a core works through
-/// what it has read from its clients, and then the core while the device does.
+/// Number of disk operations gathered before they are submitted to the kernel. If all were submitted at once, the
+/// device would idle while the core processes client requests, and the core would idle afterwards.
 const UNTOLD_MAX: usize = 4;
 
-/// What the handles of a core share.
+/// State shared by all handles of a core.
 pub(super) struct Core {
     pub(super) pool: Pool,
-    /// Disk operations that the kernel works on.
+    /// Disk operations in flight in the kernel.
     pub(super) in_flight: Cell<usize>,
-    /// Disk operations put into the ring since the kernel was last told of some.
+    /// Disk operations in the ring since the last submission.
     untold: Cell<usize>,
     /// `main` has ended.
     pub(super) closing: Cell<bool>,
-    /// Polls of tasks so far: changes whenever the core did something.
+    /// Number of task polls; a change means that the core had work.
     polls: Cell<u64>,
     panic: RefCell<Option<Box<dyn Any + Send>>>,
     pub(super) domains: FailureDomains,
     random: RefCell<RandomBatch>,
 }
 
-/// Random numbers are fetched from the operating system this many at a time.
+/// Count of random numbers fetched from the operating system at a time.
 const RANDOM_BATCH: usize = 64;
 
 struct RandomBatch {
@@ -79,13 +80,14 @@ struct RandomBatch {
 }
 
 impl Core {
-    /// A number from the operating system's generator.
+    /// A random number from the operating system.
     pub(super) fn random(&self) -> u64 {
         let mut batch = self.random.borrow_mut();
         if batch.left == 0 {
-            // SAFETY: the buffer is as long as said.
+            // SAFETY: the buffer has the stated length.
             let got = unsafe { libc::getrandom(batch.numbers.as_mut_ptr().cast(), RANDOM_BATCH * 8, 0) };
-            // Up to 256 bytes come whole unless the generator is not seeded yet; the wait for that may be interrupted.
+            // Up to 256 bytes are never returned in part, unless the generator is not seeded yet; the wait for that may
+            // be interrupted.
             if got != (RANDOM_BATCH * 8) as isize {
                 drop(batch);
                 return self.random();
@@ -96,13 +98,13 @@ impl Core {
         batch.numbers[batch.left]
     }
 
-    /// Counts a disk operation that stands in the ring; tells the kernel once there are some.
+    /// Counts a disk operation in the ring; submits the ring once enough are gathered.
     pub(super) fn queued(&self) {
         self.untold.set(self.untold.get() + 1);
         if self.untold.get() == UNTOLD_MAX {
             self.untold.set(0);
             Runtime::with_current(|runtime| {
-                // It forgets that somebody woke the core; the next wait must not.
+                // `flush` clears the wake-up flag of the core; the next wait must still see it.
                 if runtime.flush() {
                     runtime.waker().wake();
                 }
@@ -117,7 +119,7 @@ impl Core {
     }
 }
 
-/// The instant that all cores of this process count from.
+/// Common zero of all cores' clocks in this process.
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
@@ -128,28 +130,28 @@ pub(super) fn now() -> Nanos {
     Nanos(start().elapsed().as_nanos() as u64)
 }
 
-/// Time since the start as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
+/// Time since the start, as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
 pub(super) fn coarse_now() -> Nanos {
     static START: OnceLock<Nanos> = OnceLock::new();
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes one timespec, and that is what it is given.
+        // SAFETY: the call writes one timespec, and the pointer refers to one.
         let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
         debug_assert_eq!(failed, 0, "every Linux has this clock");
         Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     };
-    // Both clocks have the same zero.
+    // Both clocks have the same zero point.
     let start = *START.get_or_init(|| Nanos(read(libc::CLOCK_MONOTONIC).0 - now().0));
     read(libc::CLOCK_MONOTONIC_COARSE).since(start)
 }
 
-/// The instant that `at` names; one that no clock can name becomes a year from now.
+/// The instant of `at`; an instant out of range becomes a year from now.
 pub(super) fn instant(at: Nanos) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     start().checked_add(Duration::from_nanos(at.0)).unwrap_or_else(|| Instant::now() + YEAR)
 }
 
-/// A task that says when it runs, and whose panic ends the core instead of itself alone: half of an engine is none.
+/// A task that counts its polls. Its panic ends the whole core, because the engine cannot run without one of its tasks.
 struct Counted<F> {
     core: Rc<Core>,
     task: F,
@@ -172,11 +174,11 @@ impl<F: Future<Output = ()>> Future for Counted<F> {
     }
 }
 
-/// Runs one core on this thread until the future that `main` returns is done, and returns what it returns.
+/// Runs one core on this thread until the future returned by `main` completes, and returns its output.
 ///
-/// Tasks that are still there then are dropped. Disk operations in flight are waited for, until none has ended for
-/// [`DRAIN_PATIENCE`]: what hangs then keeps the core's memory, and the kernel keeps the process until it is answered. A panic of any
-/// task is this function's.
+/// Remaining tasks are then dropped. Disk operations in flight are awaited until none has completed for
+/// [`DRAIN_PATIENCE`]. A hung operation then keeps the core's memory, and the kernel keeps the process until the
+/// operation completes. A panic of any task is propagated.
 pub fn run_core<F, T>(spec: RealCoreSpec, main: impl FnOnce(RealSeam) -> F) -> Result<T, RealError>
 where
     F: Future<Output = T> + 'static,
@@ -231,16 +233,17 @@ where
     Ok(output.take().expect("the loop ends when the output is there"))
 }
 
-/// Submits what is queued and takes what is done, without waiting. A driver that believes itself notified does not wait.
+/// Submits queued operations and collects completions without waiting. The wake-up makes the driver believe that it is
+/// notified, so it does not wait.
 fn look(runtime: &Runtime, waker: &Waker) {
     waker.wake_by_ref();
     runtime.poll_with(Some(Duration::ZERO));
 }
 
-/// Waits for work: looks around while that has lately paid, then sleeps.
+/// Waits for work: spins if that has recently paid off, then sleeps.
 ///
-/// It does not yield the processor in between: a yield to somebody who computes lasts for milliseconds. The scheduler takes the
-/// processor when it is wanted, and a wait that got longer for it counts against the next spin.
+/// The spin never yields the processor: a yield to a compute-bound thread lasts for milliseconds. The scheduler
+/// preempts the spin when it needs the processor, and the resulting longer wait counts against the next spin.
 fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &mut Crowd) {
     let budget = spin.budget_ns();
     let began = Instant::now();
@@ -269,12 +272,13 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &
     spin.slept(began.elapsed().as_nanos() as u64, budget > 0);
 }
 
-/// Waits for the disk operations in flight. What does not end keeps what it points at: the ring, the buffers, the pool.
+/// Waits for the disk operations in flight. Hung operations keep the memory they point to: the ring, the buffers, the
+/// pool.
 fn drain(runtime: &Runtime, core: &Rc<Core>) {
     let mut last = (core.in_flight.get(), Instant::now());
     while core.in_flight.get() > 0 {
         if last.1.elapsed() > DRAIN_PATIENCE {
-            // An operation that never runs keeps the ring; tasks and their sockets go all the same.
+            // A submission that never completes keeps the ring alive; tasks and their sockets are dropped regardless.
             let ring = runtime.submit(Nop);
             std::mem::forget((ring, core.clone()));
             return;
@@ -289,7 +293,7 @@ fn drain(runtime: &Runtime, core: &Rc<Core>) {
 /// An operation that does nothing.
 struct Nop;
 
-// SAFETY: it points at nothing.
+// SAFETY: the operation contains no pointers.
 unsafe impl OpCode for Nop {
     type Control = ();
 
@@ -298,22 +302,22 @@ unsafe impl OpCode for Nop {
     }
 }
 
-/// A runtime on io_uring, or what stands in the way of one.
+/// A runtime on io_uring, or the error that prevents it.
 fn runtime() -> Result<Runtime, RealError> {
     let mut proactor = ProactorBuilder::new();
-    // One thread submits, completions are handled when it asks, and a flag in shared memory says that there are some.
+    // One thread submits; completions are processed on its request, and a flag in shared memory signals pending ones.
     proactor.capacity(1024).single_issuer(true).defer_taskrun(true).taskrun_flag(true);
     let mut builder = RuntimeBuilder::new();
     builder.with_proactor(proactor).sync_queue_size(1024);
     builder.build().map_err(RealError::io_uring)
 }
 
-/// Keeps this thread on `cpu`.
+/// Pins this thread to `cpu`.
 fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a zeroed set is an empty one, and `cpu` is inside it.
+    // SAFETY: a zeroed set is an empty set, and `cpu` is within its bounds.
     let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);

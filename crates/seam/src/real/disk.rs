@@ -1,7 +1,7 @@
-//! A file or block device behind io_uring, read and written directly from and to blocks.
+//! A file or block device behind io_uring, with direct I/O from and to blocks.
 //!
-//! An operation owns its descriptor and its buffers, so both live until the kernel is done with them, and so does the lock, which is
-//! on the very descriptor that the ring uses.
+//! An operation owns its descriptor and its buffers, so both live until the kernel has finished with them. The lock
+//! lives as long, because it is on the descriptor that the ring uses.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::block::pieces_len;
 use crate::model::{Access, Ssd, SsdSpec};
 use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
-/// Runs that one question about allocation returns at most.
+/// Most runs returned by one allocation query.
 const MOST_RUNS: usize = 1024;
 
 /// An open file or block device.
@@ -33,7 +33,7 @@ pub struct RealDisk {
     core: Rc<Core>,
     inner: Rc<Inner>,
     submitter: Rc<Submitter>,
-    /// Whose time reads and writes take, besides their own.
+    /// Model whose latency is a lower bound for reads and writes.
     ssd: Option<Rc<RefCell<Ssd>>>,
 }
 
@@ -48,7 +48,7 @@ struct Inner {
     claim: Claim,
 }
 
-/// What a panicking helper thread becomes.
+/// Converts the panic of a helper thread into an error.
 pub(super) fn helper_failed<E>(_: E) -> DiskError {
     DiskError::Io("a helper thread failed".into())
 }
@@ -66,15 +66,15 @@ impl RealDisk {
         Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })
     }
 
-    /// The same disk, whose reads and writes take at least the time of such a modelled SSD, as those of a simulated one with
-    /// [`Timing::of_ssd`](crate::sim::Timing::of_ssd) do.
+    /// The same disk, whose reads and writes take at least the time of the modelled SSD, like a simulated disk with
+    /// [`Timing::of_ssd`](crate::sim::Timing::of_ssd).
     pub fn with_time_of(self, ssd: SsdSpec) -> RealDisk {
-        // The file has an end of its own, and may grow.
+        // The file checks its own bounds, and may grow.
         let ssd = SsdSpec { capacity_bytes: u64::MAX, ..ssd };
         RealDisk { ssd: Some(Rc::new(RefCell::new(Ssd::new(ssd)))), ..self }
     }
 
-    /// Hands a request to the model, if there is one: the future ends when it would have.
+    /// Submits a request to the model, if there is one; the future completes at the modelled completion time.
     fn take_time(&self, access: Access, at: u64, len: usize) -> impl Future<Output = ()> + use<> {
         let seam = RealSeam { core: self.core.clone() };
         let serve = |ssd: &Rc<RefCell<Ssd>>| ssd.borrow_mut().serve(seam.now(), access, at, len as u64);
@@ -86,12 +86,12 @@ impl RealDisk {
         }
     }
 
-    /// What the operator should know about how it had to be opened (no direct I/O), if anything.
+    /// A note for the operator about the way of opening (no direct I/O), if any.
     pub fn note(&self) -> Option<&str> {
         self.inner.note.as_deref()
     }
 
-    /// Gives a file all blocks of its size, so that no write to it wants more. A block device has them.
+    /// Allocates all blocks of a file, so that no later write needs space. A block device needs no allocation.
     pub async fn reserve(&self, path: &Path) -> DiskResult<()> {
         if self.inner.kind == Kind::Device {
             return Ok(());
@@ -100,17 +100,17 @@ impl RealDisk {
         self.submitter.run_blocking(move || reserve(&file, &path)).await
     }
 
-    /// The kernel's NBD devices that it lies on.
+    /// The kernel's NBD devices below this disk.
     pub fn nbd_under(&self) -> &[NbdUnder] {
         &self.inner.claim.nbd
     }
 
-    /// The same open file, for a helper thread.
+    /// A second handle to the open file, for a helper thread.
     fn file(&self) -> DiskResult<File> {
         self.inner.file.try_clone().map_err(|error| failed(&error))
     }
 
-    /// Runs one operation on the disk's descriptor to its end.
+    /// Runs one operation on the disk's descriptor to its completion.
     ///
     /// # Safety
     ///
@@ -121,18 +121,18 @@ impl RealDisk {
         iov: Vec<libc::iovec>,
         keep: K,
     ) -> (io::Result<usize>, Vec<libc::iovec>, K) {
-        // SAFETY: the descriptor is open while `inner` lives; the rest is the caller's promise.
+        // SAFETY: the descriptor is open while `inner` lives; the caller guarantees the rest.
         let operation = unsafe { Operation::new(action, self.inner.file.as_raw_fd(), self.inner.clone(), iov, keep) };
         let (result, operation) = submit_detached(&self.core, &self.submitter, operation).await;
         let (iov, keep, _) = operation.into_parts();
         (result, iov, keep)
     }
 
-    /// Moves all of `iov` at byte `at`, however short the kernel's answers are.
+    /// Transfers all of `iov` at byte `at`, resubmitting after short transfers.
     ///
     /// # Safety
     ///
-    /// As for [`Operation::new`]; `action` makes a read or a write of an offset.
+    /// As for [`Operation::new`]; `action` returns a read or a write at the given offset.
     async unsafe fn transfer<K: 'static>(
         &self,
         action: fn(u64) -> Action,
@@ -143,7 +143,7 @@ impl RealDisk {
         while !iov.is_empty() {
             let mut later = if iov.len() > IOV_MAX { iov.split_off(IOV_MAX) } else { Vec::new() };
             let result;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             (result, iov, keep) = unsafe { self.run(action(at), iov, keep) }.await;
             match result {
                 Ok(0) => {
@@ -162,7 +162,7 @@ impl RealDisk {
         (Ok(()), keep)
     }
 
-    /// A file would grow under a write past its end, so the end is checked here.
+    /// Checks the bounds: a write past a file's end would extend the file.
     fn check(&self, at: u64, len: u64) -> DiskResult<()> {
         let Geometry { logical_block, size_bytes, .. } = self.inner.geometry.get();
         let unit = u64::from(logical_block);
@@ -174,7 +174,7 @@ impl RealDisk {
     }
 }
 
-/// Appends memory to a list of buffers, joined to the last one where it continues it: the pool often hands out neighbours.
+/// Appends memory to a list of buffers and merges it with an adjacent last entry; the pool often hands out neighbours.
 fn push(iov: &mut Vec<libc::iovec>, data: *mut u8, len: usize) {
     match iov.last_mut() {
         Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == data => last.iov_len += len,
@@ -204,7 +204,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     fn incarnation(&self) -> u64 {
-        // A local disk that loses what was written says so by a failed flush.
+        // A local disk reports lost writes by a failed flush.
         0
     }
 
@@ -248,7 +248,8 @@ impl Disk<RealSeam> for RealDisk {
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
         self.check(at, len)?;
-        // Zeroing that keeps the space first where the space must be kept, last where it may go. Both work on devices too.
+        // The mode that keeps the space comes first if space must be kept, and last if it may be released. Both modes
+        // also work on devices.
         const KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         const RELEASE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let modes: &[i32] = if may_unmap { &[RELEASE, KEEP] } else { &[KEEP] };
@@ -284,7 +285,7 @@ impl Disk<RealSeam> for RealDisk {
         let size = move || size_of_file(&file, kind).map_err(|error| failed(&error));
         let size = self.submitter.run_blocking(size).await?;
         let mut geometry = self.inner.geometry.get();
-        // A last bit that no request could address does not count.
+        // Bytes of an incomplete last logical block do not count.
         geometry.size_bytes = size - size % u64::from(geometry.logical_block);
         self.inner.geometry.set(geometry);
         Ok(geometry.size_bytes)
@@ -306,25 +307,25 @@ impl Disk<RealSeam> for RealDisk {
     }
 }
 
-/// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. Past the end of the file is a hole.
+/// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. A range past the end of the file is a hole.
 pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
     let end = at + len;
-    // Where the next run of that kind begins; `end` if there is none before it.
+    // Start of the next run of the kind `whence`; `end` if none begins before it.
     let seek = |from: u64, whence: i32| {
-        // SAFETY: a system call on a descriptor that we own. Nobody uses the file's own position.
+        // SAFETY: a system call on an open descriptor. No code uses the file's own position.
         let found = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
         if found >= 0 {
             return Ok((found as u64).min(end));
         }
         let error = io::Error::last_os_error();
-        // ENXIO: no data, or no file, from there on.
+        // ENXIO: no data, or no file, from that offset on.
         if error.raw_os_error() == Some(libc::ENXIO) { Ok(end) } else { Err(error) }
     };
     let mut runs = Vec::new();
     let mut from = at;
     while from < end && runs.len() < MOST_RUNS {
         let data = match seek(from, libc::SEEK_DATA) {
-            // A filesystem that cannot tell has data everywhere.
+            // A file system without this query reports EINVAL; all of the file then counts as data.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => from,
             other => other?,
         };

@@ -1,5 +1,5 @@
-//! Opening a file or block device: direct I/O, the lock, and the facts that the kernel knows of it. All of it blocks, so it runs on
-//! a helper thread.
+//! Opening a file or block device: direct I/O, the lock, and its properties as known by the kernel. Every step may
+//! block, so all run on a helper thread.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -17,35 +17,35 @@ use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
 /// Pause between two attempts at a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// Requests that a disk is given at once where nothing is known of it.
+/// Queue depth of a disk that reports none.
 const USUAL_DEPTH: u32 = 32;
 
-/// What is behind a descriptor.
+/// Kind of an open disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
     Device,
 }
 
-/// An open, locked disk and its facts.
+/// An open, locked disk and its properties.
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) kind: Kind,
-    /// Number of the device, or of the file system that the file lies on.
+    /// Number of the device, or of the device of the file's file system.
     pub(super) device: u64,
-    /// What names it, the newest form first.
+    /// Identities of the disk, the current form first.
     pub(super) identities: Vec<String>,
-    /// The identity lies in the storage itself.
+    /// True if the identity lies in the storage itself.
     pub(super) is_unique: bool,
-    /// Tells this attachment of a device from every other one.
+    /// Identifies this attachment of a device among all attachments.
     pub(super) instance: Option<String>,
     pub(super) note: Option<String>,
     pub(super) geometry: Geometry,
-    /// Keeps disks that overlap from being opened.
+    /// Prevents overlapping disks from being opened.
     pub(super) claim: Claim,
 }
 
-/// What an error of the kernel means for a disk.
+/// Maps an error of the kernel to an error of a disk.
 pub(super) fn failed(error: &io::Error) -> DiskError {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => DiskError::NoSpace,
@@ -56,7 +56,7 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
     }
 }
 
-/// Opens what `what` describes; waits for its lock.
+/// Opens the disk described by `what`; waits for its lock.
 pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
     let path = &what.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
@@ -67,7 +67,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
     let (file, note) = loop {
         match open_direct(path, what.read_only) {
             Ok(opened) => break opened,
-            // A device that is mounted or that another program has for itself.
+            // EBUSY: the device is mounted, or another program has opened it exclusively.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 if Instant::now() >= deadline {
                     return Err(DiskError::Busy(format!(
@@ -100,7 +100,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
     });
     let logical_block = match kind {
         Kind::Device => ioctl_u32(&file, libc::BLKSSZGET).map_err(|error| refused(error.to_string()))?,
-        // What the filesystem asks of direct I/O; 0 where it does not say.
+        // The file system's alignment of direct I/O; 0 if unknown.
         Kind::File if note.is_none() => stat.stx_dio_offset_align.max(SECTOR_BYTES as u32),
         Kind::File => SECTOR_BYTES as u32,
     };
@@ -136,14 +136,14 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::Device => vec![queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor)],
     };
     let (is_unique, instance) = match kind {
-        // Without the time of birth an inode's number may be another file's by now.
+        // Without a birth time, the inode number may since belong to another file.
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
     Ok(Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim })
 }
 
-/// Creates a sparse file. An empty file counts as missing: it is what a crash between the two steps leaves behind.
+/// Creates a sparse file. An empty file counts as missing: a crash between creation and sizing leaves one.
 fn create(path: &Path, bytes: u64) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(meta) if !meta.is_file() || meta.len() > 0 => return Ok(()),
@@ -154,20 +154,21 @@ fn create(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.set_len(bytes)?;
     file.sync_all()?;
-    // The name has to survive a power cut too.
+    // The directory entry must survive a power cut too.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
 }
 
-/// Opens with direct I/O, or without it and a note where the filesystem has none.
+/// Opens with direct I/O, or without it and with a note if the file system does not support it.
 fn open_direct(path: &Path, read_only: bool) -> io::Result<(File, Option<String>)> {
-    // O_EXCL without O_CREAT: a block device for ourselves alone; no meaning for a file.
+    // O_EXCL without O_CREAT opens a block device exclusively; it has no effect on a file.
     let exclusive = if std::fs::metadata(path)?.file_type().is_block_device() { libc::O_EXCL } else { 0 };
     let open = |flags: i32| OpenOptions::new().read(true).write(!read_only).custom_flags(flags | exclusive).open(path);
     match open(libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let note = format!(
-                "{}: its filesystem has no direct I/O; it is read and written through the page cache, and flushed with fdatasync",
+                "{}: its filesystem has no direct I/O; it is read and written through the page cache, and flushed \
+                 with fdatasync",
                 path.display()
             );
             open(0).map(|file| (file, Some(note)))
@@ -187,11 +188,12 @@ fn open_text(error: &io::Error) -> String {
     }
 }
 
-/// Locks the open file itself, so that the lock lives as long as anything uses it, I/O in flight of a killed process included.
+/// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
+/// killed process.
 fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
     let mode = if what.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
-        // SAFETY: a system call on a descriptor that we own.
+        // SAFETY: a system call on an open descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
             return Ok(());
         }
@@ -209,7 +211,7 @@ fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
     }
 }
 
-/// The process that holds a `flock` on the file, if the kernel's list tells.
+/// The process that holds a `flock` on the file, if the kernel's list names one.
 fn lock_holder(meta: &std::fs::Metadata) -> Option<u32> {
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
@@ -220,7 +222,7 @@ fn lock_holder(meta: &std::fs::Metadata) -> Option<u32> {
     held.find_map(|fields| fields[4].parse().ok().filter(|pid| *pid > 0))
 }
 
-/// Bytes in a file or device.
+/// Size of a file or device in bytes.
 pub(super) fn size_of_file(file: &File, kind: Kind) -> io::Result<u64> {
     if kind == Kind::File {
         return file.metadata().map(|meta| meta.len());
@@ -232,7 +234,7 @@ pub(super) fn size_of_file(file: &File, kind: Kind) -> io::Result<u64> {
     if done == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An ioctl that writes one 32-bit number.
+/// Runs an ioctl that writes one 32-bit number.
 fn ioctl_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
     let mut number = 0u32;
     // SAFETY: both callers' requests (BLKSSZGET, BLKPBSZGET) write one 32-bit number.
@@ -249,11 +251,11 @@ fn statx(file: &File) -> io::Result<libc::statx> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeroed, and filled by the kernel.
+    // SAFETY: the memory is zeroed, and the kernel has filled it.
     Ok(unsafe { stat.assume_init() })
 }
 
-/// Bytes that a file system has left for this user.
+/// Free bytes of the file system for this user.
 pub(super) fn free_bytes(file: &File) -> Option<u64> {
     statfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_bsize as u64))
 }
@@ -264,16 +266,16 @@ pub(super) fn statfs(file: &File) -> Option<libc::statfs> {
     unsafe { (libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
 }
 
-/// True for filesystems that can mark a range as zero without writing it.
+/// True for file systems that can mark a range as zero without writing it.
 fn zeroes_ranges(file: &File) -> bool {
     const F2FS: i64 = 0xf2f5_2010;
-    // Signed in one C library, unsigned in another.
+    // The type is signed in one C library and unsigned in another.
     statfs(file).is_some_and(|stat| {
         [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS].contains(&(stat.f_type as _))
     })
 }
 
-/// What sysfs says of a block device.
+/// A block device's directory in sysfs.
 struct Queue {
     device: PathBuf,
 }
@@ -283,7 +285,7 @@ impl Queue {
         Queue { device: PathBuf::from(format!("/sys/dev/block/{major}:{minor}")) }
     }
 
-    /// A word from a file of the device, or of the disk that the partition lies on.
+    /// A word from a file of the device, or of the disk that contains the partition.
     fn word(&self, name: &str) -> Option<String> {
         let read = |at: &Path| std::fs::read_to_string(at.join(name)).ok();
         let text = read(&self.device).or_else(|| read(&self.device.join("..")))?;
@@ -297,7 +299,7 @@ impl Queue {
         Some(u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    /// A name that the hardware or device mapper keeps over restarts, else the device's number.
+    /// A persistent name from the hardware or device mapper, or else the device number.
     fn identity(&self, major: u32, minor: u32) -> String {
         let partition = self.word("partition").map(|number| format!("-part{number}")).unwrap_or_default();
         match self.name() {
@@ -306,13 +308,13 @@ impl Queue {
         }
     }
 
-    /// What the hardware or device mapper calls it over restarts.
+    /// The device's persistent name, from the hardware or device mapper.
     fn name(&self) -> Option<String> {
         let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
         names.iter().find_map(|name| self.word(name))
     }
 
-    /// The kernel counts disks as they are attached, anew with each boot.
+    /// Boot and disk sequence number: the kernel numbers disks as they are attached, starting anew with each boot.
     fn instance(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let partition = self.word("partition").unwrap_or_default();

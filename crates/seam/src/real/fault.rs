@@ -1,12 +1,14 @@
-//! Faults in memory of other processes: a page of a shared file that cannot be had (SIGBUS) costs its owner, not this process.
+//! Faults in memory shared with other processes: a missing page of a shared file (SIGBUS) ends the mapping's owner, not
+//! this process.
 //!
-//! A file shared by another process may be shortened, and a file system in memory may have no page left for a hole. An access to such a page
-//! raises SIGBUS on the thread that accesses it. For a guarded mapping the handler sets the owner's [`FaultFlag`], maps zeroes over the whole
-//! mapping and returns: the access goes on, and whoever holds the flag ends the owner. A fault anywhere else goes to the handler that was there
-//! before, which ends the process.
+//! The other process may truncate a shared file, and a file system in memory may have no page left for a hole. An
+//! access to such a page raises SIGBUS on the accessing thread. For a guarded mapping the handler sets the owner's
+//! [`FaultFlag`], maps zeroes over the whole mapping and returns. The access then continues, and the holder of the flag
+//! ends the owner. A fault at any other address goes to the previous handler, which ends the process.
 //!
-//! The handler allocates nothing and takes no lock. It reads a table of fixed size; an entry is written under a version (a sequence lock), so
-//! a scan never sees half of one. The entry that a fault belongs to cannot change meanwhile: the thread that faulted holds the mapping.
+//! The handler allocates nothing and takes no lock. It reads a table of fixed size. Each entry is written under a
+//! version (a sequence lock), so a scan never sees a half-written entry. The entry of a faulting address cannot change
+//! during the scan, because the faulting thread holds the mapping.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,22 +17,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// Mappings that are guarded at once, of all front ends of all volumes.
+/// Most guarded mappings at once, over all front ends of all volumes.
 pub const GUARDS_MAX: usize = 16_384;
 
-/// Set once a page of a mapping could not be had: what the mapping shows since then is zeroes. A clone is the same flag.
+/// Set after a page of the mapping was missing: the mapping shows zeroes since then. A clone is the same flag.
 #[derive(Clone, Debug, Default)]
 pub struct FaultFlag(Arc<AtomicBool>);
 
 impl FaultFlag {
-    /// True once a page could not be had.
+    /// True after a page was missing.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// One guarded mapping. Invariant: fields change only while `version` is odd, and `taken` is held by one [`FaultGuard`].
+/// One guarded mapping. Invariants: fields change only while `version` is odd, and one [`FaultGuard`] holds `taken`.
 struct Entry {
     taken: AtomicBool,
     version: AtomicUsize,
@@ -60,7 +62,7 @@ impl Entry {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The mapping, if it holds `address` and nobody changes it meanwhile.
+    /// The mapping, if it contains `address` and no change is in progress.
     fn holding(&self, address: usize) -> Option<(usize, usize, *mut AtomicBool)> {
         let version = self.version.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
@@ -73,21 +75,22 @@ impl Entry {
 }
 
 static ENTRIES: [Entry; GUARDS_MAX] = [const { Entry::empty() }; GUARDS_MAX];
-/// Entries from here on were never used.
+/// Entries from here on have never been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The handler that was there before.
+/// The previous handler.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Guards one mapping; drop it before the mapping goes.
+/// Guard of one mapping; must be dropped before the mapping is unmapped.
 #[derive(Debug)]
 pub struct FaultGuard {
     index: usize,
-    /// Held for the handler, which has a pointer to it.
+    /// Kept alive for the handler, which has a pointer to it.
     _flag: FaultFlag,
 }
 
 impl FaultGuard {
-    /// Guards `len` bytes from `start` on: a mapping of whole pages of its file system, which lives longer than the guard.
+    /// Guards the mapping of `len` bytes from `start` on. It must consist of whole pages of its file system and outlive
+    /// the guard.
     pub fn new(start: usize, len: usize, flag: &FaultFlag) -> io::Result<FaultGuard> {
         install()?;
         let free = ENTRIES
@@ -110,7 +113,7 @@ impl Drop for FaultGuard {
     }
 }
 
-/// Puts the handler in place, once for the process.
+/// Installs the handler, once per process.
 fn install() -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,46 +121,48 @@ fn install() -> io::Result<()> {
         return Ok(());
     }
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a question for the present handler; the answer has room.
+    // SAFETY: queries the present handler; the result has room.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has filled it.
+    // SAFETY: the call has filled the structure.
     BEFORE.get_or_init(|| unsafe { before.assume_init() });
-    // SAFETY: zeroes are a value of this plain structure.
+    // SAFETY: zeroes are a valid value of this plain structure.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_bus_error as *const () as usize;
-    // On the stack of its own that each thread has for this: the thread's may be at its end.
+    // On the thread's alternate signal stack: the normal stack may be exhausted.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: a handler of the type that SA_SIGINFO asks for, which calls only what a handler may.
+    // SAFETY: a handler of the type that SA_SIGINFO requires; it calls only async-signal-safe functions.
     let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
-    // The signal and the structure are valid, and there is nothing else that it refuses.
+    // Signal and structure are valid, and the call has no other reason to fail.
     assert_eq!(installed, 0, "sigaction: {}", io::Error::last_os_error());
     Ok(())
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO a whole structure. Codes above 0 are the kernel's own, and have an address.
+    // SAFETY: the kernel passes a complete structure to a handler with SA_SIGINFO. Codes above 0 are from the kernel
+    // and have an address.
     let address = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr() as usize) };
     // SAFETY: the thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
     let is_survived = address.is_some_and(survive);
-    // SAFETY: as above; what was interrupted must not see ours.
+    // SAFETY: as above; the interrupted code must not see a changed errno.
     unsafe { *libc::__errno_location() = errno };
     if !is_survived {
         pass_on(signal, info, context, address.is_some());
     }
 }
 
-/// Maps zeroes over the guarded mapping that holds `address`; false where none does.
+/// Maps zeroes over the guarded mapping that contains `address`; false if there is none.
 fn survive(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let Some((start, len, flag)) = ENTRIES[..used].iter().find_map(|entry| entry.holding(address)) else {
         return false;
     };
-    // SAFETY: its guard holds the flag, and lives as long as the mapping that this thread is using. Before the zeroes can be seen.
+    // SAFETY: the guard holds the flag and lives as long as the mapping, which this thread is using. The flag is set
+    // before the zeroes become visible.
     unsafe { (*flag).store(true, Ordering::SeqCst) };
-    // SAFETY: over a mapping of this process that is guarded as a whole, and which goes when its owner unmaps this range.
+    // SAFETY: replaces a mapping of this process that is guarded as a whole; its owner unmaps the same range later.
     let mapped = unsafe {
         libc::mmap(
             start as *mut c_void,
@@ -171,29 +176,30 @@ fn survive(address: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Does what was done before there was this handler.
+/// Calls the previous handler, or restores the default action.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, repeats: bool) {
     let before = BEFORE.get();
     match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
-            // SAFETY: zeroes are a value of this plain structure, and mean the default: the process ends.
+            // SAFETY: zeroes are a valid value of this plain structure and mean the default action, which ends the
+            // process.
             unsafe {
                 let default: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, &raw const default, std::ptr::null_mut());
             }
-            // A fault comes again when the access is repeated; what another process sent does not.
+            // A real fault recurs when the access is repeated; a signal sent by a process does not.
             if !repeats {
-                // SAFETY: a call that a handler may make.
+                // SAFETY: raise is async-signal-safe.
                 unsafe { libc::raise(signal) };
             }
         }
         (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: a handler that was put in place with SA_SIGINFO has this type.
+            // SAFETY: a handler installed with SA_SIGINFO has this type.
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         (handler, _) => {
-            // SAFETY: a handler that was put in place without SA_SIGINFO has this type.
+            // SAFETY: a handler installed without SA_SIGINFO has this type.
             let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
@@ -210,7 +216,7 @@ mod tests {
     use super::*;
 
     const LEN: usize = 4 * 4096;
-    /// Names the half of a test that is expected to end by a signal.
+    /// Environment variable that marks the child process of a test, which a signal is expected to end.
     const CHILD: &str = "HOTSET_FAULT_TEST_CHILD";
 
     struct Shared {
@@ -220,11 +226,11 @@ mod tests {
 
     impl Shared {
         fn new() -> Shared {
-            // SAFETY: a descriptor that the kernel has just made is ours.
+            // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             let file = unsafe { File::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC)) };
             file.set_len(LEN as u64).expect("it grows");
             let rights = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a mapping at an address of the kernel's choosing.
+            // SAFETY: a new mapping at an address chosen by the kernel.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
             assert_ne!(at, libc::MAP_FAILED);
             Shared { file, at: at.cast() }
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortened_file_sets_its_owner_s_flag_alone() {
+    fn truncated_file_sets_only_its_owner_s_flag() {
         let [mine, other] = [(); 2].map(|()| Shared::new());
         let [my_flag, other_flag] = [(); 2].map(|()| FaultFlag::default());
         let guard = FaultGuard::new(mine.at as usize, LEN, &my_flag).expect("a free entry");
@@ -268,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_s_fault_is_survived_on_that_thread() {
+    fn thread_survives_its_fault_in_guarded_memory() {
         let shared = Shared::new();
         let flag = FaultFlag::default();
         let _guard = FaultGuard::new(shared.at as usize, LEN, &flag).expect("a free entry");
@@ -282,7 +288,7 @@ mod tests {
         assert!(flag.is_set());
     }
 
-    /// Run by the test below in a process of its own, which it ends.
+    /// Child half of the test below; it ends its own process.
     #[test]
     fn a_fault_outside_of_guarded_memory() {
         if std::env::var_os(CHILD).is_none() {

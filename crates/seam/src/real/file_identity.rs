@@ -1,4 +1,5 @@
-//! What names a file as storage: its file system, its inode and its time of birth. A copy of the file differs, a rename does not.
+//! Identity of a file as storage: its file system, inode and birth time. A copy of the file differs; a renamed file
+//! does not.
 
 use std::ffi::c_ulong;
 use std::fs::File;
@@ -9,14 +10,15 @@ use super::disk_open::statfs;
 
 type Uuid = [u8; 16];
 
-/// Names of an open file: the one that counts, then those that earlier versions would have given it.
+/// Identities of an open file: the current one, then the ones that earlier versions assigned.
 ///
-/// The file system's UUID names it, for the number that `statfs` gives is the device's number on XFS, F2FS and others, and another one
-/// after a restart. Btrfs keeps that number: there it tells subvolumes apart, of which several may have one inode of one time of birth.
+/// The identity contains the file system's UUID. The number that `statfs` gives is the device number on XFS, F2FS and
+/// others, and may differ after a restart. Btrfs keeps that number. It also distinguishes Btrfs subvolumes, several of
+/// which may have an inode with the same number and birth time.
 pub(super) fn file_identities(file: &File, stat: &libc::statx) -> Vec<String> {
     let known = statfs(file);
     let is_btrfs = known.is_some_and(|stat| stat.f_type as u64 == libc::BTRFS_SUPER_MAGIC as u64);
-    // It is two ints whose fields libc hides.
+    // It consists of two ints, whose fields libc hides.
     let number = known.map_or([0u8; 8], |stat| {
         // SAFETY: `fsid_t` is eight bytes without padding.
         unsafe { std::mem::transmute::<libc::fsid_t, [u8; 8]>(stat.f_fsid) }
@@ -31,7 +33,7 @@ pub(super) fn file_identities(file: &File, stat: &libc::statx) -> Vec<String> {
     names(uuid, number, stat.stx_ino, birth)
 }
 
-/// The name of a file whose file system has no name of its own, as on FUSE: two such file systems may have one inode number.
+/// The identity of a file whose file system has none, as on FUSE: two such file systems may use one inode number.
 fn name_by_path(file: &File, inode: u64) -> String {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     format!("file:{}:{inode}", path.unwrap_or_default().display())
@@ -43,15 +45,15 @@ fn names(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) -> Vec<
     by_uuid.into_iter().chain([of(format!("{number:016x}"))]).collect()
 }
 
-/// The UUID of the file system that a file lies on.
+/// UUID of the file's file system.
 fn uuid_of(file: &File) -> Option<Uuid> {
     let asked = asked(file).or_else(|| listed(file.metadata().ok()?.dev()));
     asked.filter(|uuid| *uuid != Uuid::default())
 }
 
-/// What the file system itself says: since Linux 6.9 any that has one, before that each in a way of its own.
+/// UUID from an ioctl of the file system: a generic one since Linux 6.9, a separate one per file system before.
 fn asked(file: &File) -> Option<Uuid> {
-    // Request, where the UUID lies in the answer, and what the answer begins with.
+    // The request, the offset of the UUID in the answer, and the answer's first byte on input.
     const FS_IOC_GETFSUUID: c_ulong = 0x8011_1500;
     const EXT4_IOC_GETFSUUID: c_ulong = 0x8008_662c;
     const XFS_IOC_FSGEOMETRY_V1: c_ulong = 0x8070_5864;
@@ -60,7 +62,7 @@ fn asked(file: &File) -> Option<Uuid> {
     ways.into_iter().find_map(|(request, at, first)| {
         let mut answer = Answer { bytes: [0; 256] };
         answer.bytes[0] = first;
-        // SAFETY: each of the requests writes at most 112 bytes, which the answer has, aligned as each of them wants it.
+        // SAFETY: each request writes at most 112 bytes; the answer is larger, and aligned for each of them.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut answer) };
         let sound = done == 0 && (request != FS_IOC_GETFSUUID || answer.bytes[0] == 16);
         sound.then(|| answer.bytes[at..at + 16].try_into().expect("sixteen bytes"))
@@ -72,7 +74,7 @@ struct Answer {
     bytes: [u8; 256],
 }
 
-/// What udev has found on the device of that number.
+/// UUID that udev has found on the device.
 fn listed(device: u64) -> Option<Uuid> {
     let links = std::fs::read_dir("/dev/disk/by-uuid").ok()?;
     let link = links.flatten().find(|link| std::fs::metadata(link.path()).is_ok_and(|meta| meta.rdev() == device))?;

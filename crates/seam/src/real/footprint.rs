@@ -1,9 +1,10 @@
-//! The storage that a disk lies on: loop devices, partitions, device mapper, md and file systems resolved to ranges of files and devices,
-//! so that two paths to one disk are seen before both are written.
+//! Footprint of a disk: the storage below it. Loop devices, partitions, device mapper, md and file systems are resolved
+//! to ranges of files and devices, so that two paths to one disk are detected before both are written.
 //!
-//! 1. An *exact* part is the disk's own bytes at a known place. Any other part says only that the disk lies somewhere inside it.
-//! 2. Two disks overlap where two of their parts do and at least one is exact. Two logical volumes of one group, or two files of one
-//!    file system, meet only in parts that are not exact, and are two disks.
+//! 1. An *exact* part contains the disk's own bytes at a known place. Any other part states only that the disk lies
+//!    somewhere inside it.
+//! 2. Two disks overlap if two of their parts overlap and at least one of these is exact. Two logical volumes of one
+//!    group, or two files of one file system, share only inexact parts and are two disks.
 
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -11,46 +12,46 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Layers that are followed; more is a loop or nonsense.
+/// Limit of resolved layers; more of them mean a cycle.
 const DEPTH_MAX: u32 = 16;
-/// Parts that are kept of one disk.
+/// Limit of the parts of one disk.
 const PARTS_MAX: usize = 256;
 /// The unit of sizes in sysfs.
 const SYSFS_SECTOR_BYTES: u64 = 512;
 
-/// Something that holds bytes.
+/// A file or device that holds bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A file, by its file system's device number and its inode.
+    /// A file, by the device number of its file system and its inode.
     File { device: (u32, u32), inode: u64 },
-    /// A block device, by number.
+    /// A block device, by device number.
     Device((u32, u32)),
-    /// A disk by the name that the hardware has for it, whichever path leads there.
+    /// A disk by its hardware identifier, independent of the path.
     Wwid(String),
 }
 
-/// Bytes of a node.
+/// A byte range of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     node: Node,
     span: Range<u64>,
     exact: bool,
-    /// What people call the node.
+    /// The node's name in messages.
     name: String,
 }
 
-/// A kernel's NBD device under a disk.
+/// A kernel NBD device below a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUnder {
-    /// Its name in the kernel.
+    /// The kernel's name of the device.
     pub name: String,
-    /// What the program that connected it wrote there.
+    /// Identifier that the connecting program has stored in the kernel.
     pub backend: Option<String>,
-    /// The process that connected it.
+    /// The process that connected the device.
     pub pid: Option<u32>,
 }
 
-/// Everything that a disk lies on.
+/// All parts below a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Footprint {
     parts: Vec<Part>,
@@ -58,12 +59,12 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// What an open file or device lies on. What cannot be resolved is left out.
+    /// The footprint of an open file or device. Unresolvable layers are omitted.
     pub(super) fn of(file: &File) -> Footprint {
         file.metadata().map(|meta| Kernel::real().footprint(&meta, mount_of(file))).unwrap_or_default()
     }
 
-    /// The name of the storage that both reach, if they overlap.
+    /// The name of a storage part that both share, if they overlap.
     pub(super) fn overlap<'a>(&'a self, other: &Footprint) -> Option<&'a str> {
         let meet = |a: &Part, b: &Part| {
             let same = a.node == b.node && (a.exact || b.exact);
@@ -74,26 +75,26 @@ impl Footprint {
     }
 }
 
-/// Where the kernel tells of devices: folders, so that a test can make some up.
+/// Directories of the kernel's device information; tests use others.
 struct Kernel {
     sys: PathBuf,
     dev: PathBuf,
     mounts: PathBuf,
 }
 
-/// Where a file is.
+/// Place of a file.
 #[derive(Clone, Copy)]
 struct FileAt {
     device: (u32, u32),
     inode: u64,
-    /// The mount by which it was opened.
+    /// The mount through which the file was opened.
     mount: Option<u64>,
 }
 
-/// What a loop device lies on.
+/// Storage below a loop device.
 struct LoopStatus {
     file: FileAt,
-    /// The block device, where it is none of a file.
+    /// The block device, if the loop device is over a device instead of a file.
     block: Option<(u32, u32)>,
     offset: u64,
     limit: u64,
@@ -121,7 +122,7 @@ impl Kernel {
         if !add(found, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
             return;
         }
-        // A file system that has no device number of its own tells by its mount what it lies on.
+        // A file system without a device number of its own is resolved through its mount.
         let below = if device.0 != 0 { Some(device) } else { self.mounted_from(device, mount) };
         if let Some(below) = below {
             self.device(below, 0..u64::MAX, false, found, depth + 1);
@@ -171,7 +172,7 @@ impl Kernel {
         }
     }
 
-    /// Asks the loop device itself, which knows the very inode, and else sysfs, which has a path.
+    /// Asks the loop device itself, which knows the inode, or else sysfs, which has a path.
     fn loop_status(&self, name: &str, folder: &Path) -> Option<LoopStatus> {
         let path = text(&folder.join("loop/backing_file"))?;
         if let Some(status) = ask_loop(&self.dev.join(name)) {
@@ -186,7 +187,7 @@ impl Kernel {
         })
     }
 
-    /// The block device from which the file system of that number, or of that mount, is mounted.
+    /// The block device that the file system with this number, or this mount, is mounted from.
     fn mounted_from(&self, device: (u32, u32), mount: Option<u64>) -> Option<(u32, u32)> {
         let mounts = fs::read_to_string(&self.mounts).ok()?;
         let (device, mount) = (format!("{}:{}", device.0, device.1), mount.map(|mount| mount.to_string()));
@@ -200,13 +201,13 @@ impl Kernel {
     }
 }
 
-/// The mount by which a file was opened.
+/// The mount through which a file was opened.
 fn mount_of(file: &File) -> Option<u64> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
-/// Keeps a part; false where it is known already, or where there are too many.
+/// Adds a part; false if it is known already or a limit is reached.
 fn add(found: &mut Footprint, part: Part, depth: u32) -> bool {
     let is_new = depth < DEPTH_MAX && found.parts.len() < PARTS_MAX && !found.parts.contains(&part);
     if is_new {
@@ -215,7 +216,8 @@ fn add(found: &mut Footprint, part: Part, depth: u32) -> bool {
     is_new
 }
 
-/// `span` of something that begins at `start` of what it lies on, and has `limit` bytes there; 0 is no limit.
+/// Range `span` of an object that begins at `start` of the storage below it and has `limit` bytes there; 0 means no
+/// limit.
 fn shifted(span: &Range<u64>, start: u64, limit: u64) -> Range<u64> {
     let end = if limit == 0 { span.end } else { span.end.min(limit) };
     span.start.saturating_add(start)..end.saturating_add(start)
@@ -240,11 +242,11 @@ fn count(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
 }
 
-/// LOOP_GET_STATUS64 of the device with that node.
+/// Runs LOOP_GET_STATUS64 on the device at path `node`.
 fn ask_loop(node: &Path) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
-    // `loop_info64`: device, inode, rdevice, offset, size limit, then what is of no use here.
+    // `loop_info64`: device, inode, rdevice, offset, size limit, then unused fields.
     let mut info = [0u64; 29];
     // SAFETY: the request writes a `loop_info64`, which has 232 bytes and the alignment of a u64.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };

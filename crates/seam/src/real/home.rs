@@ -1,4 +1,5 @@
-//! Connections that lead back to this process: a volume on an export of its own daemon would wait for itself.
+//! Detection of connections that lead back to this process: a volume on an export of its own daemon would wait for
+//! itself.
 
 use std::ffi::c_int;
 use std::fs;
@@ -7,14 +8,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-/// An end of a socket.
+/// Address of one end of a socket.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// True when the server at the other end of `socket` is this process.
+/// True if the server at the other end of `socket` is this process.
 pub(super) fn leads_home(socket: &OwnedFd) -> bool {
     let Some(server) = peer(socket) else { return peer_process(socket.as_raw_fd()) == Some(std::process::id()) };
     if matches!(server, End::Unix(_)) && peer_process(socket.as_raw_fd()) == Some(std::process::id()) {
@@ -23,7 +24,7 @@ pub(super) fn leads_home(socket: &OwnedFd) -> bool {
     own_sockets().into_iter().filter(is_listening).filter_map(|socket| local(&socket)).any(|own| meets(&own, &server))
 }
 
-/// True when a client of this process's Unix sockets is the process of that number.
+/// True if process `pid` is a client of this process's Unix sockets.
 pub fn has_client(pid: u32) -> bool {
     own_sockets()
         .into_iter()
@@ -31,7 +32,7 @@ pub fn has_client(pid: u32) -> bool {
         .any(|socket| peer_process(socket.as_raw_fd()) == Some(pid))
 }
 
-/// True when a client that asks for `server` comes to what listens at `own`.
+/// True if a client of address `server` reaches the listener at `own`.
 fn meets(own: &End, server: &End) -> bool {
     let (own, server) = match (own, server) {
         (End::Tcp(own), End::Tcp(server)) => (own, server),
@@ -41,26 +42,27 @@ fn meets(own: &End, server: &End) -> bool {
     own.port() == server.port() && (listens == asked || (listens.is_unspecified() && is_of_this_machine(asked)))
 }
 
-/// An address that a socket of this machine may have.
+/// True if the address belongs to this machine: a socket can be bound to it.
 fn is_of_this_machine(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Copies of the sockets that this process has open.
+/// Duplicates of this process's open sockets.
 fn own_sockets() -> Vec<OwnedFd> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| {
         fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
     });
     let numbers = sockets.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-    // SAFETY: the descriptor is copied at once and not used itself; the copy of one that was closed meanwhile fails.
+    // SAFETY: the descriptor is duplicated at once and not used itself; if it was closed meanwhile, the duplication
+    // fails.
     numbers.filter_map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()).collect()
 }
 
 fn option<T: Default>(fd: RawFd, name: c_int) -> Option<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to a value that is that long.
+    // SAFETY: the kernel writes at most `len` bytes to a value of that length.
     let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
     (done == 0).then_some(value)
 }

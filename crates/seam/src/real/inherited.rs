@@ -1,14 +1,15 @@
-//! Descriptors that a service manager gave this process when it started it.
+//! Descriptors that the service manager has passed to this process.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first of them; the others follow.
+/// Number of the first descriptor; the others follow.
 const FIRST: RawFd = 3;
-/// More than any service manager keeps for one service.
+/// Upper bound of the descriptors that a service manager keeps for one service.
 const COUNT_MAX: RawFd = 1 << 16;
 
-/// All of them with their names, as `sd_listen_fds(3)` says it; once, then none. To be called before anything else is opened.
+/// Takes all passed descriptors with their names, as specified by `sd_listen_fds(3)`; later calls return none. Must be
+/// called before the process opens any other descriptor.
 pub fn inherited() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let said = |name| std::env::var(name).ok();
@@ -22,9 +23,10 @@ pub fn inherited() -> Vec<(String, OwnedFd)> {
     let names = names.split(':').chain(std::iter::repeat(""));
     let mut found = Vec::new();
     for (fd, name) in (FIRST..FIRST + count).zip(names) {
-        // SAFETY: a system call on a number. Nobody has such a descriptor where it fails.
+        // SAFETY: a system call on a number; it fails if no descriptor has that number.
         if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0 {
-            // SAFETY: it is open, and was made for this process and nobody else in it; nobody takes it a second time.
+            // SAFETY: the descriptor is open and was passed to this process; no other code owns it, and it is taken
+            // only once.
             found.push((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

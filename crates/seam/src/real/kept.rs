@@ -1,9 +1,9 @@
-//! Buffers in a file in memory, which outlives the process: where it lies, how notes are written to it, and what is read from one
-//! that a killed process left.
+//! Persisted memory: buffers in a file on tmpfs, which outlives the process. This module defines the file, writes
+//! persistence tags to it, and reads the file of a killed process.
 //!
-//! The file: a head, a table of notes on runs of blocks, a note for each buffer, the buffers. A note counts while its number is not 0; the
-//! number is written last and taken away first, so a kill between any two instructions leaves a note whole or none. (A kill is no power
-//! cut: what the processor has stored is in the file.)
+//! The file contains a head, a table of notes on runs of blocks, a note for each buffer, and the buffers. A note is
+//! valid while its number is not 0. The number is written last and cleared first, so a kill between any two
+//! instructions leaves a note complete or absent. (Unlike a power cut, a kill loses no store of the processor.)
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,59 +21,61 @@ use format_version::{NewerFormat, Release};
 use crate::kept::{Left, sort_out};
 use crate::{BLOCK_BYTES, BlockNote, RangeKind, RangeNote};
 
-/// The file's format, in the highest byte of its first word. Format 1 was never released.
+/// Format of the file, in the highest byte of its first word. Format 1 was never released.
 const FORMAT: u8 = 2;
-/// What a file begins with.
+/// First word of a file.
 const MAGIC: u64 = u64::from_le_bytes([b'h', b'o', b't', b's', b'e', b't', 0, FORMAT]);
 const HEAD_BYTES: usize = 4096;
-/// Runs of blocks that can be noted.
+/// Capacity of the table of range notes.
 const RANGES_MAX: usize = 1 << 16;
-/// Bytes of any note.
+/// Size of a note in bytes.
 pub(super) const NOTE_BYTES: usize = 32;
-/// Buffers that the file system is asked for together.
+/// Number of buffers that are allocated in the file system together.
 const CHUNK_BLOCKS: usize = 2048;
-/// Buffers begin at a multiple of this.
+/// Alignment of the first buffer.
 const DATA_ALIGN: usize = 2 << 20;
 const UNMAP_BIT: u64 = 1 << 63;
 const OUTDATED_BIT: u64 = 1 << 62;
 
-/// Where buffers lie that outlive the process.
+/// File of a pool whose buffers outlive the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptFile {
-    /// In a file system that is memory.
+    /// Path in a tmpfs.
     pub path: PathBuf,
-    /// Tells it from others that have lain there.
+    /// Distinguishes the file from earlier files at the same path.
     pub id: u64,
 }
 
-/// Words of the head.
+/// The head of the file.
 #[repr(C)]
 struct Head {
     magic: AtomicU64,
     id: AtomicU64,
     capacity: AtomicU64,
-    /// Not 0: something was not noted.
+    /// Not 0 if a range note found no free place.
     refused: AtomicU64,
-    /// Buffers that the file system has given. Past them nothing may be touched, not even to read it: a hole is filled first.
+    /// Number of buffers allocated in the file system. Buffers past them must not be accessed, not even for reading:
+    /// reading a hole allocates it.
     given: AtomicU64,
-    /// Not 0: whose notes do not count, and are being cleared.
+    /// If not 0, the owner whose notes are invalid and being cleared.
     forgetting: AtomicU64,
-    /// The first release that reads the file ([`Release::unpack`]), in a format after [`FORMAT`]. This one leaves 0.
+    /// The first release that can read the file ([`Release::unpack`]), in formats after [`FORMAT`]. This release leaves
+    /// it 0.
     _needs: AtomicU64,
 }
 
-/// Bytes of the head that are read before anything is mapped.
+/// Bytes of the head that are read before the file is mapped.
 const HEAD_READ_BYTES: usize = 56;
 const _: () = assert!(size_of::<Head>() == HEAD_READ_BYTES);
 
-/// A note, of a buffer or of a run of blocks.
+/// A note on a buffer or on a run of blocks.
 #[repr(C)]
 struct Words {
     number: AtomicU64,
     owner: AtomicU64,
-    /// A buffer's block; a range's first.
+    /// The block of a buffer, or the first block of a range.
     start: AtomicU64,
-    /// A buffer's sectors; a range's end, with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
+    /// The sectors of a buffer, or the end of a range with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
     rest: AtomicU64,
 }
 
@@ -96,7 +98,7 @@ impl Words {
     }
 }
 
-/// Where things lie in a file of so many buffers.
+/// Offsets in a file of `capacity` buffers.
 #[derive(Clone, Copy)]
 struct Layout {
     capacity: usize,
@@ -123,7 +125,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(file: &File, layout: Layout) -> io::Result<Mapping> {
-        // SAFETY: a mapping at an address of the kernel's choosing overlaps nothing; the file is as long as the layout says.
+        // SAFETY: a new mapping at an address chosen by the kernel; the file has the length of the layout.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -147,7 +149,8 @@ impl Mapping {
     }
 
     fn words(&self, offset: usize, count: usize) -> &[Words] {
-        // SAFETY: callers name one of the layout's two tables, which lies inside the mapping at a multiple of 32 bytes; words are atomic.
+        // SAFETY: callers pass one of the layout's two tables, inside the mapping at a multiple of 32 bytes; words are
+        // atomic.
         unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr().cast(), count) }
     }
 
@@ -155,7 +158,7 @@ impl Mapping {
         self.words(Layout::RANGES, RANGES_MAX)
     }
 
-    /// The notes on the buffers that the file system has given.
+    /// The notes on the allocated buffers.
     fn notes(&self) -> &[Words] {
         let given = self.head().given.load(Ordering::Acquire) as usize;
         self.words(Layout::NOTES, given.min(self.layout.capacity))
@@ -169,23 +172,23 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; nobody points into it any more.
+        // SAFETY: mapped with this length in `new`; no pointers into it remain.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.layout.len()) };
     }
 }
 
-/// The file of a pool that is at work.
+/// The file of a pool in use.
 pub(super) struct Kept {
     map: Mapping,
     file: File,
     last: Cell<u64>,
-    /// Places in the table of ranges from here on were never used.
+    /// Places in the range table from here on have never been used.
     fresh: Cell<u32>,
     free: RefCell<Vec<u32>>,
 }
 
 impl Kept {
-    /// Makes a file for `capacity` buffers.
+    /// Creates a file for `capacity` buffers.
     pub(super) fn new(kept: &KeptFile, capacity: usize) -> io::Result<Kept> {
         let layout = Layout { capacity };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&kept.path)?;
@@ -198,12 +201,13 @@ impl Kept {
         Ok(Kept { map, file, last: Cell::new(0), fresh: Cell::new(0), free: Default::default() })
     }
 
-    /// First of the buffers' bytes.
+    /// Start of the buffers.
     pub(super) fn data(&self) -> NonNull<u8> {
         self.map.data()
     }
 
-    /// True once buffer `index` may be touched: a file system without room says so here, not by a signal later.
+    /// True if buffer `index` is allocated, after an attempt to allocate it. A full file system is thus detected here,
+    /// and not by a SIGBUS later.
     #[inline]
     pub(super) fn has(&self, index: usize) -> bool {
         index < self.map.notes().len() || self.ask_for_more()
@@ -232,7 +236,7 @@ impl Kept {
         let words = &self.map.notes()[index];
         let number = words.number();
         if number != 0 {
-            // The same block in the same buffer: its content is there already.
+            // Same block in the same buffer: the added sectors are already in the buffer.
             words.rest.store(u64::from(note.sectors), Ordering::Release);
             return number;
         }
@@ -280,34 +284,34 @@ impl Kept {
     }
 }
 
-/// Makes the file system give memory for a part of the file.
+/// Allocates memory of the file system for a part of the file.
 fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
-    // SAFETY: a call on an open file.
+    // SAFETY: a system call on an open file.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes that a directory's file system still has room for; `None` where it is not memory.
+/// Free bytes of the directory's file system; `None` if it is not a tmpfs.
 pub fn room_in_memory(directory: &Path) -> io::Result<Option<u64>> {
     let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: zeroes are a value of this plain structure; the call fills it.
+    // SAFETY: zeroes are a valid value of this plain structure; the call fills it.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a path that ends with a zero, and room for the answer.
+    // SAFETY: a zero-terminated path, and room for the result.
     if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Signed in one C library, unsigned in another.
+    // The type is signed in one C library and unsigned in another.
     let is_memory = libc::TMPFS_MAGIC == about.f_type as _;
     Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
 }
 
-/// Why a file that a killed process left cannot be read. It holds content all the same.
+/// Reason why the file of a killed process cannot be read, although it may hold content.
 #[derive(Debug, thiserror::Error)]
 pub enum LeftBehindError {
-    /// Of a later format.
+    /// The file has a later format.
     #[error("it was {0}")]
     Newer(NewerFormat),
-    /// It begins as no version's file does.
+    /// The first word is of no known format.
     #[error("it does not begin as a file of Hotset does")]
     Foreign,
     /// A call of the operating system failed.
@@ -315,7 +319,7 @@ pub enum LeftBehindError {
     Io(#[from] io::Error),
 }
 
-/// What a killed process left in its file.
+/// The persisted memory of a killed process.
 pub struct LeftBehind {
     map: Mapping,
     kept: KeptFile,
@@ -323,10 +327,10 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// Reads the file; `None` where it is gone (the machine has been started anew) or somebody else's.
+    /// Reads the file; `None` if it is missing (the machine has restarted) or belongs to another user or pool.
     pub fn open(kept: &KeptFile) -> Result<Option<LeftBehind>, LeftBehindError> {
-        // Anybody may make a file of that name after a start of the machine: only what this user made is looked at.
-        // SAFETY: a question that cannot fail.
+        // After a restart of the machine, any user may create a file of that name: only this user's file is opened.
+        // SAFETY: a call without arguments that cannot fail.
         let user = unsafe { libc::geteuid() };
         match std::fs::symlink_metadata(&kept.path) {
             Ok(about) if about.is_file() && about.uid() == user => {}
@@ -340,7 +344,7 @@ impl LeftBehind {
             return Ok(None);
         }
         let word = |at: usize| u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
-        // Its maker came no further.
+        // Its creator was killed before it wrote the head.
         if word(0) == 0 {
             return Ok(None);
         }
@@ -391,29 +395,30 @@ impl LeftBehind {
         left
     }
 
-    /// False where something could not be noted.
+    /// False if a range note found no free place: the image is incomplete.
     pub fn is_whole(&self) -> bool {
         self.map.head().refused.load(Ordering::Relaxed) == 0
     }
 
-    /// Whose content is here.
+    /// The owners that have notes.
     pub fn owners(&self) -> Vec<u64> {
         self.left.borrow().keys().copied().collect()
     }
 
-    /// What is here of `owner`.
+    /// The valid notes of `owner`.
     pub fn of(&self, owner: u64) -> Option<Left> {
         self.left.borrow().get(&owner).cloned()
     }
 
-    /// The content of the block at `place`.
+    /// Content of the buffer at index `place`.
     pub fn content(&self, place: usize) -> &[u8] {
         assert!(place < self.map.layout.capacity, "a place that was named by what is left");
-        // SAFETY: inside the mapping, and the process that wrote there has ended.
+        // SAFETY: inside the mapping, and the process that wrote the buffer has ended.
         unsafe { std::slice::from_raw_parts(self.map.data().add(place * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
     }
 
-    /// What is here of `owner` has been taken back, or does not count. All of it goes, or after a kill in between none is found any more.
+    /// Removes the notes of `owner` after recovery or rejection. The removal is atomic: after a kill during it, the
+    /// next open completes it.
     pub fn forget(&self, owner: u64) {
         self.left.borrow_mut().remove(&owner);
         self.map.head().forgetting.store(owner, Ordering::Release);
@@ -432,7 +437,7 @@ impl LeftBehind {
         forgetting.store(0, Ordering::Release);
     }
 
-    /// The file.
+    /// Path and identity of the file.
     pub fn file(&self) -> &KeptFile {
         &self.kept
     }
@@ -447,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_there_for_who_opens_the_file_and_nobody_else_s() {
+    fn notes_are_recovered_by_owner_until_forgotten() {
         let at = place("noted");
         let kept = Kept::new(&at, 100).expect("a new file");
         assert!(Kept::new(&at, 100).is_err(), "it is there already");
@@ -480,7 +485,7 @@ mod tests {
         let blocks = left.of(5).expect("noted").blocks.clone();
         assert_eq!(blocks, [(BlockNote { sectors: 0xff, ..note(41) }, 4), (note(42), 5)]);
         assert_eq!((left.content(4)[9], left.content(5)[4095]), (41, 42));
-        // Killed while it forgets: what had been taken back whole must not be found in part.
+        // Killed during the removal: a recovered owner must not be found in part.
         left.map.head().forgetting.store(5, Ordering::Release);
         left.map.notes()[4].clear();
         drop(left);
@@ -494,9 +499,9 @@ mod tests {
         assert!(LeftBehind::open(&at).expect("gone").is_none());
     }
 
-    /// A file system without room ends who reads a hole of a file that is mapped.
+    /// Reading a hole of a mapped file kills the process if the file system is full.
     #[test]
-    fn nothing_is_touched_that_the_file_system_has_not_given() {
+    fn unallocated_parts_of_the_file_are_not_touched() {
         let at = KeptFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
         let kept = Kept::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / NOTE_BYTES).expect("a new file");
         assert!(kept.has(3));
@@ -512,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_head_is_foreign_and_another_user_s_is_none() {
+    fn file_of_another_format_is_foreign_and_one_without_head_is_none() {
         let at = place("strange");
         std::fs::write(&at.path, [1; HEAD_BYTES]).expect("written");
         assert!(matches!(LeftBehind::open(&at), Err(LeftBehindError::Foreign)));
@@ -524,7 +529,7 @@ mod tests {
         std::fs::remove_file(&at.path).expect("it is there");
     }
 
-    /// A file with blocks of two volumes, zeroes and what a log has out of date.
+    /// A file with blocks of two volumes, zero-ranges and an outdated range.
     fn write_golden(at: &KeptFile) -> Vec<u8> {
         let kept = Kept::new(at, 100).expect("a new file");
         let notes = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
@@ -551,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_files_of_kept_memory_are_taken_back() {
+    fn golden_files_of_persisted_memory_are_recovered() {
         let at = place("golden");
         for golden in golden::files("kept-memory.zst", || write_golden(&at)) {
             std::fs::write(&at.path, &golden.bytes).expect("written");
@@ -576,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_file_is_refused_by_its_format_and_stays_as_it_is() {
+    fn newer_file_is_refused_by_its_format_and_stays_unchanged() {
         let at = place("newer");
         let mut bytes = write_golden(&at);
         bytes[7] = FORMAT + 1;
@@ -593,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_not_noted_is_told() {
+    fn refused_range_note_is_reported() {
         let at = place("refused");
         let kept = Kept::new(&at, 1).expect("a new file");
         let range = RangeNote { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };

@@ -16,36 +16,36 @@ use super::shortage::note_accept_error;
 use super::stream::RealStream;
 use crate::{Address, Listener};
 
-/// A listening socket; a Unix one takes its file with it when dropped.
+/// A listening socket; dropping a Unix socket removes its file.
 pub struct RealListener {
     socket: Rc<OwnedFd>,
-    /// Removed when dropped.
+    /// The socket's file, removed on drop.
     _file: Option<SocketFile>,
 }
 
-/// The file of a Unix socket, and which one it was when we made it.
+/// The file of a Unix socket, with its identity at creation.
 struct SocketFile {
     path: PathBuf,
     device_and_inode: (u64, u64),
 }
 
-/// Device and inode of what is at `path`.
+/// Device and inode of the file at `path`.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A successor may have put its own in the same place.
+        // A successor may have created its own file at the same path.
         if identity(&self.path).is_ok_and(|now| now == self.device_and_inode) {
-            // Nothing can be done about a file that cannot be removed; the next start replaces it.
+            // An error is ignored: the next start replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
 impl RealListener {
-    /// A listening stream socket that somebody else made (in blocking mode), as a service manager does.
+    /// A listening stream socket created elsewhere (in blocking mode), for example by the service manager.
     pub fn from_fd(socket: OwnedFd) -> RealListener {
         RealListener { socket: Rc::new(socket), _file: None }
     }
@@ -66,7 +66,7 @@ impl Listener<RealSeam> for RealListener {
             let BufResult(result, operation) = submit(operation).await;
             match (result, operation.into_parts().2) {
                 (Ok(_), Some(connection)) => return Ok(RealStream::from_fd(connection)),
-                // The client has gone again before we looked.
+                // The client has disconnected before the accept.
                 (Err(error), _) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
                 (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
                 (Err(error), _) => {
@@ -79,10 +79,10 @@ impl Listener<RealSeam> for RealListener {
     }
 }
 
-/// Listens at `at`. A Unix socket that a dead server left behind is replaced; one that somebody answers on is not.
+/// Listens at `at`. The socket file of a dead server is replaced; the file of a live server is not.
 pub(super) async fn listen(at: &Address) -> io::Result<RealListener> {
     let at = at.clone();
-    // Names are resolved here, and a stale socket is tried: both may take time.
+    // Name resolution and the probe of a stale socket may block.
     let listening = compio::runtime::spawn_blocking(move || -> io::Result<(OwnedFd, Option<SocketFile>)> {
         match at {
             Address::Unix(path) => {

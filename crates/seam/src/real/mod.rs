@@ -1,6 +1,7 @@
-//! The real world: io_uring through compio, direct I/O, aligned pooled buffers, one single-threaded core a thread.
+//! The real world: io_uring through compio, direct I/O, aligned pooled buffers, and one single-threaded core per
+//! thread.
 //!
-//! [`run_core`] turns a thread into a core. Nothing of a core leaves its thread but what [`crate::mailbox`] carries.
+//! [`run_core`] turns a thread into a core. Only messages of [`crate::mailbox`] leave a core's thread.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "here the seam meets the operating system")]
 
@@ -45,55 +46,56 @@ pub use self::signals::{Signal, exit_now, hold_signals, obey_default, wait_for_s
 pub use self::stream::{RealReader, RealStream, RealWriter};
 use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
 
-/// Why a core cannot run.
+/// Reason why a core cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RealError {
     /// The kernel or a sandbox refuses io_uring.
     #[error(
-        "io_uring is forbidden here ({error}): allow it with `sysctl kernel.io_uring_disabled=0`; in a container also let the seccomp \
-         profile pass io_uring_setup, io_uring_enter and io_uring_register (Docker and Podman: `--security-opt seccomp=PROFILE.json` or, to \
-         try, `--security-opt seccomp=unconfined`; systemd: `SystemCallFilter=@io-event`)"
+        "io_uring is forbidden here ({error}): allow it with `sysctl kernel.io_uring_disabled=0`; in a container also \
+         let the seccomp profile pass io_uring_setup, io_uring_enter and io_uring_register (Docker and Podman: \
+         `--security-opt seccomp=PROFILE.json` or, to try, `--security-opt seccomp=unconfined`; systemd: \
+         `SystemCallFilter=@io-event`)"
     )]
     IoUringForbidden {
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
     /// The kernel is too old.
     #[error("io_uring lacks what is needed here ({error}): Linux 6.1 or newer is required")]
     IoUringTooOld {
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The ring could not be made for want of something.
+    /// The ring could not be created because a limit is reached.
     #[error(
         "cannot set up io_uring ({error}): check the limits on locked memory (`ulimit -l`) and open files (`ulimit -n`)"
     )]
     IoUringLimits {
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
     /// The pool's address space could not be reserved.
     #[error("cannot reserve {bytes} bytes for the memory cache ({error}): lower [memory] size, or raise `ulimit -v`")]
     Memory {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The file for blocks that outlive the process could not be made.
+    /// The file for persisted memory could not be created.
     #[error("cannot make {} for the memory cache ({error}): see [memory] file", path.display())]
     Kept {
-        /// Where.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The thread could not be bound to its processor.
+    /// The thread could not be pinned to its processor.
     #[error("cannot run on processor {cpu} ({error}): name one in `cores` that this process may use, or \"auto\"")]
     Pin {
-        /// The processor.
+        /// Number of the processor.
         cpu: usize,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
@@ -101,7 +103,7 @@ pub enum RealError {
 impl RealError {
     fn io_uring(error: io::Error) -> RealError {
         match error.raw_os_error() {
-            // A seccomp profile answers EPERM or ENOSYS, the sysctl EPERM; a kernel without io_uring ENOSYS too.
+            // A seccomp profile returns EPERM or ENOSYS, the sysctl EPERM, and a kernel without io_uring ENOSYS.
             Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => RealError::IoUringForbidden { error },
             Some(libc::EINVAL) => RealError::IoUringTooOld { error },
             _ if error.kind() == io::ErrorKind::Unsupported => RealError::IoUringTooOld { error },
@@ -110,7 +112,7 @@ impl RealError {
     }
 }
 
-/// A handle to the core that this thread runs.
+/// A handle to the core of this thread.
 #[derive(Clone)]
 pub struct RealSeam {
     core: Rc<core::Core>,
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_ring_says_what_to_allow() {
+    fn refused_ring_names_the_required_permissions() {
         let text = |errno| RealError::io_uring(io::Error::from_raw_os_error(errno)).to_string();
         for errno in [libc::EPERM, libc::ENOSYS] {
             let text = text(errno);

@@ -1,4 +1,4 @@
-//! Operations handed to io_uring: what they point at is theirs until the kernel says that they are done.
+//! Operations on io_uring; each owns the memory that it points to until its completion.
 
 use std::future::Future;
 use std::io;
@@ -18,10 +18,10 @@ use super::permits::{Acquire, Permit};
 use super::submitter::{SubmitMode, Submitter};
 use crate::pending::PendingRequest;
 
-/// Most buffers that one vectored operation may name (the kernel's UIO_MAXIOV).
+/// Most buffers of one vectored operation (the kernel's UIO_MAXIOV).
 pub(super) const IOV_MAX: usize = 1024;
 
-/// What to do on a descriptor.
+/// Action on a descriptor.
 pub(super) enum Action {
     /// Read into the buffers from this byte on.
     Read(u64),
@@ -37,23 +37,23 @@ pub(super) enum Action {
     Send,
     /// Accept a connection.
     Accept,
-    /// End what is under way on the descriptor.
+    /// Cancel the pending operations of the descriptor.
     Cancel,
 }
 
-/// One operation on the descriptor inside `owner`, whose buffers belong to `keep`; both live until it is done.
+/// One operation on the descriptor of `owner`, whose buffers belong to `keep`; both live until its completion.
 pub(super) struct Operation<F, K> {
     action: Action,
     fd: i32,
     iov: Vec<libc::iovec>,
     message: MaybeUninit<libc::msghdr>,
     accepted: Option<OwnedFd>,
-    /// Counts it from its submission to its completion.
+    /// Core that counts the operation from submission to completion.
     counted_by: Option<Rc<Core>>,
     mode: SubmitMode,
-    /// The worker that it may take.
+    /// Permit for a worker of the ring.
     permit: Option<Permit>,
-    /// The disk's request that it is.
+    /// Guard that counts the request as unanswered.
     pending: Option<PendingRequest>,
     _owner: F,
     keep: K,
@@ -62,10 +62,10 @@ pub(super) struct Operation<F, K> {
 impl<F, K> Operation<F, K> {
     /// # Safety
     ///
-    /// `fd` is open as long as `owner` lives. What `iov` points at stays valid, and for reads untouched by others, as
-    /// long as `keep` lives, wherever `keep` itself is moved to.
+    /// `fd` is open as long as `owner` lives. The memory behind `iov` stays valid as long as `keep` lives, even if
+    /// `keep` is moved. During a read no other code accesses that memory.
     ///
-    /// Boxed: on its way to the ring and back it is moved a dozen times.
+    /// Boxed, because an operation is moved a dozen times on its way to the ring and back.
     pub(super) unsafe fn new(action: Action, fd: i32, owner: F, iov: Vec<libc::iovec>, keep: K) -> Box<Self> {
         Box::new(Operation {
             action,
@@ -82,15 +82,15 @@ impl<F, K> Operation<F, K> {
         })
     }
 
-    /// The vector of buffers (to be used again), what kept them alive, and the accepted connection if it was an [`Action::Accept`].
+    /// The vector of buffers (for reuse), the owner of the buffers, and the connection of an [`Action::Accept`].
     #[inline]
     pub(super) fn into_parts(self) -> (Vec<libc::iovec>, K, Option<OwnedFd>) {
         (self.iov, self.keep, self.accepted)
     }
 }
 
-// SAFETY: the operation lives on the heap, so the pointers to `iov`'s heap memory and to `message` hold until the
-// operation is taken out of the driver again, after its completion.
+// SAFETY: the operation lives on the heap. Pointers to `iov`'s heap memory and to `message` therefore stay valid until
+// the operation leaves the driver after its completion.
 unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
     type Control = ();
 
@@ -102,7 +102,7 @@ unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
         let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
         let first = self.iov.first().map(|only| (only.iov_base.cast::<u8>(), only.iov_len as u32));
         let rw_flags = if self.mode == SubmitMode::NoWait { libc::RWF_NOWAIT } else { 0 };
-        // One buffer needs no vector: the kernel then has none to copy and check.
+        // A single buffer needs no vector, which the kernel would copy and check.
         let entry = match (&self.action, first) {
             (Action::Read(at), Some((data, len))) if count == 1 => {
                 opcode::Read::new(fd, data, len).offset(*at).rw_flags(rw_flags).build()
@@ -117,7 +117,8 @@ unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
             (Action::Receive, Some((data, len))) if count == 1 => opcode::Recv::new(fd, data, len).build(),
             (Action::Receive, _) => {
                 let message = self.message.as_mut_ptr();
-                // SAFETY: a zeroed `msghdr` is a valid one. How wide its count is differs among C libraries; the list is short.
+                // SAFETY: a zeroed `msghdr` is valid. The width of its count differs among C libraries; the list is
+                // short.
                 unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len() as _) };
                 opcode::RecvMsg::new(fd, message).build()
             }
@@ -140,19 +141,20 @@ unsafe impl<F: 'static, K: 'static> OpCode for Box<Operation<F, K>> {
             core.in_flight.set(core.in_flight.get() - 1);
         }
         if let (Action::Accept, Ok(fd)) = (&self.action, result) {
-            // SAFETY: the kernel has just made this descriptor for us; owned here, it is closed even if nobody waits any more.
+            // SAFETY: the kernel has just created this descriptor. Owned here, it is closed even if the future was
+            // dropped.
             self.accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });
         }
     }
 }
 
-/// Submits `operation`; if the future is dropped before the end, the kernel is asked to cancel it (for sockets).
+/// Submits `operation`; dropping the future cancels the operation in the kernel (for sockets).
 pub(super) fn submit<F: 'static, K: 'static>(operation: Box<Operation<F, K>>) -> Submit<Box<Operation<F, K>>> {
     Runtime::with_current(|runtime| runtime.submit(operation))
 }
 
-/// Submits `operation`, which then runs to its end whatever becomes of the future (for disks): a write that was asked for
-/// is never half cancelled, and the core does not end before what it has submitted.
+/// Submits `operation`, which runs to its end even if the future is dropped (for disks). A submitted write is never
+/// cancelled halfway, and the core does not end before its operations.
 #[inline]
 pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
     core: &'a Rc<Core>,
@@ -170,14 +172,14 @@ pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
     Detached { core, submitter, stage }
 }
 
-/// Where an operation of a disk is.
+/// Stage of a disk operation.
 enum Stage<F: 'static, K: 'static> {
-    /// It waits for a worker.
+    /// Waits for a permit.
     InLine(Box<Operation<F, K>>, Acquire),
-    /// With the ring.
+    /// Submitted to the ring.
     Submitted {
         submit: Submit<Box<Operation<F, K>>>,
-        /// It has been asked for once, and so stands in the ring.
+        /// Polled once, and therefore in the ring.
         is_queued: bool,
     },
     Ended,
@@ -202,7 +204,7 @@ pub(super) struct Detached<'a, F: 'static, K: 'static> {
     stage: Stage<F, K>,
 }
 
-// Nothing in it is pinned: what the kernel points at lies behind `Submit`.
+// No field is structurally pinned: the memory that the kernel points to is behind `Submit`.
 impl<F: 'static, K: 'static> Unpin for Detached<'_, F, K> {}
 
 impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
@@ -219,7 +221,7 @@ impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
                         unreachable!("it was in line just now");
                     };
                     operation.permit = Some(permit);
-                    // The disk may have begun to hang since the operation was admitted.
+                    // The disk may have become hung since the operation was admitted.
                     if this.submitter.is_hung(coarse_now()) {
                         operation.mode = SubmitMode::Worker;
                     }
@@ -251,7 +253,7 @@ impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
 impl<F: 'static, K: 'static> Drop for Detached<'_, F, K> {
     #[inline]
     fn drop(&mut self) {
-        // A closing core has waited for its operations already; dropping what is left of them is all there is to do.
+        // A closing core has already waited for its operations; the remaining ones are dropped.
         if !matches!(self.stage, Stage::Ended) && !self.core.closing.get() {
             let stage = std::mem::replace(&mut self.stage, Stage::Ended);
             let (core, submitter) = (self.core.clone(), self.submitter.clone());

@@ -1,4 +1,4 @@
-//! A bounded number of permits on one core, given in the order in which they were asked for.
+//! A bounded number of permits on one core, granted in order of request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Permits. A clone is another handle to the same.
+/// A set of permits. A clone is another handle to the same set.
 #[derive(Clone)]
 pub(super) struct Permits(Rc<Inner>);
 
@@ -22,7 +22,7 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A permit; given back when dropped.
+/// A permit, returned on drop.
 pub(super) struct Permit(Permits);
 
 impl Permits {
@@ -30,7 +30,7 @@ impl Permits {
         Permits(Rc::new(Inner { free: Cell::new(count), line: RefCell::default() }))
     }
 
-    /// A permit, if more than `spare` are free.
+    /// Returns a permit if more than `spare` are free.
     #[inline]
     pub(super) fn try_acquire(&self, spare: usize) -> Option<Permit> {
         let free = &self.0.free;
@@ -40,7 +40,7 @@ impl Permits {
         })
     }
 
-    /// Waits for a permit from the first poll on.
+    /// Waits for a permit, starting with the first poll.
     pub(super) fn acquire(&self) -> Acquire {
         Acquire { permits: self.clone(), waiter: None }
     }
@@ -72,7 +72,7 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
         let Some(waiter) = &self.waiter else {
-            // None is free while one waits: a permit that is given back goes to the longest waiter.
+            // No permit is free while a waiter exists: a returned permit goes to the longest waiter.
             if let Some(permit) = self.permits.try_acquire(0) {
                 return Poll::Ready(permit);
             }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_goes_to_the_longest_waiter_that_still_waits() {
+    fn permit_goes_to_the_longest_remaining_waiter() {
         let permits = Permits::new(1);
         let held = poll(&mut permits.acquire()).expect("one is free");
         let [mut first, mut second, mut third] = [permits.acquire(), permits.acquire(), permits.acquire()];

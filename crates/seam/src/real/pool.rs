@@ -1,9 +1,9 @@
-//! The pool that a core's blocks come from: one mapped region of 4 KiB blocks, the process's own or in a file that outlives it, and an
-//! array of small headers beside it.
+//! The pool of a core's blocks: one mapped region of 4 KiB blocks, in private memory or in a file that outlives the
+//! process, and an array of small headers.
 //!
-//! Address space is reserved at once and memory is touched only when a block is handed out for the first time. Freed blocks
-//! are reused last in, first out, so what is resident is the greatest number of blocks that were ever in use at once, and never more than
-//! the ceiling. Everything here stays on one thread: counts are plain integers.
+//! Address space is reserved at once, and memory is touched only at the first allocation of a block. Freed blocks are
+//! reused last in, first out. Resident memory is thus the peak number of blocks in use, and never more than the
+//! ceiling. The pool stays on one thread, so its counts are plain integers.
 
 use std::cell::Cell;
 use std::io;
@@ -13,12 +13,12 @@ use super::block::{RealBlock, RealBlockMut};
 use super::kept::{Kept, KeptFile, NOTE_BYTES};
 use crate::BLOCK_BYTES;
 
-/// No further free block.
+/// End of the free list.
 const NONE: u32 = u32::MAX;
 
-/// What is known of one block; a block handle is a pointer to it.
+/// State of one block; a block handle is a pointer to its header.
 pub(super) struct Header {
-    /// Holders of the block; while it is free, the index of the next free one.
+    /// Reference count of the block; of a free block, the index of the next free one.
     pub(super) refs: Cell<u32>,
     index: u32,
     pool: NonNull<PoolInner>,
@@ -26,31 +26,31 @@ pub(super) struct Header {
 
 const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Freed by the last of the pool's handle and its blocks.
+/// State of a pool, freed with the last of its blocks and its handle.
 pub(super) struct PoolInner {
     data: NonNull<u8>,
     headers: NonNull<Header>,
-    /// Blocks in the region, the zero block included.
+    /// Blocks in the region, including the zero block.
     capacity: u32,
-    /// Blocks with an index from here on were never handed out.
+    /// Blocks with an index from here on have never been allocated.
     fresh: Cell<u32>,
     free: Cell<u32>,
-    /// Blocks that are out, the zero block included.
+    /// Allocated blocks, including the zero block.
     out: Cell<u32>,
     has_handle: Cell<bool>,
-    /// The file that `data` lies in, if it outlives the process.
+    /// The file behind `data`, if buffers outlive the process.
     kept: Option<Kept>,
 }
 
-/// The owner of a core's blocks. Blocks that outlive it keep the region mapped.
+/// The pool of a core. Blocks that outlive it keep the region mapped.
 pub(super) struct Pool {
     inner: NonNull<PoolInner>,
     zero: RealBlock,
 }
 
-/// Maps `len` bytes that are zero, private and not yet resident.
+/// Maps `len` bytes that are zero, private and not resident.
 fn map(len: usize) -> io::Result<NonNull<u8>> {
-    // SAFETY: an anonymous private mapping at an address of the kernel's choosing overlaps nothing.
+    // SAFETY: an anonymous private mapping at an address chosen by the kernel overlaps no other.
     let at = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -68,8 +68,8 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 }
 
 impl Pool {
-    /// A pool whose blocks and headers together take at most `bytes` (and one block more, the zero block, which is never touched).
-    /// With `file` they lie in a new file there, each with a note.
+    /// A pool whose blocks and headers take at most `bytes` together, plus the zero block, which is never touched. With
+    /// `file`, the blocks lie in a new file, each with a persistence tag.
     pub(super) fn new(bytes: usize, file: Option<&KeptFile>) -> io::Result<Pool> {
         let note_bytes = if file.is_some() { NOTE_BYTES } else { 0 };
         let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + note_bytes)).min(NONE as usize - 2);
@@ -80,11 +80,11 @@ impl Pool {
             None => map(capacity as usize * BLOCK_BYTES).map(|data| (data, None)),
         };
         let (data, kept) = region.inspect_err(|_| {
-            // SAFETY: mapped above with this length, and nothing points into it yet.
+            // SAFETY: mapped above with this length, and no pointers into it exist yet.
             unsafe { libc::munmap(NonNull::<Header>::as_ptr(headers).cast(), capacity as usize * HEADER_BYTES) };
         })?;
-        // Large pages where the kernel has them, or a hit waits for the page table too; a refusal changes nothing but that.
-        // SAFETY: advice on the region just mapped, of which nothing has been used yet.
+        // Huge pages reduce misses of the page-table cache on a hit; a refusal by the kernel is harmless.
+        // SAFETY: advice on the region just mapped, which is still unused.
         unsafe { libc::madvise(data.as_ptr().cast(), capacity as usize * BLOCK_BYTES, libc::MADV_HUGEPAGE) };
         let inner = NonNull::from(Box::leak(Box::new(PoolInner {
             data,
@@ -96,7 +96,7 @@ impl Pool {
             has_handle: Cell::new(true),
             kept,
         })));
-        // A fresh page reads as zeroes and, unless somebody writes it or it lies in a file, costs no memory.
+        // A fresh page reads as zeroes and costs no memory, unless it is written or lies in a file.
         let Some(zero) = take(inner) else {
             release(inner);
             return Err(io::ErrorKind::StorageFull.into());
@@ -105,27 +105,27 @@ impl Pool {
     }
 
     fn inner(&self) -> &PoolInner {
-        // SAFETY: freed only when `has_handle` is false, which this handle's drop sets.
+        // SAFETY: freed only if `has_handle` is false, which the drop of this handle sets.
         unsafe { self.inner.as_ref() }
     }
 
-    /// A block with one owner, or `None` at the ceiling.
+    /// A block with one owner; `None` at the ceiling.
     #[inline]
     pub(super) fn alloc(&self) -> Option<RealBlockMut> {
         take(self.inner).map(RealBlockMut)
     }
 
-    /// Blocks that may be handed out in all.
+    /// Capacity of the pool in blocks.
     pub(super) fn total(&self) -> usize {
         self.inner().capacity as usize - 1
     }
 
-    /// Blocks that could still be handed out.
+    /// Blocks that can still be allocated.
     pub(super) fn free(&self) -> usize {
         (self.inner().capacity - self.inner().out.get()) as usize
     }
 
-    /// The file that blocks lie in, if they outlive the process.
+    /// The file with the blocks, if they outlive the process.
     #[inline]
     pub(super) fn kept(&self) -> Option<&Kept> {
         self.inner().kept.as_ref()
@@ -139,21 +139,21 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The zero block is a field and goes after this, so the region outlives the call.
+        // The zero block is a field and is dropped later, so the region outlives this call.
         self.inner().has_handle.set(false);
     }
 }
 
-/// Takes the block that was freed last, or one that was never used.
+/// Takes the last freed block, or else one that has never been used.
 #[inline]
 fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
     // SAFETY: the caller holds the pool's handle.
     let inner = unsafe { pool.as_ref() };
     let index = inner.free.get();
     let header = if index != NONE {
-        // SAFETY: indices on the free list are below `capacity`, and their headers were written when they were fresh.
+        // SAFETY: indices on the free list are below `capacity`, and their headers were written at first use.
         let header = unsafe { inner.headers.add(index as usize) };
-        // SAFETY: as above; headers are only ever reached by shared reference.
+        // SAFETY: as above; headers are accessed only by shared reference.
         let known = unsafe { header.as_ref() };
         inner.free.set(known.refs.get());
         known.refs.set(1);
@@ -176,23 +176,23 @@ fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
 }
 
 impl Header {
-    /// First of the block's bytes.
+    /// Start of the block's bytes.
     #[inline]
     pub(super) fn data(&self) -> *mut u8 {
-        // SAFETY: a header is reached through a block handle, which keeps the pool alive; `index` is below its capacity.
+        // SAFETY: a block handle leads to this header and keeps the pool alive; `index` is below its capacity.
         unsafe { self.pool.as_ref().data.add(self.index as usize * BLOCK_BYTES).as_ptr() }
     }
 
-    /// Its place in the pool.
+    /// The block's index in the pool.
     #[inline]
     pub(super) fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// Puts the block back; the last one of a pool without a handle takes the pool with it.
+    /// Returns the block to the pool; the last block of a pool without a handle frees the pool.
     #[inline]
     pub(super) fn give_back(&self) {
-        // SAFETY: this block still counts as out, which keeps the pool alive.
+        // SAFETY: this block still counts as allocated, which keeps the pool alive.
         let pool = unsafe { self.pool.as_ref() };
         self.refs.set(pool.free.get());
         pool.free.set(self.index);
@@ -204,13 +204,14 @@ impl Header {
     }
 }
 
-/// Unmaps a pool that nobody refers to any more.
+/// Unmaps a pool without any references.
 #[cold]
 fn release(pool: NonNull<PoolInner>) {
-    // SAFETY: made by `Box::leak` in `Pool::new`; no handle and no block is left, so this is the only reference.
+    // SAFETY: made by `Box::leak` in `Pool::new`; no handle and no block remains, so this is the only reference.
     let inner = unsafe { Box::from_raw(pool.as_ptr()) };
     let capacity = inner.capacity as usize;
-    // SAFETY: both were mapped with these lengths in `Pool::new`, and nobody points into them any more; a file is unmapped with `inner`.
+    // SAFETY: both were mapped with these lengths in `Pool::new`, and no pointers into them remain. A file is unmapped
+    // with `inner`.
     unsafe {
         if inner.kept.is_none() {
             libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
     use crate::{Block, BlockMut};
 
-    /// Resident bytes of this process.
+    /// Resident memory of this process in bytes.
     fn resident() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
         let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("a number");
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_is_real_and_what_is_freed_comes_back_last_in_first_out() {
+    fn pool_stops_at_its_ceiling_and_reuses_the_last_freed_block() {
         let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool");
         assert_eq!((pool.total(), pool.free()), (10, 10));
         let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_writable_again_only_when_nobody_else_holds_it() {
+    fn block_is_writable_again_only_with_one_holder() {
         let pool = Pool::new(1 << 20, None).expect("a small pool");
         let mut block = pool.alloc().expect("free");
         block.write_bytes(10, b"content");
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zero_block_is_zero_is_never_writable_and_is_not_counted() {
+    fn zero_block_is_zero_never_writable_and_not_counted() {
         let pool = Pool::new(1 << 20, None).expect("a small pool");
         let before = pool.free();
         let zero = pool.zero_block();

@@ -1,4 +1,4 @@
-//! All blocks of a file, asked of its file system before they are needed: a write into a hole fails when the file system is full.
+//! Allocation of all blocks of a file ahead of use: a write into a hole fails once the file system is full.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,13 @@ use super::disk::allocation_of;
 use super::disk_open::{failed, free_bytes};
 use crate::{DiskError, DiskResult};
 
-/// The unit of a file's blocks.
+/// Unit of a file's block count.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Zeroes that are written at once where the file system cannot allocate.
+/// Size of each write of zeroes on a file system without `fallocate`.
 const ZERO_BYTES: usize = 1 << 20;
 
-/// Gives the file at `path` the blocks that it lacks. Refuses, and leaves it as it is, where the file system has no room for them.
+/// Allocates the missing blocks of the file at `path`. If the file system has no room for them, it fails and leaves the
+/// file unchanged.
 pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
     let meta = file.metadata().map_err(|error| failed(&error))?;
     let missing = meta.len().saturating_sub(meta.blocks() * STAT_BLOCK_BYTES);
@@ -24,8 +25,9 @@ pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
     }
     if let Some(free) = free_bytes(file).filter(|free| *free < missing) {
         return Err(DiskError::Open(format!(
-            "{} lacks {missing} of its {} bytes, and its file system has {free} left: all of a flash file is allocated before it is used, \
-             or writes to it would fail once the file system is full; free space there, or use a smaller file",
+            "{} lacks {missing} of its {} bytes, and its file system has {free} left: all of a flash file is allocated \
+             before it is used, or writes to it would fail once the file system is full; free space there, or use a \
+             smaller file",
             path.display(),
             meta.len()
         )));
@@ -39,10 +41,10 @@ pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
     })
 }
 
-/// Holes get blocks; what is there stays.
+/// Allocates blocks for holes; existing content stays.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     loop {
-        // SAFETY: a system call on a descriptor that we own.
+        // SAFETY: a system call on an open descriptor.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } == 0 {
             return Ok(());
         }
@@ -53,7 +55,7 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeroes where there are holes, through the page cache, which aligns what it writes.
+/// Writes zeroes to all holes through the page cache, which does not require alignment.
 fn fill_holes(path: &Path, len: u64) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let zeroes = vec![0; ZERO_BYTES];
@@ -110,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn file_that_its_file_system_has_no_room_for_is_refused_and_left_alone() {
+    fn file_without_room_in_its_file_system_is_refused_unchanged() {
         let (folder, file) = sparse();
-        // A sparse file may be larger than all that is left.
+        // A sparse file may be larger than the file system's free space.
         let len = 1 << 43;
         if file.set_len(len).is_err() || free_bytes(&file).is_none_or(|free| free > len) {
             return;

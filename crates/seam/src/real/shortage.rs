@@ -1,11 +1,11 @@
-//! Clients that could not be let in for want of a file descriptor, counted for all listeners of the process.
+//! Count of clients that were not accepted because file descriptors ran out, over all listeners of the process.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static SHORTAGES: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a failed accept, if it failed for want of a descriptor; true where it did.
+/// Counts a failed accept if descriptors ran out; returns true if it was counted.
 pub fn note_accept_error(error: &io::Error) -> bool {
     let is_shortage = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
     if is_shortage {
@@ -14,7 +14,7 @@ pub fn note_accept_error(error: &io::Error) -> bool {
     is_shortage
 }
 
-/// How often a client could not be let in so far. It is tried again, and counted again.
+/// Number of accepts that failed for lack of descriptors. Each retry of an accept counts again.
 pub fn shortages() -> u64 {
     SHORTAGES.load(Ordering::Relaxed)
 }
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_want_of_descriptors_is_counted() {
+    fn only_lack_of_descriptors_is_counted() {
         let before = shortages();
         assert!(!note_accept_error(&io::Error::from_raw_os_error(libc::ECONNRESET)));
         assert_eq!(shortages(), before);

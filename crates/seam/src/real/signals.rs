@@ -1,9 +1,9 @@
-//! Signals that stop the process or have it read its configuration again, taken one by one by a thread that waits for nothing else.
+//! Signals that stop the process or reload its configuration, received by a dedicated thread.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// What a signal asks for.
+/// A signal that the process handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM.
@@ -17,7 +17,7 @@ pub enum Signal {
 impl Signal {
     const ALL: [Signal; 3] = [Signal::Terminate, Signal::Interrupt, Signal::Hangup];
 
-    /// Its name, as people know it.
+    /// The signal's name.
     pub fn name(self) -> &'static str {
         match self {
             Signal::Terminate => "SIGTERM",
@@ -37,34 +37,34 @@ impl Signal {
 
 fn set_of(signals: &[Signal]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the call fills it.
+    // SAFETY: the call fills the set.
     let mut set = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
     };
     for signal in signals {
-        // SAFETY: a set that was just made, and a number that exists.
+        // SAFETY: an initialised set and a valid signal number.
         unsafe { libc::sigaddset(&raw mut set, signal.number()) };
     }
     set
 }
 
-/// Holds these signals back from this thread and those that it starts from now on: they are for whoever calls [`wait_for_signal`].
+/// Blocks these signals in this thread and in threads that it starts later; [`wait_for_signal`] receives them.
 pub fn hold_signals() -> io::Result<()> {
     let set = set_of(&Signal::ALL);
-    // SAFETY: a set that was just made; the old mask is not asked for.
+    // SAFETY: an initialised set; the old mask is not requested.
     match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// Waits for the next of the signals that are held back.
+/// Waits for the next blocked signal.
 pub fn wait_for_signal() -> Signal {
     let set = set_of(&Signal::ALL);
     loop {
         let mut number = 0;
-        // SAFETY: a set that was just made, and room for the answer.
+        // SAFETY: an initialised set, and room for the result.
         let failed = unsafe { libc::sigwait(&raw const set, &raw mut number) };
         if let Some(signal) = Signal::ALL.into_iter().find(|signal| failed == 0 && signal.number() == number) {
             return signal;
@@ -72,10 +72,11 @@ pub fn wait_for_signal() -> Signal {
     }
 }
 
-/// Does what the system does with a signal that nobody takes: it ends the process, unless it is ignored.
+/// Performs the signal's default action: it ends the process, unless the signal is ignored.
 pub fn obey_default(signal: Signal) {
     let set = set_of(&[signal]);
-    // SAFETY: a set that was just made, and a signal that exists. It comes to this thread before the second call returns.
+    // SAFETY: an initialised set and a valid signal. The signal is delivered to this thread before the second call
+    // returns.
     unsafe {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         libc::raise(signal.number());
@@ -83,8 +84,8 @@ pub fn obey_default(signal: Signal) {
     }
 }
 
-/// Ends the process at once: nothing is written, closed or waited for.
+/// Ends the process at once: it flushes, closes and awaits nothing.
 pub fn exit_now(code: i32) -> ! {
-    // SAFETY: it does not return, and runs nothing of this process's.
+    // SAFETY: the call does not return, and runs no code of this process.
     unsafe { libc::_exit(code) }
 }

@@ -1,50 +1,51 @@
-//! When a core that ran out of work should look around for a little before it goes to sleep.
+//! Spin policy: decides for how long an idle core polls before it sleeps.
 //!
-//! Being woken costs both sides more than a memory hit does, so a core whose last waits were all short polls for some tens of microseconds
-//! first. The decision is made from measured waits alone. It takes a run of short waits to begin. A spin that work ended is a point
-//! gained, one that had to sleep after all is two lost; without points there is a pause, and each pause that follows another is twice as
-//! long. So a core that nobody asks never spins, and one that shares its processor with its clients soon stops. A machine with
-//! more to run than it has processors is not spun on either ([`Crowd`]).
+//! A wake-up costs both sides more than a memory hit. A core whose last waits were all short therefore polls for some
+//! tens of microseconds first. The decision uses measured waits alone. Spinning starts after a run of short waits. A
+//! successful spin gains one point, and a spin that ends in sleep loses two. Without points the core pauses spinning,
+//! and each consecutive pause is twice as long. An idle core thus never spins, and a core that shares its processor
+//! with its clients soon stops. A core does not spin either while the machine has more runnable tasks than processors
+//! ([`Crowd`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Waits in a row that must have been short before a spin.
+/// Consecutive short waits required before a spin.
 const RUN: u32 = 4;
-/// Points to begin with, after every pause too.
+/// Initial points, also after each pause.
 const POINTS: u32 = 8;
-/// Points at which earlier failures are forgiven, and the most there are.
+/// Largest number of points; reaching it resets the length of the next pause.
 const MOST_POINTS: u32 = 32;
-/// Short waits without a spin in the first pause, and in the longest.
+/// Length of the first and of the longest pause, in short waits without a spin.
 const PAUSES: (u32, u32) = (16, 1024);
-/// A wait that was slept through counts as short up to this many limits: the wake-up itself is in it.
+/// Factor on the limit up to which a slept wait counts as short, because it includes the wake-up.
 const SLEPT_SHARE: u64 = 2;
 
 /// Short waits without a spin after the machine was found crowded.
 const CROWDED_PAUSE: u32 = 64;
-/// Spins between two looks at what the machine has to run.
+/// Number of spins between two checks of the machine's load.
 const SPINS_A_LOOK: u32 = 16;
 
-/// The policy of one core.
+/// The spin policy of one core.
 #[derive(Debug)]
 pub(super) struct Spin {
     limit_ns: u64,
-    /// Mean of recent short waits, weighted 1/8 a wait.
+    /// Mean of recent short waits; each new wait has weight 1/8.
     mean_ns: u64,
     short_run: u32,
     points: u32,
-    /// Short waits left without a spin.
+    /// Remaining short waits of the pause.
     pause: u32,
     next_pause: u32,
 }
 
 impl Spin {
-    /// Spins of at most `limit_ns`; 0 never spins.
+    /// A policy of spins of at most `limit_ns`; with 0 it never spins.
     pub(super) fn new(limit_ns: u64) -> Spin {
         Spin { limit_ns, mean_ns: limit_ns / 2, short_run: 0, points: POINTS, pause: 0, next_pause: PAUSES.0 }
     }
 
-    /// How long to look around before sleeping, in nanoseconds; 0: sleep at once.
+    /// Longest spin before the next sleep, in nanoseconds; 0 means to sleep at once.
     pub(super) fn budget_ns(&self) -> u64 {
         if self.short_run < RUN || self.pause > 0 {
             return 0;
@@ -52,10 +53,10 @@ impl Spin {
         (self.mean_ns * 2 + self.limit_ns / 10).min(self.limit_ns)
     }
 
-    /// Learns from a wait that work ended while spinning.
+    /// Records a wait that ended during the spin.
     pub(super) fn spun(&mut self, waited_ns: u64) {
         if waited_ns > self.limit_ns {
-            // Somebody else had the processor meanwhile.
+            // Another thread had the processor meanwhile.
             return self.lose();
         }
         self.short(waited_ns);
@@ -65,7 +66,7 @@ impl Spin {
         }
     }
 
-    /// Learns from a wait that ended in sleep, after a spin or without one.
+    /// Records a wait that ended in sleep, with or without a spin before it.
     pub(super) fn slept(&mut self, waited_ns: u64, had_spun: bool) {
         if had_spun {
             self.lose();
@@ -78,7 +79,7 @@ impl Spin {
         }
     }
 
-    /// Others need the processors.
+    /// Pauses spinning because other tasks need the processors.
     pub(super) fn give_way(&mut self) {
         self.pause = self.pause.max(CROWDED_PAUSE);
     }
@@ -98,7 +99,7 @@ impl Spin {
     }
 }
 
-/// Whether the machine has more to run than it has processors, looked at now and then.
+/// Periodic check whether the machine has more runnable tasks than processors.
 pub(super) struct Crowd {
     load: Option<File>,
     processors: u32,
@@ -107,7 +108,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Looks at this machine; where it cannot be seen, it is never crowded.
+    /// Opens this machine's load; a machine without a readable load is never crowded.
     pub(super) fn new() -> Crowd {
         // SAFETY: a call without pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -115,7 +116,8 @@ impl Crowd {
         Crowd { load: File::open("/proc/loadavg").ok(), processors, spins: 0, was_crowded: false }
     }
 
-    /// Counts a spin; true when two looks in a row found a crowd, since one may have met a passing task.
+    /// Counts a spin; true if two consecutive checks found the machine crowded, because a single one may see a
+    /// transient task.
     pub(super) fn is_seen(&mut self) -> bool {
         self.spins = (self.spins + 1) % SPINS_A_LOOK;
         if self.spins > 0 {
@@ -128,7 +130,7 @@ impl Crowd {
     }
 }
 
-/// The tasks that run or could run now: "3" in `0.20 0.18 0.12 3/80 11206`.
+/// Number of runnable tasks: "3" in `0.20 0.18 0.12 3/80 11206`.
 fn running(load: &[u8]) -> Option<u32> {
     let fields = std::str::from_utf8(load).ok()?.split(' ').nth(3)?;
     fields.split('/').next()?.parse().ok()
@@ -149,7 +151,7 @@ mod tests {
         spin
     }
 
-    /// Spins in `waits` of `waited_ns` each that no spin shortens.
+    /// Number of spins in `waits` waits of `waited_ns` each, none of which ends during a spin.
     fn useless_spins(spin: &mut Spin, waits: u32, waited_ns: u64) -> u32 {
         let mut spins = 0;
         for _ in 0..waits {
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_short_waits_begins_the_spin_and_its_budget_follows_the_waits() {
+    fn run_of_short_waits_starts_spinning_and_sets_its_budget() {
         let mut spin = busy();
         assert!((LIMIT * 3 / 4..LIMIT).contains(&spin.budget_ns()), "{spin:?}");
         (0..100).for_each(|_| spin.spun(5_000));
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_wait_stops_it_until_there_is_a_run_again() {
+    fn one_long_wait_stops_spinning_until_the_next_run() {
         let mut spin = busy();
         spin.slept(1_000_000, true);
         assert_eq!(spin.budget_ns(), 0);
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_now_and_then_does_not_stop_it() {
+    fn occasional_failure_does_not_stop_spinning() {
         let mut spin = busy();
         for wait in 0..1_000 {
             assert!(spin.budget_ns() > 0, "wait {wait}: {spin:?}");
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn lasting_success_wipes_out_earlier_failures() {
+    fn lasting_success_resets_the_pause() {
         let mut spin = busy();
         useless_spins(&mut spin, 5_000, 90_000);
         while spin.budget_ns() == 0 {
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_stops_it_for_a_while() {
+    fn crowded_machine_pauses_spinning() {
         let mut spin = busy();
         spin.give_way();
         assert_eq!(useless_spins(&mut spin, CROWDED_PAUSE, 20_000), 0);
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_has_to_run_is_read_from_its_load() {
+    fn runnable_tasks_are_read_from_the_load() {
         assert_eq!(running(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
         assert_eq!(running(b""), None);
         let load = std::fs::read("/proc/loadavg").expect("/proc is mounted");

@@ -1,8 +1,8 @@
 //! Connected sockets, Unix and TCP.
 //!
-//! Sending and receiving first try the system call itself, without waiting: when the other side keeps up, a request then costs
-//! nothing beyond the socket's own two calls. What would block goes to io_uring, and so do the next few receives after one that would
-//! have: a client that sends one request at a time has never sent the next one yet.
+//! Sends and receives first try the system call without waiting: if the peer keeps up, a request costs only the
+//! socket's two system calls. A call that would block goes to io_uring. So do the next few receives after it, because a
+//! client with one request at a time has not yet sent the next one.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,9 +16,9 @@ use super::op::{Action, IOV_MAX, Operation, submit};
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
-/// Most reads that go to io_uring at once after direct ones found nothing.
+/// Most receives that go directly to io_uring after a direct receive found no data.
 const LONGEST_DOUBT: u32 = 3;
-/// Direct calls in a row that may succeed before other tasks of the core get their turn.
+/// Consecutive direct calls that may succeed before the other tasks of the core run.
 const TURN: u32 = 16;
 
 /// A connected socket.
@@ -28,10 +28,12 @@ pub struct RealStream {
 }
 
 impl RealStream {
-    /// A connected stream socket, in blocking mode, as a stream of this core. Requests on TCP leave at once (TCP_NODELAY).
+    /// A connected stream socket, in blocking mode, as a stream of this core. Requests on TCP are sent without delay
+    /// (TCP_NODELAY).
     pub fn from_fd(socket: OwnedFd) -> RealStream {
         let yes: libc::c_int = 1;
-        // SAFETY: the option's value is an int that outlives the call. A Unix socket refuses it, which does not matter.
+        // SAFETY: the option's value is an int that outlives the call. A Unix socket refuses the option, which is
+        // harmless.
         unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -78,7 +80,7 @@ impl ByteStream<RealSeam> for RealStream {
     }
 }
 
-/// Connects on a thread of its own, since both name resolution and a full backlog block.
+/// Connects on a helper thread, because name resolution and a full backlog block.
 pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
     let to = to.clone();
     let connected = compio::runtime::spawn_blocking(move || -> io::Result<(OwnedFd, bool)> {
@@ -93,12 +95,12 @@ pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
     Ok(RealStream { leads_home, ..RealStream::from_fd(socket) })
 }
 
-/// `result` of a system call as a count.
+/// Converts the result of a system call to a count.
 fn count(result: isize) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
 }
 
-/// Runs `call` until it is not interrupted; `None`: it would block.
+/// Repeats `call` while it is interrupted; `None` if it would block.
 fn direct(mut call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
     loop {
         match count(call()) {
@@ -109,7 +111,7 @@ fn direct(mut call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
     }
 }
 
-/// What an operation on a socket ended in. One that an interrupter ended has moved nothing.
+/// Maps the cancellation by an interrupter to `Interrupted`; a cancelled operation has transferred no bytes.
 fn uncancelled(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Err(io::ErrorKind::Interrupted.into()),
@@ -117,7 +119,7 @@ fn uncancelled(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Lets other tasks run after [`TURN`] calls that did not have to wait.
+/// Yields to other tasks after [`TURN`] calls without waiting.
 async fn take_turn(turn: &mut u32) {
     *turn += 1;
     if *turn >= TURN {
@@ -136,14 +138,14 @@ async fn take_turn(turn: &mut u32) {
 
 /// A message header over `iov`.
 fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: a zeroed `msghdr` is a valid, empty one.
+    // SAFETY: a zeroed `msghdr` is valid and empty.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = iov.len().min(IOV_MAX) as _;
     message
 }
 
-/// Drops `done` bytes from the front of `iov`.
+/// Removes `done` bytes from the front of `iov`.
 pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut done: usize) {
     let whole = iov.iter().take_while(|buffer| {
         let whole = buffer.iov_len <= done;
@@ -163,17 +165,17 @@ pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut done: usize) {
 /// Incoming direction of a socket.
 pub struct RealReader {
     socket: Rc<OwnedFd>,
-    /// Kept for its room.
+    /// Reused for its capacity.
     iov: Vec<libc::iovec>,
     turn: u32,
-    /// Reads that will not be tried directly.
+    /// Receives that skip the direct call.
     doubt: u32,
-    /// Doubt after the last direct read that found nothing.
+    /// Value of `doubt` after the last direct receive without data.
     last_doubt: u32,
 }
 
 impl RealReader {
-    /// A receive that does not wait; `None`: there is nothing yet, or it is not worth a try.
+    /// Tries a receive without waiting; `None` if no data has arrived or the try is skipped.
     fn try_direct(&mut self, call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
         if self.doubt > 0 {
             self.doubt -= 1;
@@ -193,7 +195,7 @@ impl StreamReader<RealSeam> for RealReader {
         let room = buffer.spare_capacity_mut();
         assert!(!room.is_empty(), "a read needs room in its buffer");
         let (data, len) = (room.as_mut_ptr().cast::<libc::c_void>(), room.len());
-        // SAFETY: `data` has room for `len` bytes and is not touched by others during the call.
+        // SAFETY: `data` has room for `len` bytes, and no other code accesses it during the call.
         if let Some(result) = self.try_direct(|| unsafe { libc::recv(fd, data, len, libc::MSG_DONTWAIT) }) {
             if let Ok(got) = result {
                 // SAFETY: the kernel has initialised `got` bytes from `start` on.
@@ -206,8 +208,8 @@ impl StreamReader<RealSeam> for RealReader {
         let mut iov = std::mem::take(&mut self.iov);
         iov.clear();
         iov.push(libc::iovec { iov_base: data, iov_len: len });
-        // SAFETY: the socket is open while its Rc lives; the buffer's room is on the heap, stays there when the Vec moves, and
-        // belongs to the operation.
+        // SAFETY: the socket is open while its Rc lives. The buffer's memory is on the heap, does not move with the
+        // Vec, and belongs to the operation.
         let operation = unsafe { Operation::new(Action::Receive, fd, self.socket.clone(), iov, buffer) };
         let BufResult(result, operation) = submit(operation).await;
         let (iov, mut buffer, _) = operation.into_parts();
@@ -226,7 +228,7 @@ impl StreamReader<RealSeam> for RealReader {
             let cancel = async move {
                 // SAFETY: the socket is open while its Rc lives; no buffers are involved.
                 let operation = unsafe { Operation::new(Action::Cancel, fd, socket, Vec::new(), ()) };
-                // Nothing may have been under way.
+                // An error means that no operation was pending.
                 let BufResult(Ok(_) | Err(_), _) = submit(operation).await;
             };
             Runtime::with_current(|runtime| runtime.spawn(cancel)).detach();
@@ -259,7 +261,8 @@ impl StreamReader<RealSeam> for RealReader {
                 None => {
                     self.turn = 0;
                     let later = iov.split_off(iov.len().min(IOV_MAX));
-                    // SAFETY: the socket is open while its Rc lives; the blocks belong to `pieces`, which belong to the operation.
+                    // SAFETY: the socket is open while its Rc lives; the operation owns `pieces` and thereby their
+                    // blocks.
                     let operation = unsafe { Operation::new(Action::Receive, fd, self.socket.clone(), iov, pieces) };
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, pieces, _) = operation.into_parts();
@@ -282,10 +285,10 @@ impl StreamReader<RealSeam> for RealReader {
 /// Outgoing direction of a socket.
 pub struct RealWriter {
     socket: Rc<OwnedFd>,
-    /// Kept for its room.
+    /// Reused for its capacity.
     iov: Vec<libc::iovec>,
     turn: u32,
-    /// The stream outlives this half of it.
+    /// The directions were joined again, so the stream continues.
     goes_on: bool,
 }
 
@@ -322,8 +325,8 @@ impl StreamWriter<RealSeam> for RealWriter {
                 None => {
                     self.turn = 0;
                     let later = iov.split_off(iov.len().min(IOV_MAX));
-                    // SAFETY: the socket is open while its Rc lives; bytes (on the heap) and blocks belong to `gather`, which belongs
-                    // to the operation.
+                    // SAFETY: the socket is open while its Rc lives; the operation owns `gather` and thereby its bytes
+                    // (on the heap) and blocks.
                     let operation = unsafe { Operation::new(Action::Send, fd, self.socket.clone(), iov, gather) };
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, gather, _) = operation.into_parts();
@@ -334,7 +337,7 @@ impl StreamWriter<RealSeam> for RealWriter {
             match result {
                 Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => advance(&mut iov, sent),
-                // It was meant for a read.
+                // The interrupt was meant for a read.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
             }
@@ -344,7 +347,7 @@ impl StreamWriter<RealSeam> for RealWriter {
     }
 
     fn shutdown(&mut self) {
-        // SAFETY: a system call on a descriptor that we own.
+        // SAFETY: a system call on an open descriptor.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }

@@ -1,13 +1,13 @@
-//! How requests of one disk reach the kernel, such that a disk that hangs holds up no other one.
+//! Submission of a disk's requests to the kernel, such that a hung disk delays no other disk.
 //!
-//! A request that the kernel cannot submit without waiting takes one of the ring's workers, and they are bounded: a
-//! file system or device that does not answer would take them all. So a request needs a permit of its *failure domain*:
-//! the file system or block device that hangs as a whole. The ring may have as many workers as all failure domains have
-//! permits.
+//! A request that the kernel cannot submit without waiting occupies one of the ring's workers. The workers are bounded,
+//! so a hung file system or device would occupy all of them. A request therefore needs a permit of its *failure
+//! domain*: the file system or block device that hangs as a whole. The ring's limit of workers is the sum of all
+//! domains' permits.
 //!
-//! While permits are free, a request takes one and is submitted once: the kernel tries it without waiting, and gives it
-//! to a worker itself. Once they are taken, a read or write is submitted with RWF_NOWAIT, which takes no
-//! worker. What is refused then waits for a permit. Where most requests are refused (a sparse file), one of four is
+//! While permits are free, a request takes one and is submitted once: the kernel tries it without waiting and hands it
+//! to a worker itself. When all permits are taken, a read or write is submitted with RWF_NOWAIT, which occupies no
+//! worker. A refused request then waits for a permit. If most requests are refused (a sparse file), only one of four is
 //! tried.
 
 use std::cell::{Cell, RefCell};
@@ -21,19 +21,19 @@ use super::permits::{Permit, Permits};
 use crate::pending::PendingRequests;
 use crate::{DiskResult, Nanos};
 
-/// Workers of the ring that one failure domain may hold. A request beyond them that has to wait may be submitted twice:
-/// at a depth of 128, writes to a sparse file take a sixth more CPU time.
+/// Workers of the ring that one failure domain may occupy. A request beyond them that has to wait may be submitted
+/// twice: at a depth of 128, writes to a sparse file take a sixth more CPU time.
 const WORKERS: usize = 64;
 /// Permits that reads and writes leave to flushes and zero-ranges, which always need a worker.
 const WORKERS_SPARE: usize = 4;
-/// Helper threads that it may hold: they do what the ring cannot, and are fewer.
+/// Helper threads that one failure domain may occupy; they run calls that the ring does not support.
 const HELPERS: usize = 4;
-/// A disk hangs whose oldest request is older than this: the core then tries nothing on its own thread.
+/// Age of the oldest request at which a disk counts as hung; the core's own thread then tries no request.
 const HUNG_AFTER: Nanos = Nanos::from_secs(10);
-/// Most requests in a row that are not tried without waiting after one that was refused.
+/// Most consecutive requests that skip the try without waiting after a refused one.
 const UNTRIED_MAX: u32 = 3;
 
-/// A file system or a block device: its disks hang together.
+/// A file system or a block device, whose disks hang together.
 pub(super) struct FailureDomain {
     workers: Permits,
     helpers: Permits,
@@ -43,12 +43,12 @@ pub(super) struct FailureDomain {
 #[derive(Default)]
 pub(super) struct FailureDomains {
     by_device: RefCell<BTreeMap<u64, Weak<FailureDomain>>>,
-    /// Workers that the ring may have.
+    /// The ring's current limit of workers.
     workers_max: Cell<usize>,
 }
 
 impl FailureDomains {
-    /// The domain of a device's number; `ring` gets the workers of one that is new.
+    /// The failure domain of a device number; a new domain raises the worker limit of `ring`.
     pub(super) fn of(&self, device: u64, ring: RawFd) -> Rc<FailureDomain> {
         let mut domains = self.by_device.borrow_mut();
         if let Some(known) = domains.get(&device).and_then(Weak::upgrade) {
@@ -66,11 +66,11 @@ impl FailureDomains {
     }
 }
 
-/// Lets the ring have so many workers for files and block devices, unless it may have more already.
+/// Raises the ring's limit of workers for files and block devices to `count`, unless it is higher.
 fn allow_workers(ring: RawFd, count: usize) {
     const IORING_REGISTER_IOWQ_MAX_WORKERS: libc::c_uint = 19;
     let register = |counts: &mut [u32; 2]| {
-        // SAFETY: the operation reads and writes two numbers. A kernel that refuses leaves the workers as they are.
+        // SAFETY: the operation reads and writes two numbers. A kernel that refuses leaves the limit unchanged.
         unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
@@ -81,7 +81,7 @@ fn allow_workers(ring: RawFd, count: usize) {
             )
         }
     };
-    // Zeroes change nothing and return what holds.
+    // Zeroes change nothing and return the current limits.
     let mut counts = [0, 0];
     register(&mut counts);
     let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -90,23 +90,23 @@ fn allow_workers(ring: RawFd, count: usize) {
     }
 }
 
-/// How one operation is submitted.
+/// Way of submitting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubmitMode {
-    /// Without waiting or by a worker, as the kernel likes. A disk's request needs a permit.
+    /// Without waiting or by a worker, at the kernel's choice. A disk's request needs a permit.
     Plain,
-    /// Refused instead of given to a worker.
+    /// Fails instead of being handed to a worker.
     NoWait,
-    /// By a worker at once. It needs a permit.
+    /// By a worker at once. Needs a permit.
     Worker,
 }
 
-/// Whether requests of one kind are worth a try without waiting.
+/// Decides whether requests of one kind are tried without waiting.
 #[derive(Default)]
 struct Tries {
-    /// So many more are not tried.
+    /// Remaining requests that skip the try.
     untried: Cell<u32>,
-    /// So many were not after the last refusal.
+    /// Number of skipped tries after the last refusal.
     last: Cell<u32>,
 }
 
@@ -123,7 +123,7 @@ impl Tries {
     }
 }
 
-/// What a disk's requests share on their way to the kernel.
+/// Submission state shared by a disk's requests.
 pub(super) struct Submitter {
     domain: Rc<FailureDomain>,
     pub(super) pending: PendingRequests,
@@ -132,11 +132,11 @@ pub(super) struct Submitter {
     nowait: Cell<Nowait>,
 }
 
-/// Whether a file honours RWF_NOWAIT. The kernel itself tries requests of some files that do not, as FUSE, on the
-/// submitter's thread, and blocks it there.
+/// Support of RWF_NOWAIT by a file. Without it, as on FUSE, the kernel may try a request on the submitter's thread and
+/// block that thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Nowait {
-    /// The first requests are submitted with it to find out.
+    /// The first requests are submitted with the flag to find out.
     #[default]
     Unknown,
     Honoured,
@@ -155,13 +155,13 @@ impl Submitter {
         }
     }
 
-    /// Whether the core is to try nothing on its own thread.
+    /// True if the core's own thread must not try any request.
     #[inline]
     pub(super) fn is_hung(&self, now: Nanos) -> bool {
         self.pending.oldest().is_some_and(|oldest| now.since(oldest) > HUNG_AFTER)
     }
 
-    /// How to submit an operation that begins now, and its permit if one is free. Without one, only
+    /// The way to submit an operation that begins now, and its permit if one is free. Without a permit, only
     /// [`SubmitMode::NoWait`] goes to the kernel at once.
     #[inline]
     pub(super) fn admit(&self, action: &Action, now: Nanos) -> (SubmitMode, Option<Permit>) {
@@ -185,7 +185,8 @@ impl Submitter {
         }
     }
 
-    /// What an operation ended in that was not to wait. True when it has to be submitted again, to a worker.
+    /// Evaluates the result of an operation submitted with RWF_NOWAIT. True if the operation must be submitted again,
+    /// to a worker.
     pub(super) fn is_refused(&self, action: &Action, result: &std::io::Result<usize>) -> bool {
         let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
         let is_refused = matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP));
@@ -204,8 +205,8 @@ impl Submitter {
         &self.domain.workers
     }
 
-    /// Runs `work`, which may block, on a helper thread. It goes on to its end, and holds its permit until then,
-    /// whatever becomes of the future.
+    /// Runs `work`, which may block, on a helper thread. It runs to its end and holds its permit until then, even if
+    /// the future is dropped.
     pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> DiskResult<T> + Send + 'static,
@@ -216,7 +217,7 @@ impl Submitter {
         compio::runtime::spawn(async move {
             let result = compio::runtime::spawn_blocking(work).await;
             drop((permit, begun));
-            // The asker may have gone.
+            // The future may have been dropped.
             let _ = answer.send(result.unwrap_or_else(|error| Err(helper_failed(error)))).await;
         })
         .detach();
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_were_refused_are_tried_less_and_less() {
+    fn refused_requests_are_tried_less_often() {
         let tries = Tries::default();
         let untried = std::iter::repeat_with(|| {
             let untried = std::iter::repeat_with(|| tries.is_due()).take_while(|is_due| !is_due).count();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_that_hangs_gets_its_requests_from_workers() {
+    fn hung_disk_gets_its_requests_from_workers() {
         let domains = FailureDomains::default();
         let (submitter, read) = read_submitter(&domains, 1);
         let mode = |action: &Action, s| submitter.admit(action, Nanos::from_secs(s)).0;

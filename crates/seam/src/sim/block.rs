@@ -1,8 +1,8 @@
-//! Simulated buffers: one 64-bit tag a sector instead of 512 bytes, counted against a pool's ceiling.
+//! Simulated buffers: one 64-bit tag per sector instead of 512 bytes, counted against a pool's ceiling.
 //!
-//! A sector whose tag is *t* stands for *t*, little-endian, 64 times over; tag 0 stands for zeroes. Whole sectors are all that
-//! clients, caches and disks move, so nothing is lost by that, and copying a block is copying 64 bytes. Metadata is real bytes: its
-//! sectors' tags name entries of the world's table ([`Interned`]).
+//! A sector with tag *t* represents *t*, little-endian, repeated 64 times; tag 0 represents zeroes. Clients, caches and
+//! disks move whole sectors only, so tags lose no information, and copying a block copies 64 bytes. Metadata consists
+//! of real bytes: its sectors' tags are keys of the world's table ([`Interned`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,27 +13,27 @@ use super::notes::Notes;
 use super::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
-/// What a fresh buffer holds: nobody's data, so that a checker notices a buffer that was used before it was filled.
+/// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
 
-/// What simulated buffers and disks keep.
+/// Content that simulated buffers and disks keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Content {
-    /// A tag a sector: reads return what was written.
+    /// One tag per sector: reads return the written data.
     #[default]
     Tags,
-    /// Metadata alone: for measuring, where only the times matter. Reads of anything else return zeroes.
+    /// Metadata alone: for measurements, where only the times matter. Other reads return zeroes.
     None,
 }
 
-/// The ceiling of a core's buffers.
+/// The buffer pool of a core with its ceiling.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) total: usize,
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
     pub(super) interned: Rc<Interned>,
-    /// Where buffers outlive the process.
+    /// Persistence tags, if buffers outlive the process.
     pub(super) notes: Option<Notes>,
 }
 
@@ -55,7 +55,7 @@ impl Pool {
     }
 }
 
-/// One block of the pool, given back when the last holder lets go.
+/// One block of the pool, returned when its last holder drops it.
 struct Lease(Rc<Pool>);
 
 impl Drop for Lease {
@@ -68,7 +68,7 @@ impl Drop for Lease {
 /// A block that keeps its content.
 pub struct Tagged {
     pub(super) tags: Cell<[u64; SECTORS_PER_BLOCK]>,
-    /// Number and note, if there is one.
+    /// Number and note of the persistence tag, if there is one.
     pub(super) note: Cell<Option<(u64, BlockNote)>>,
     lease: Lease,
 }
@@ -84,11 +84,11 @@ impl Drop for Tagged {
 /// A frozen simulated block.
 #[derive(Clone)]
 pub enum SimBlock {
-    /// The zeroes that everybody shares.
+    /// The shared zeroes.
     Zero,
-    /// One that keeps its content.
+    /// A block that keeps its content.
     Tagged(Rc<Tagged>),
-    /// One that keeps none, until metadata is written to it.
+    /// A block without content, until metadata is written to it.
     Bare(#[expect(private_interfaces, reason = "only its count matters")] Rc<Lease>),
 }
 
@@ -97,7 +97,7 @@ impl SimBlock {
         SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), note: Cell::default(), lease }))
     }
 
-    /// The number of its note; 0: it has none.
+    /// Number of the block's note; 0 if it has none.
     pub(super) fn note_number(&self) -> u64 {
         match self {
             SimBlock::Tagged(block) => block.note.get().map_or(0, |(number, _)| number),
@@ -105,7 +105,7 @@ impl SimBlock {
         }
     }
 
-    /// The content, a tag a sector; zeroes where none is kept.
+    /// The content, one tag per sector; zeroes if none is kept.
     pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
         match self {
             SimBlock::Tagged(block) => block.tags.get(),
@@ -188,7 +188,7 @@ impl Block for SimBlock {
     }
 
     fn checksum(&self, seed: u32) -> u32 {
-        // Where no content is kept checksums are none, either: what is read back is zeroes, and must pass for what was written.
+        // Without content there are no checksums: a read returns zeroes, which must pass for the written data.
         if matches!(self, SimBlock::Bare(_)) {
             return 0;
         }
@@ -205,7 +205,7 @@ impl Block for SimBlock {
 pub struct SimBlockMut(SimBlock);
 
 impl SimBlockMut {
-    /// The content, a tag a sector.
+    /// The content, one tag per sector.
     pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
         self.0.tags()
     }
@@ -215,12 +215,13 @@ impl SimBlockMut {
         self.update(|tags| tags[sector] = tag);
     }
 
-    /// Copies `tags` to the sectors from `first` on. A block without content starts to keep some when it is to hold any.
+    /// Copies tags to the sectors from `first` on. A block without content starts to keep content at the first tag that
+    /// is not zero.
     pub(super) fn set_tags(&mut self, first: usize, from: &[u64]) {
         if let SimBlock::Bare(block) = &self.0
             && from.iter().any(|tag| *tag != 0)
         {
-            // Two leases of one block for a moment: the second is counted like the one that goes.
+            // The block briefly has two leases: the second is counted before the first is dropped.
             let pool = Rc::clone(&block.0);
             pool.out.set(pool.out.get() + 1);
             self.0 = SimBlock::tagged([0; SECTORS_PER_BLOCK], Lease(pool));
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_as_they_were_written() {
+    fn written_bytes_read_back() {
         let mut block = pool().alloc().unwrap();
         let sector: Vec<u8> = 0x0123_4567_89ab_cdef_u64.to_le_bytes().repeat(SECTOR_BYTES / TAG_BYTES);
         block.write_bytes(SECTOR_BYTES, &sector);
@@ -309,14 +310,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no tag repeated")]
-    fn bytes_that_were_shifted_are_noticed() {
+    fn shifted_bytes_cause_a_panic() {
         let mut bytes = vec![1; SECTOR_BYTES];
         bytes[SECTOR_BYTES - 1] = 2;
         pool().alloc().unwrap().write_bytes(0, &bytes);
     }
 
     #[test]
-    fn metadata_comes_back_as_it_was_written_even_where_no_content_is_kept() {
+    fn metadata_reads_back_even_without_content() {
         for keep in [Content::Tags, Content::None] {
             let pool = Pool::new(2, keep, Rc::default(), None);
             let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_ends_at_its_ceiling_and_gets_everything_back() {
+    fn pool_stops_at_its_ceiling_and_regains_dropped_blocks() {
         for keep in [Content::Tags, Content::None] {
             let pool = Pool::new(2, keep, Rc::default(), None);
             let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap().freeze());

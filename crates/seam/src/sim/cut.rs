@@ -1,5 +1,5 @@
-//! A world cut at an instant: what its disks hold for certain and what each unflushed write may have left, so that one life can be
-//! followed to its end and every crash that it could have met on the way looked at besides. Images share what they have in common.
+//! A snapshot of a world's disks: their durable content, and every unflushed change with its possible survivals. A test
+//! runs one life to its end and checks every crash that was possible on the way. Images share equal content.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -8,33 +8,33 @@ use super::image::{Change, DiskImages, Image, Stored};
 use super::interned::Interned;
 use super::world::World;
 
-/// What a crash leaves of one unflushed change.
+/// The part of one unflushed change that survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// All of it.
+    /// The whole change.
     Whole,
     /// Nothing.
     Lost,
-    /// The first so many sectors.
+    /// This number of leading sectors.
     First(usize),
-    /// Everything but the first so many sectors.
+    /// Everything except this number of leading sectors.
     AllBut(usize),
-    /// The sectors whose bits are set, the 64 bits used over and over.
+    /// The sectors whose bits are set; the 64 bits repeat.
     Scattered(u64),
 }
 
-/// One change that was not flushed.
+/// One unflushed change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutChange<'a> {
     /// The disk's name.
     pub disk: &'a Path,
     /// First sector.
     pub sector: u64,
-    /// Sectors.
+    /// Number of sectors.
     pub count: usize,
-    /// Its operation had completed.
+    /// True if its operation had completed.
     pub completed: bool,
-    /// No later change of that disk is unflushed.
+    /// True for the disk's last unflushed change.
     pub last_of_disk: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Cut {
 }
 
 impl World {
-    /// The disks as they are now; the world goes on.
+    /// The disks' state now; the world continues.
     pub fn snapshot(&self) -> Cut {
         let disks = self.shared.disks.borrow();
         let cut = |(name, disk): (&PathBuf, &Rc<super::disk::DiskInner>)| {
@@ -64,7 +64,7 @@ impl World {
 }
 
 impl Cut {
-    /// The unflushed changes, disk by disk, in each in the order of submission.
+    /// The unflushed changes by disk, each disk's in order of submission.
     pub fn changes(&self) -> impl Iterator<Item = CutChange<'_>> {
         self.disks.iter().flat_map(|disk| {
             disk.changes.iter().enumerate().map(|(index, change)| CutChange {
@@ -77,7 +77,8 @@ impl Cut {
         })
     }
 
-    /// The disks after a crash that left of each change, by its number in [`Cut::changes`], what `survival` says.
+    /// The disks after a crash that leaves of each change the part `survival`, by the change's number in
+    /// [`Cut::changes`].
     pub fn images(&self, mut survival: impl FnMut(usize) -> Survival) -> DiskImages {
         let mut number = 0;
         let mut images = DiskImages { interned: Rc::clone(&self.interned), ..DiskImages::default() };

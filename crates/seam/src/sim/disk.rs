@@ -1,4 +1,4 @@
-//! A simulated disk: operations in flight, their latency, their faults, and what they do to the image.
+//! A simulated disk: operations in flight, their latency, their faults, and their effect on the image.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -24,10 +24,10 @@ use crate::{
 };
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// A zero-range in flight that is larger than this has not landed when the world crashes.
+/// Largest zero-range that a crash may land while it is in flight; a larger one is lost.
 const ZERO_IN_FLIGHT_MAX: u64 = 64 << 20;
 
-/// What an operation carries.
+/// Kind and buffers of an operation.
 enum Data {
     Read(Vec<PieceMut<SimBlockMut>>),
     Write(Vec<Piece<SimBlock>>),
@@ -55,7 +55,7 @@ impl Data {
     }
 }
 
-/// An operation that was submitted; it stays until it has completed *and* its caller has what it carried, or has gone.
+/// A submitted operation. It stays until it has completed *and* its caller has taken its data or has been dropped.
 struct Operation {
     sequence: u64,
     at: u64,
@@ -76,7 +76,7 @@ struct Operations {
     sequence: u64,
 }
 
-/// The disk itself, whoever has it open.
+/// The disk itself, shared by all its openings.
 pub(super) struct DiskInner {
     world: Rc<Shared>,
     number: u32,
@@ -85,7 +85,7 @@ pub(super) struct DiskInner {
     cache: WriteCache,
     pub(super) timing: Cell<Timing>,
     ssd: Option<RefCell<Ssd>>,
-    /// The size that was last looked at, and the true one.
+    /// The size of the last look; `true_size` may have changed since.
     size: Cell<u64>,
     true_size: Cell<u64>,
     pub(super) image: RefCell<Image>,
@@ -131,7 +131,7 @@ impl DiskInner {
         })
     }
 
-    /// A disk that another world left.
+    /// A disk from the images of another world.
     pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: Stored) -> Rc<DiskInner> {
         let disk = DiskInner::new(world, name, stored.spec);
         disk.image.replace(stored.image);
@@ -139,7 +139,7 @@ impl DiskInner {
         disk
     }
 
-    /// What of it outlives its world. The image stays behind empty.
+    /// Moves out the state that outlives the world; an empty image stays behind.
     pub(super) fn take_stored(&self) -> Stored {
         let empty = Image::new(self.cache == WriteCache::Volatile, true);
         Stored { image: self.image.replace(empty), ..self.stored_without_image() }
@@ -151,8 +151,8 @@ impl DiskInner {
         Stored { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
     }
 
-    /// What of it would outlive its world if that ended now and nothing unflushed survived, and what may survive: completed changes,
-    /// then those in flight, in the order in which they were submitted, and how many of them had completed.
+    /// The durable state if the world ended now without any unflushed data, and the changes that may survive: completed
+    /// ones, then those in flight, in order of submission; and the number of completed ones.
     pub(super) fn cut(&self) -> (Stored, Vec<Change>, usize) {
         let mut image = self.image.borrow().clone();
         let mut changes = image.undo_all();
@@ -165,7 +165,7 @@ impl DiskInner {
         Geometry { size_bytes: self.size.get(), ..self.geometry }
     }
 
-    /// Refuses what is a programmer's error; says what is outside.
+    /// Panics on a misaligned request (a bug of the caller); returns an error for a range past the end.
     fn check(&self, at: u64, len: u64) -> DiskResult<()> {
         let block = u64::from(self.geometry.logical_block);
         assert!(
@@ -179,7 +179,7 @@ impl DiskInner {
         Ok(())
     }
 
-    /// Submits an operation and waits for its end.
+    /// Submits an operation and waits for its completion.
     async fn run(self: &Rc<Self>, at: u64, len: u64, mut data: Data) -> (DiskResult<()>, Data) {
         if let Err(error) = self.check(at, len) {
             return (Err(error), data);
@@ -207,7 +207,7 @@ impl DiskInner {
                 fault = self.world.disk_rng.coin().then_some(Fault::Error);
             }
             Some(Fault::Stall(time)) => (fault, stall) = (None, time),
-            // A time, however short, makes it an operation in flight.
+            // Any latency above zero makes it an operation in flight.
             Some(Fault::Hang) => (fault, stall) = (None, Nanos(1)),
             _ => {}
         }
@@ -249,12 +249,12 @@ impl DiskInner {
     }
 
     fn schedule_end(self: &Rc<Self>, slot: u32, sequence: u64, after: Nanos) {
-        // Slots are used again, so a token names the slot and enough of the sequence to tell its users apart.
+        // Slots are reused, so a token holds the slot and 40 bits of the sequence number.
         let token = u64::from(slot) << 40 | (sequence & ((1 << 40) - 1));
         self.world.schedule(self.world.now() + after, Rc::clone(self) as Rc<dyn Event>, token);
     }
 
-    /// Everything that is not answered will be after `after`: what hung, and what was on its way by then.
+    /// Completes every unanswered operation after `after`: hung ones and ones in flight.
     pub(super) fn answer_hung(self: &Rc<Self>, after: Nanos) {
         let waiting: Vec<_> = {
             let operations = self.operations.borrow();
@@ -266,7 +266,7 @@ impl DiskInner {
         waiting.into_iter().for_each(|(slot, sequence)| self.schedule_end(slot, sequence, after));
     }
 
-    /// Does to the image what the operation is there for, with its fault.
+    /// Applies the operation and its fault to the image.
     fn perform(&self, at: u64, len: u64, data: &mut Data, fault: Option<Fault>, digest: u64) -> DiskResult<()> {
         self.world.count_io();
         let rng = &self.world.disk_rng;
@@ -340,7 +340,7 @@ impl DiskInner {
         result
     }
 
-    /// The tags of a write. The vector is the disk's scratch, to be given back where that is easy.
+    /// The tags of a write, in the disk's scratch vector; callers return the vector if that is easy.
     fn gather(&self, pieces: &[Piece<SimBlock>]) -> Vec<u64> {
         let mut tags = self.scratch.take();
         tags.clear();
@@ -385,11 +385,11 @@ impl DiskInner {
         self.counts.set(counts);
     }
 
-    /// Ends everything in flight: `end` says how, and may land what a write carries.
+    /// Ends every operation in flight with the result of `end`, which may land a write's data.
     fn end_in_flight(&self, mut end: impl FnMut(&mut Operation) -> DiskResult<()>) {
         let slots = self.operations.borrow().slots.len();
         for slot in 0..slots {
-            // Taken out, because landing a write borrows more of the disk.
+            // Taken out, because landing a write borrows other fields of the disk.
             let taken = self.operations.borrow_mut().slots[slot].take();
             let Some(mut operation) = taken else { continue };
             if operation.result.is_none() {
@@ -419,7 +419,7 @@ impl DiskInner {
         self.incarnation.set(self.incarnation.get() + 1);
         let rng = &self.world.disk_rng;
         let unit = self.unit();
-        // Anything but `Kill`, the first: what the other side held in volatile memory is what a power cut would have left.
+        // Any mode except the first, `Kill`: volatile memory of the other side is lost as in a power cut.
         let mode = CrashMode::ALL[1 + rng.below(CrashMode::ALL.len() as u64 - 1) as usize];
         self.image.borrow_mut().crash(mode, Vec::new(), unit, rng);
         self.end_in_flight(|operation| {
@@ -433,7 +433,7 @@ impl DiskInner {
         });
     }
 
-    /// Changes one bit of one sector.
+    /// Flips one bit of one sector.
     fn flip(&self, tags: &mut [u64]) {
         let rng = &self.world.disk_rng;
         if !tags.is_empty() {
@@ -450,7 +450,7 @@ impl DiskInner {
         }
     }
 
-    /// Operations that were submitted and have not completed.
+    /// Operations submitted and not completed.
     pub(super) fn in_flight(&self) -> usize {
         let operations = self.operations.borrow();
         operations.slots.iter().flatten().filter(|operation| operation.result.is_none()).count()
@@ -460,7 +460,7 @@ impl DiskInner {
         u64::from(self.geometry.physical_block) / SECTOR
     }
 
-    /// Changes the true size; what lies past a smaller one is gone.
+    /// Changes the true size; data past a smaller size is lost.
     pub(super) fn resize(&self, size_bytes: u64) {
         if size_bytes < self.true_size.get() {
             self.image.borrow_mut().truncate(size_bytes / SECTOR);
@@ -468,14 +468,14 @@ impl DiskInner {
         self.true_size.set(size_bytes);
     }
 
-    /// The world has ended: what `mode` leaves stays.
+    /// Ends the world: the image keeps what `mode` lets survive.
     pub(super) fn crash(&self, mode: CrashMode) {
         let changes = self.changes_in_flight();
         self.discard_operations();
         self.image.borrow_mut().crash(mode, changes, self.unit(), &self.world.disk_rng);
     }
 
-    /// What would land if everything in flight did, in the order of submission.
+    /// The changes of all operations in flight, in order of submission.
     fn changes_in_flight(&self) -> Vec<Change> {
         let operations = self.operations.borrow();
         let mut waiting: Vec<_> = operations.slots.iter().flatten().filter(|one| one.result.is_none()).collect();
@@ -491,12 +491,12 @@ impl DiskInner {
         changes.collect()
     }
 
-    /// The bytes of the world's metadata.
+    /// The world's table of metadata sectors.
     pub(super) fn interned(&self) -> &Interned {
         &self.world.interned
     }
 
-    /// Forgets what is in flight, so that its buffers and wakers go.
+    /// Drops the operations in flight with their buffers and wakers.
     pub(super) fn discard_operations(&self) {
         drop(self.operations.take());
     }
@@ -533,7 +533,7 @@ impl Event for DiskInner {
         };
         let result = self.perform(at, len, &mut data, fault, digest);
         let mut operations = self.operations.borrow_mut();
-        let operation = operations.slots[slot].as_mut().expect("nobody else empties a slot without a result");
+        let operation = operations.slots[slot].as_mut().expect("only this event empties a slot without a result");
         let waker = operation.waker.take();
         operation.result = Some(result);
         operation.data = Some(data);
@@ -549,7 +549,7 @@ impl Event for DiskInner {
     }
 }
 
-/// The end of a submitted operation.
+/// Waits for the completion of a submitted operation.
 struct Completion<'a> {
     disk: &'a Rc<DiskInner>,
     slot: u32,
@@ -587,7 +587,7 @@ impl Drop for Completion<'_> {
         if self.done {
             return;
         }
-        // It completes without us, and keeps its buffers until then.
+        // The operation completes without its caller and keeps its buffers until then.
         let mut operations = self.disk.operations.borrow_mut();
         let Some(Some(operation)) = operations.slots.get_mut(self.slot as usize) else { return };
         if operation.result.is_none() {
@@ -618,7 +618,7 @@ impl Drop for Opening {
     }
 }
 
-/// Opens the disk of that name, as [`crate::Seam::open_disk`] says.
+/// Opens the named disk as described by [`crate::Seam::open_disk`].
 pub(super) async fn open(world: &Rc<Shared>, what: &DiskOpen) -> DiskResult<SimDisk> {
     let found = world.disks.borrow().get(&what.path).cloned();
     let disk = match (found, what.create_bytes) {

@@ -1,30 +1,30 @@
-//! What a simulated disk is told to be, and what it counts.
+//! Configuration and counters of a simulated disk.
 
 use crate::model::SsdSpec;
 use crate::{Geometry, Nanos};
 
-/// How long an operation takes: a time drawn between two bounds. Different draws complete operations out of order.
+/// Latency of an operation, drawn between two bounds. Different draws complete operations out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// At least.
+    /// Lower bound.
     pub min: Nanos,
-    /// At most.
+    /// Upper bound.
     pub max: Nanos,
 }
 
 impl Latency {
-    /// Always the same.
+    /// A constant latency.
     pub const fn fixed(time: Nanos) -> Latency {
         Latency { min: time, max: time }
     }
 
-    /// Anything from `min` to `max`, both included.
+    /// A latency from `min` to `max`, both included.
     pub const fn between(min: Nanos, max: Nanos) -> Latency {
         Latency { min, max }
     }
 }
 
-/// How long a disk's operations take. All 0: they complete inside the call.
+/// Latencies of a disk's operations. If all are 0, operations complete inside the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Reads.
@@ -33,52 +33,52 @@ pub struct Timing {
     pub write: Latency,
     /// Flushes.
     pub flush: Latency,
-    /// Reads and writes take what this device makes of them, queues included, in place of the times above.
+    /// Device model whose latency, queues included, replaces the times above for reads and writes.
     pub ssd: Option<SsdSpec>,
 }
 
 impl Timing {
-    /// No time at all: a content store behind a model.
+    /// Zero latency: a content store behind a model.
     pub const INSTANT: Timing = {
         let none = Latency::fixed(Nanos::ZERO);
         Timing { read: none, write: none, flush: none, ssd: None }
     };
 
-    /// Everything between `min` and `max`.
+    /// All operations between `min` and `max`.
     pub const fn between(min: Nanos, max: Nanos) -> Timing {
         let any = Latency::between(min, max);
         Timing { read: any, write: any, flush: any, ssd: None }
     }
 
-    /// The times of a flash device that survives a loss of power: a flush has nothing to wait for.
+    /// The latencies of a flash device with power-loss protection; its flushes take no time.
     pub const fn of_ssd(spec: SsdSpec) -> Timing {
         Timing { ssd: Some(spec), ..Timing::INSTANT }
     }
 }
 
-/// Whether a completed write is durable.
+/// Durability of completed writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCache {
-    /// Only after a flush.
+    /// Durable after a flush.
     #[default]
     Volatile,
-    /// At once.
+    /// Durable at once.
     Through,
 }
 
-/// What a simulated disk is.
+/// Configuration of a simulated disk.
 #[derive(Clone, Debug)]
 pub struct SimDiskSpec {
-    /// Its geometry; a physical block is written whole or not at all.
+    /// Geometry; a physical block is written completely or not at all.
     pub geometry: Geometry,
-    /// How long its operations take.
+    /// Latencies.
     pub timing: Timing,
-    /// Whether a completed write is durable.
+    /// Durability of completed writes.
     pub cache: WriteCache,
 }
 
 impl SimDiskSpec {
-    /// A quick disk of 512-byte blocks with a volatile write cache.
+    /// A fast disk of 512-byte blocks with a volatile write cache.
     pub fn new(size_bytes: u64) -> SimDiskSpec {
         let geometry = Geometry {
             size_bytes,
@@ -94,7 +94,7 @@ impl SimDiskSpec {
     }
 }
 
-/// What a disk has been asked and done.
+/// Counters of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounts {
     /// Reads submitted.

@@ -1,7 +1,7 @@
-//! Tasks and who is to run next: one thread, first come first served or drawn from the seed.
+//! The task executor: one thread; ready tasks run in order of arrival or in an order drawn from the seed.
 //!
-//! A task's waker is made when its slot is, and serves every later task of that slot unless somebody still holds it, so that
-//! neither waking nor polling allocates and a waker that was left over wakes nobody.
+//! A task's waker is made with its slot and serves all later tasks of the slot, unless a clone of the waker remains.
+//! Neither waking nor polling allocates, and a stale waker wakes no task.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,22 +13,22 @@ use std::task::{Wake, Waker};
 
 use super::rng::Rng;
 
-/// The task that `run_until` polls in place; it is in no slot.
+/// Index of the task that `run_until` polls in place; it has no slot.
 pub(super) const MAIN: u32 = 0;
 
-/// Which ready task runs next.
+/// Order of ready tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskOrder {
-    /// The one that has been ready longest: one interleaving, the natural one.
+    /// First come, first served: one interleaving, the natural one.
     #[default]
     Fifo,
-    /// Any, drawn from the seed: other seeds, other interleavings.
+    /// Drawn from the seed: each seed gives another interleaving.
     Seeded,
 }
 
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Indices of the tasks that are ready. Wakers are `Send` by their type, hence the lock; nobody ever waits for it.
+/// Indices of the ready tasks. Wakers are `Send` by their type, hence the lock, which is never contended.
 #[derive(Default)]
 struct Queue(Mutex<VecDeque<u32>>);
 
@@ -38,7 +38,7 @@ impl Queue {
     }
 }
 
-/// What a waker points to.
+/// The target of a waker.
 struct Slot {
     index: u32,
     queued: AtomicBool,
@@ -63,7 +63,7 @@ impl Wake for Slot {
     }
 }
 
-/// Who is ready: the part of the executor that wakers reach.
+/// The ready queue: the part of the executor that wakers reach.
 #[derive(Default)]
 pub(super) struct Ready {
     queue: Arc<Queue>,
@@ -71,12 +71,12 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Nobody is ready any more.
+    /// Empties the ready queue.
     pub(super) fn clear(&self) {
         self.queue.lock().clear();
     }
 
-    /// The waker of a task that was started.
+    /// The waker of a started task.
     pub(super) fn waker(&self, index: u32) -> Waker {
         Waker::from(Arc::clone(&self.slots.borrow()[index as usize]))
     }
@@ -91,7 +91,7 @@ impl Ready {
         slots[index as usize].wake_by_ref();
     }
 
-    /// The task to run next.
+    /// Takes the next task to run.
     pub(super) fn pop(&self, order: TaskOrder, rng: &Rng) -> Option<u32> {
         let mut queue = self.queue.lock();
         let index = match order {
@@ -106,13 +106,13 @@ impl Ready {
         Some(index)
     }
 
-    /// A task has ended: wakers that still name it wake nobody.
+    /// Ends a task: its remaining wakers have no effect.
     pub(super) fn end(&self, index: u32) {
         let slot = &mut self.slots.borrow_mut()[index as usize];
         if slot.queued.load(Ordering::Relaxed) {
             self.queue.lock().retain(|other| *other != index);
         }
-        // A waker that is left over keeps the old slot, marked as queued for good.
+        // A remaining waker keeps the old slot, which stays marked as queued.
         if Arc::strong_count(slot) > 1 {
             slot.queued.store(true, Ordering::Relaxed);
             *slot = Slot::new(index, &self.queue);
@@ -122,7 +122,7 @@ impl Ready {
     }
 }
 
-/// The tasks themselves; a slot is empty while its task is polled.
+/// The tasks; a slot is empty while its task is polled.
 #[derive(Default)]
 pub(super) struct Tasks {
     slots: Vec<Option<Task>>,
@@ -158,7 +158,7 @@ impl Tasks {
         self.slots.iter().flatten().count()
     }
 
-    /// All of them, for being dropped while nothing is borrowed.
+    /// Takes all tasks out, so that they are dropped without a borrow.
     pub(super) fn take_all(&mut self) -> Vec<Option<Task>> {
         self.free.clear();
         std::mem::take(&mut self.slots)
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waker_of_an_ended_task_wakes_nobody() {
+    fn waker_of_an_ended_task_has_no_effect() {
         let (rng, ready) = (Rng::new(1, 1), Ready::default());
         ready.start(1);
         assert_eq!(ready.pop(TaskOrder::Fifo, &rng), Some(1));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_woken_twice_runs_once() {
+    fn task_woken_twice_runs_once() {
         let (rng, ready) = (Rng::new(1, 1), Ready::default());
         ready.start(3);
         ready.waker(3).wake();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_ends_while_it_is_ready_does_not_run_again() {
+    fn ready_task_that_ends_does_not_run_again() {
         let (rng, ready) = (Rng::new(1, 1), Ready::default());
         ready.start(1);
         ready.start(2);

@@ -1,55 +1,55 @@
-//! What can go wrong with a simulated disk, and when.
+//! Faults of a simulated disk and their times.
 //!
-//! | fault | on | what happens |
+//! | fault | operation | effect |
 //! |---|---|---|
-//! | `Error` | any | input/output error; a write may have landed in part |
+//! | `Error` | any | input/output error; part of a write may have landed |
 //! | `NoSpace` | write, zero | no space left; nothing landed |
-//! | `Torn` | write | acknowledged, yet only some leading sectors landed |
+//! | `Torn` | write | acknowledged, but only some leading sectors landed |
 //! | `Lost` | write, zero | acknowledged, nothing landed |
-//! | `BitFlip` | read, write | one bit of one sector differs: returned so, or stored so |
-//! | `Misdirected` | write | acknowledged, landed one block further |
-//! | `Stall` | any | takes that much longer |
-//! | `Hang` | any | it is not answered before [`super::DiskControl::answer_hung`], be that never |
-//! | `Vanish` | any | the disk is gone, for everything in flight too, until [`super::DiskControl::come_back`] |
-//! | `Reconnect` | any | the disk comes back at once with another incarnation; what was not flushed may be lost, what is in flight fails or is done |
+//! | `BitFlip` | read, write | one bit of one sector differs, in the returned or in the stored data |
+//! | `Misdirected` | write | acknowledged, landed one logical block further |
+//! | `Stall` | any | takes this time longer |
+//! | `Hang` | any | not answered until [`super::DiskControl::answer_hung`], or never |
+//! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
+//! | `Reconnect` | any | new incarnation at once; unflushed data may be lost, operations in flight fail or complete |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |
 //!
-//! A failed flush is `Error` on flushes, a medium error is `Error` with `When::Always` on a range, and what a crash leaves is
-//! [`super::CrashMode`].
+//! A failed flush is `Error` on flushes; a medium error is `Error` with `When::Always` on a range. [`super::CrashMode`]
+//! describes the state after a crash.
 
 use std::ops::Range;
 
 use super::rng::Rng;
 use crate::Nanos;
 
-/// What goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Input/output error.
     Error,
     /// No space left.
     NoSpace,
-    /// Only some leading sectors land, success is said.
+    /// Reports success, but only some leading sectors land.
     Torn,
-    /// Nothing lands, success is said.
+    /// Reports success, but nothing lands.
     Lost,
-    /// One bit differs.
+    /// One bit of one sector differs.
     BitFlip,
-    /// It lands one logical block further, success is said.
+    /// Reports success, but the data lands one logical block further.
     Misdirected,
-    /// It takes that much longer.
+    /// Takes this time longer.
     Stall(Nanos),
-    /// It is not answered.
+    /// Is not answered.
     Hang,
     /// The disk is gone.
     Vanish,
-    /// The connection was lost and is back.
+    /// The connection is lost and restored.
     Reconnect,
-    /// Success is said, nothing became durable.
+    /// Reports success, but nothing becomes durable.
     FlushLies,
 }
 
-/// Kinds of operation that a rule is for.
+/// Kinds of operations that a rule covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ops(u8);
 
@@ -62,9 +62,9 @@ impl Ops {
     pub const FLUSH: Ops = Ops(4);
     /// Zero-ranges.
     pub const ZERO: Ops = Ops(8);
-    /// Everything that changes content.
+    /// All operations that change content.
     pub const CHANGE: Ops = Ops(2 | 8);
-    /// Everything.
+    /// All operations.
     pub const ALL: Ops = Ops(15);
 
     pub(super) fn has(self, other: Ops) -> bool {
@@ -79,34 +79,34 @@ impl std::ops::BitOr for Ops {
     }
 }
 
-/// Which of the matching operations a rule strikes.
+/// The matching operations to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// All.
+    /// All of them.
     Always,
-    /// That one alone, counted from 0 since the rule was added.
+    /// Only this one, counted from 0 since the rule was added.
     Nth(u64),
-    /// That many in a million, drawn from the seed.
+    /// This many in a million, drawn from the seed.
     PerMillion(u32),
-    /// All between two times.
+    /// All between two points in time.
     Between(Nanos, Nanos),
 }
 
-/// One line of a disk's fault plan.
+/// One rule of a disk's fault plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What happens.
+    /// The injected fault.
     pub fault: Fault,
-    /// To which operations.
+    /// Kinds of operations.
     pub ops: Ops,
-    /// To which of them.
+    /// Selection among the matching operations.
     pub when: When,
-    /// Only to those that touch these bytes; `None`: wherever they are. A flush has no place and matches `None` alone.
+    /// Only operations that touch these bytes; `None`: any place. A flush has no place and matches only `None`.
     pub range: Option<Range<u64>>,
 }
 
 impl Rule {
-    /// A rule without regard to the place.
+    /// A rule without a range.
     pub fn new(fault: Fault, ops: Ops, when: When) -> Rule {
         Rule { fault, ops, when, range: None }
     }
@@ -122,7 +122,7 @@ impl Rule {
     }
 }
 
-/// A disk's rules, each with the number of operations that it has matched.
+/// A disk's rules, each with the number of operations it has matched.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FaultPlan(Vec<(Rule, u64)>);
 
@@ -135,7 +135,7 @@ impl FaultPlan {
         self.0.clear();
     }
 
-    /// What happens to this operation; the first rule that strikes counts.
+    /// The fault of this operation, from the first rule that applies.
     pub(super) fn strike(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
         let mut struck = None;
         for (rule, seen) in self.0.iter_mut().filter(|(rule, _)| rule.matches(op, at, len)) {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nth_rule_strikes_once_and_a_range_only_where_it_lies() {
+    fn nth_rule_strikes_once_and_range_rule_only_in_its_range() {
         let rng = Rng::new(1, 1);
         let mut plan = FaultPlan::default();
         plan.add(Rule::new(Fault::Lost, Ops::WRITE, When::Nth(1)));

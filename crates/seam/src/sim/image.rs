@@ -1,11 +1,11 @@
-//! What a simulated disk holds: its content now, and how to take back what was not flushed.
+//! Content of a simulated disk: the newest data, and a journal that can undo unflushed writes.
 //!
-//! Content lies in a map of 64 KiB chunks, each 128 tags, absent where nothing was written. (Run-length extents of versions
-//! would be smaller for long sequential writes, but torture writes a few random sectors at a time, where extents split down to
-//! sectors anyway and each look-up walks a tree; a chunk is one hash and an array.)
+//! Content is stored in a map of 64 KiB chunks, each with 128 tags; unwritten chunks are absent. (Run-length extents
+//! would be smaller for long sequential writes. But torture writes a few random sectors at a time, where extents split
+//! down to sectors anyway and each look-up walks a tree; a chunk is one hash and an array.)
 //!
-//! The image is the newest content. Beside it lies a journal of the writes that completed and were not flushed, with the tags
-//! that each replaced; a flush forgets the journal, a crash undoes all of it and lands again what the crash's mode lets survive.
+//! A journal holds the completed and unflushed writes with the tags that each replaced. A flush clears the journal. A
+//! crash undoes all of it and applies again the changes that survive in the crash's mode.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,31 +24,31 @@ pub(super) const CHUNK_BYTES: u64 = 64 << 10;
 /// Sectors in a chunk.
 const CHUNK_SECTORS: u64 = CHUNK_BYTES / crate::SECTOR_BYTES as u64;
 
-/// What a crash leaves of writes that were not flushed: those that completed, and those in flight.
+/// Survival of unflushed writes, completed or in flight, in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// The process was killed: what completed stays (and stays unflushed), of what is in flight any part may still land.
+    /// Process killed: completed writes stay (unflushed), and any part of the writes in flight may still land.
     Kill,
     /// Power cut: nothing unflushed survives.
     LoseAll,
-    /// Power cut: everything survives, what is in flight too.
+    /// Power cut: everything survives, including writes in flight.
     KeepAll,
-    /// Power cut: the first of them survive, the rest is lost.
+    /// Power cut: the oldest ones survive, the rest is lost.
     Prefix,
-    /// Power cut: each write survives whole or not at all.
+    /// Power cut: each write survives completely or not at all.
     Subset,
-    /// Power cut: the disk wrote them in an order of its own and came so far.
+    /// Power cut: the disk had reordered the writes and reached some point of that order.
     Reordered,
-    /// Power cut: the first of them survive, the next one is torn at any boundary of the physical block.
+    /// Power cut: the oldest ones survive, the next one is torn at any boundary of the physical block.
     Torn,
-    /// Power cut: each physical block of each write survives or not.
+    /// Power cut: each physical block of each write survives or is lost.
     Scattered,
     /// One of the above, drawn from the seed.
     Any,
 }
 
 impl CrashMode {
-    /// All that leave something definite, for drawing one.
+    /// All definite modes, for a random draw.
     pub const ALL: [CrashMode; 8] = [
         CrashMode::Kill,
         CrashMode::LoseAll,
@@ -68,12 +68,12 @@ pub(super) struct Change {
     pub(super) tags: Vec<u64>,
 }
 
-/// A change that was not flushed.
+/// A completed and unflushed change.
 #[derive(Clone)]
 struct Entry {
     sector: u64,
     len: usize,
-    /// Where in `Journal::tags` the old tags lie; the new ones follow.
+    /// Index of the old tags in `Journal::tags`; the new tags follow them.
     start: usize,
     sequence: u64,
 }
@@ -88,12 +88,12 @@ struct Journal {
 /// A disk's content.
 #[derive(Clone)]
 pub(super) struct Image {
-    /// Shared with the images of other points in time, copied when one of them is written.
+    /// Chunks, shared with snapshots and copied on write.
     chunks: FxHashMap<u64, Rc<[u64; CHUNK_SECTORS as usize]>>,
     journal: Journal,
-    /// False: writes are durable as soon as they complete.
+    /// False if writes are durable on completion.
     volatile: bool,
-    /// False: only what is not zero is kept, and without a journal.
+    /// If false, only chunks that are not all zero are kept, and there is no journal.
     keep: bool,
 }
 
@@ -110,7 +110,7 @@ impl Image {
         });
     }
 
-    /// True when it holds nothing.
+    /// True if no chunk is allocated.
     pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
@@ -131,7 +131,7 @@ impl Image {
         self.store(sector, tags);
     }
 
-    /// Zeroes `count` sectors; whole chunks become holes if `unmap`. Where nothing is allocated nothing changes.
+    /// Zeroes `count` sectors; whole chunks become holes if `unmap`. Unallocated chunks do not change.
     pub(super) fn zero(&mut self, sector: u64, count: u64, unmap: bool) {
         let mut at = sector;
         while at < sector + count && !self.is_empty() {
@@ -147,7 +147,7 @@ impl Image {
         }
     }
 
-    /// Allocation of the sector and how many after it, at most `count`, are alike: (sectors, hole, zero).
+    /// The run of sectors from `sector` on, at most `count`, with one allocation status: (sectors, hole, zero).
     pub(super) fn run(&self, sector: u64, count: u64) -> (u64, bool, bool) {
         if !self.keep {
             return (count, false, false);
@@ -159,19 +159,19 @@ impl Image {
         let first = status(sector);
         let mut len = 1;
         while len < count && status(sector + len) == first {
-            // A hole is a hole to the end of its chunk.
+            // A hole extends to the end of its chunk.
             let next = if first.0 { CHUNK_SECTORS - (sector + len) % CHUNK_SECTORS } else { 1 };
             len += next.min(count - len);
         }
         (len, first.0, first.1)
     }
 
-    /// A mark for [`Image::flush`]: everything written so far.
+    /// A mark for [`Image::flush`] that covers all writes so far.
     pub(super) fn mark(&self) -> u64 {
         self.journal.sequence
     }
 
-    /// Makes durable what was written up to `mark`.
+    /// Makes the writes up to `mark` durable.
     pub(super) fn flush(&mut self, mark: u64) {
         let journal = &mut self.journal;
         let done = journal.entries.partition_point(|entry| entry.sequence <= mark);
@@ -186,12 +186,12 @@ impl Image {
         }
     }
 
-    /// Writes that completed and were not flushed.
+    /// Writes completed and not flushed.
     pub(super) fn unflushed(&self) -> usize {
         self.journal.entries.len()
     }
 
-    /// What `sector` holds if nothing unflushed survives.
+    /// Content of `sector` if no unflushed write survives.
     pub(super) fn durable_tag(&self, sector: u64) -> u64 {
         let covers = |entry: &&Entry| (entry.sector..entry.sector + entry.len as u64).contains(&sector);
         match self.journal.entries.iter().find(covers) {
@@ -204,7 +204,7 @@ impl Image {
         }
     }
 
-    /// Forgets everything from `sector` on.
+    /// Discards everything from `sector` on.
     pub(super) fn truncate(&mut self, sector: u64) {
         let last = sector.div_ceil(CHUNK_SECTORS);
         self.chunks.retain(|chunk, _| *chunk < last);
@@ -213,15 +213,16 @@ impl Image {
         {
             Rc::make_mut(tags)[(sector % CHUNK_SECTORS) as usize..].fill(0);
         }
-        // A crash must not bring back what lies past the end: entries there are as good as flushed.
+        // A crash must not bring back data past the end, so entries there count as flushed.
         self.journal.entries.retain_mut(|entry| {
-            // The new tags follow the old ones at a distance of the full length, so an entry across the end is not cut but dropped.
+            // The new tags follow the old ones at a distance of the full length, so an entry across the end is dropped
+            // instead of cut.
             entry.sector + entry.len as u64 <= sector
         });
     }
 
-    /// What a crash leaves. `in_flight` are changes that were submitted and have not completed; `unit` is the count of sectors that are
-    /// written whole or not at all.
+    /// Applies a crash. `in_flight` are submitted and uncompleted changes; `unit` is the number of sectors that are
+    /// written completely or not at all.
     pub(super) fn crash(&mut self, mode: CrashMode, in_flight: Vec<Change>, unit: u64, rng: &Rng) {
         let mode = match mode {
             CrashMode::Any => CrashMode::ALL[rng.below(CrashMode::ALL.len() as u64) as usize],
@@ -238,7 +239,7 @@ impl Image {
         if mode == CrashMode::Reordered {
             rng.shuffle(&mut changes);
         }
-        // So many of them survive, in order.
+        // Number of changes that survive, in order.
         let count = match mode {
             CrashMode::LoseAll => 0,
             CrashMode::Prefix | CrashMode::Torn => rng.below(completed as u64 + 1) as usize,
@@ -261,7 +262,7 @@ impl Image {
         }
     }
 
-    /// Takes back what was not flushed and returns it, oldest first.
+    /// Undoes the unflushed changes and returns them, oldest first.
     pub(super) fn undo_all(&mut self) -> Vec<Change> {
         let journal = std::mem::take(&mut self.journal);
         self.journal.sequence = journal.sequence;
@@ -275,7 +276,7 @@ impl Image {
         journal.entries.iter().map(new).collect()
     }
 
-    /// Puts tags into the image as if they had always been there.
+    /// Stores tags as durable content.
     pub(super) fn store(&mut self, sector: u64, tags: &[u64]) {
         for_chunks(sector, tags.len(), |chunk, at, range| {
             let tags = &tags[range];
@@ -288,10 +289,10 @@ impl Image {
     }
 }
 
-/// The leading or trailing part of a change that landed when the power went.
+/// The leading or trailing part of a change that landed before the power cut.
 fn tear(change: &Change, unit: u64, rng: &Rng) -> Change {
     let len = change.tags.len() as u64;
-    // Boundaries of the physical block, counted on the disk, not in the write.
+    // Boundaries of physical blocks lie at multiples of the disk's sectors, not the write's.
     let first = change.sector.next_multiple_of(unit) - change.sector;
     let cuts = if first > len { 0 } else { (len - first) / unit + 1 };
     let cut = if cuts == 0 { 0 } else { (first + rng.below(cuts) * unit) as usize };
@@ -302,7 +303,7 @@ fn tear(change: &Change, unit: u64, rng: &Rng) -> Change {
     }
 }
 
-/// Each physical block of a change, or not.
+/// Keeps or drops each physical block of a change at random.
 fn scatter(change: Change, unit: u64, rng: &Rng) -> Vec<Change> {
     let mut parts = Vec::new();
     let mut done = 0;
@@ -317,7 +318,7 @@ fn scatter(change: Change, unit: u64, rng: &Rng) -> Vec<Change> {
     parts
 }
 
-/// The part of a change that a write that failed may have left behind: nothing, all, or some leading units.
+/// Length of the part that a failed write may have landed: nothing, all, or some leading sectors.
 pub(super) fn part_of(change: &[u64], rng: &Rng) -> usize {
     match rng.below(3) {
         0 => 0,
@@ -326,12 +327,12 @@ pub(super) fn part_of(change: &[u64], rng: &Rng) -> usize {
     }
 }
 
-/// A digest of content, for the trace and for noticing changes.
+/// A digest of content, for the trace and for the detection of changes.
 pub(super) fn digest(hash: u64, tags: &[u64]) -> u64 {
     tags.iter().fold(hash, |hash, tag| mix(hash ^ tag).wrapping_add(1))
 }
 
-/// Splits `len` sectors from `sector` on at chunk boundaries: (chunk, first sector in it, range of the whole).
+/// Splits `len` sectors from `sector` on at chunk boundaries: (chunk, first sector within it, range of the whole).
 fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < len {
@@ -350,7 +351,7 @@ pub(super) struct Stored {
     pub(super) image: Image,
 }
 
-/// The disks of a world that has ended, for the next one. A copy shares what it has in common with them.
+/// The disks of an ended world, for the next one. A copy shares its chunks with the original.
 #[derive(Clone, Default)]
 pub struct DiskImages {
     pub(super) disks: BTreeMap<PathBuf, Stored>,
@@ -358,12 +359,12 @@ pub struct DiskImages {
 }
 
 impl DiskImages {
-    /// Takes a disk out: it is not there in the next world.
+    /// Removes a disk, which is then missing in the next world.
     pub fn remove(&mut self, name: impl AsRef<Path>) -> bool {
         self.disks.remove(name.as_ref()).is_some()
     }
 
-    /// Puts a copy of the disk `from` of other images, taken from worlds before the same one, into the place of `name`.
+    /// Replaces disk `name` by a copy of disk `from` in other images; both must descend from the same worlds.
     pub fn put(&mut self, name: impl AsRef<Path>, other: &DiskImages, from: impl AsRef<Path>) {
         if let Some(stored) = other.disks.get(from.as_ref()) {
             self.disks.insert(name.as_ref().to_owned(), stored.clone());
@@ -382,7 +383,7 @@ impl DiskImages {
         self.disks.get(name.as_ref()).map(|stored| stored.spec.geometry.size_bytes)
     }
 
-    /// Gives a disk another size; what lies past a smaller one is gone.
+    /// Changes a disk's size; data past a smaller size is lost.
     pub fn resize(&mut self, name: impl AsRef<Path>, size_bytes: u64) {
         if let Some(stored) = self.disks.get_mut(name.as_ref()) {
             let sector = crate::SECTOR_BYTES as u64;
@@ -394,7 +395,7 @@ impl DiskImages {
         }
     }
 
-    /// What a disk holds from `sector` on.
+    /// Content of a disk from `sector` on.
     pub fn tags(&self, name: impl AsRef<Path>, sector: u64, out: &mut [u64]) {
         if let Some(stored) = self.disks.get(name.as_ref()) {
             stored.image.read(sector, out);
@@ -403,7 +404,7 @@ impl DiskImages {
 }
 
 impl World {
-    /// Ends the world as it is: tasks are discarded, nothing more runs, and the disks keep what `mode` leaves of what was not flushed.
+    /// Ends the world: tasks are dropped, and the disks keep the unflushed data that `mode` lets survive.
     pub fn crash(self, mode: CrashMode) -> DiskImages {
         self.end();
         let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
@@ -412,7 +413,7 @@ impl World {
         DiskImages { disks, interned: Rc::clone(&self.shared.interned) }
     }
 
-    /// Puts the disks of another world into this one. Faults are not carried over.
+    /// Adds the disks of another world to this one. Faults are not carried over.
     pub fn adopt(&self, images: DiskImages) {
         self.shared.interned.adopt(images.interned);
         let mut disks = self.shared.disks.borrow_mut();

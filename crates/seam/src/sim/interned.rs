@@ -1,8 +1,9 @@
-//! Sectors that are no tag repeated: metadata, whose bytes matter.
+//! Table of metadata sectors, whose content is not one repeated tag.
 //!
-//! Buffers and images keep a tag a sector. The tag of a metadata sector is a hash of its bytes with a marker, and this table gives
-//! the bytes back, so that images, journals and torn writes treat metadata like everything else. It only ever grows, by the
-//! distinct sectors that were written; worlds that adopt disks look up in the tables of the worlds these came from.
+//! Buffers and images keep one tag per sector. The tag of a metadata sector is a hash of its bytes with a marker, and
+//! this table maps the tag to the bytes. Images, journals and torn writes therefore treat metadata like other content.
+//! The table only grows, by each distinct sector written. Worlds that adopt disks also search the tables of these
+//! disks' worlds.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,8 +15,8 @@ use crate::SECTOR_BYTES;
 
 /// Bytes in a tag.
 pub(super) const TAG_BYTES: usize = 8;
-/// The upper bits of a tag that stands for bytes in the table. Another tag may have them by chance; then the table has no such entry.
-/// The rest is 48 bits of hash: of a million sectors two have the same in one world of some hundreds.
+/// Upper bits of a tag that represents bytes in the table. Another tag may have them by chance; the table then has no
+/// such entry. The other 48 bits are a hash: with a million sectors, two collide in one of several hundred worlds.
 const MARKER: u64 = 0x6d65 << 48;
 const MARKER_BITS: u64 = !0 << 48;
 
@@ -30,7 +31,7 @@ pub(super) struct Interned {
 }
 
 impl Interned {
-    /// Looks up in `older`, too, from now on.
+    /// Adds `older` to the searched tables.
     pub(super) fn adopt(&self, older: Rc<Interned>) {
         if older.used.get() {
             self.used.set(true);
@@ -38,7 +39,7 @@ impl Interned {
         }
     }
 
-    /// The tag that stands for `bytes`.
+    /// The tag that represents `bytes`.
     pub(super) fn tag_of(&self, bytes: &Sector) -> u64 {
         let (words, _) = bytes.as_chunks::<TAG_BYTES>();
         let word = |index: usize| u64::from_le_bytes(words[index]);
@@ -47,7 +48,7 @@ impl Interned {
         }
         let hash = (0..words.len()).fold(words.len() as u64, |hash, index| mix(hash ^ word(index)).wrapping_add(hash));
         self.used.set(true);
-        // Who comes second to a hash has the next tag that is free.
+        // On a hash collision the later sector gets the next free tag.
         let mut tag = MARKER | (hash & !MARKER_BITS);
         loop {
             match self.bytes_of(tag) {
@@ -61,7 +62,7 @@ impl Interned {
         }
     }
 
-    /// The bytes that `tag` stands for, where they are no tag repeated.
+    /// The bytes that `tag` represents, if the table has them.
     pub(super) fn bytes_of(&self, tag: u64) -> Option<Sector> {
         if tag & MARKER_BITS != MARKER || !self.used.get() {
             return None;
@@ -72,7 +73,7 @@ impl Interned {
         self.older.borrow().iter().find_map(|older| older.bytes_of(tag))
     }
 
-    /// The tag of the sector that `tag` stands for, with one bit changed.
+    /// The tag of the sector that `tag` represents, with one bit flipped.
     pub(super) fn flipped(&self, tag: u64, bit: usize) -> u64 {
         match self.bytes_of(tag) {
             Some(mut bytes) => {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_from_their_own_world_and_from_later_ones() {
+    fn metadata_is_found_in_its_own_and_in_adopting_worlds() {
         let (first, second) = (Rc::new(Interned::default()), Interned::default());
         let tag = first.tag_of(&sector(1));
         assert_eq!(first.bytes_of(tag), Some(sector(1)));
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sectors_of_one_hash_are_told_apart() {
+    fn sectors_with_equal_hashes_get_different_tags() {
         let (table, tag) = (Interned::default(), Interned::default().tag_of(&sector(1)));
         table.sectors.borrow_mut().insert(tag, Box::new(sector(2)));
         table.used.set(true);
@@ -118,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_repeated_is_itself() {
+    fn repeated_tag_stands_for_itself() {
         let table = Interned::default();
         assert_eq!(table.tag_of(&[7; SECTOR_BYTES]), 0x0707_0707_0707_0707);
         assert_eq!(table.tag_of(&[0; SECTOR_BYTES]), 0);
     }
 
     #[test]
-    fn one_flipped_bit_of_metadata_is_one_bit() {
+    fn flipped_metadata_differs_in_one_bit() {
         let table = Interned::default();
         let flipped = table.flipped(table.tag_of(&sector(1)), 4095);
         let differing: u32 = sector(1)

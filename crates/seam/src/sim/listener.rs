@@ -1,4 +1,4 @@
-//! Who listens where, and the wires between those who are connected.
+//! Listeners, and the simulated network connections of their clients.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,14 +13,14 @@ use super::stream::{Pipe, SimStream};
 use super::world::{Shared, World};
 use crate::{Address, Listener, Nanos};
 
-/// How the wires of a world behave.
+/// Behaviour of a world's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireSpec {
     /// Time from a send to the arrival of each chunk; chunks of one direction never overtake each other.
     pub delay: Latency,
-    /// A send arrives in chunks of a random size up to this; [`usize::MAX`]: in one.
+    /// A send arrives in chunks of random sizes up to this; [`usize::MAX`]: in one chunk.
     pub chunk_bytes_max: usize,
-    /// Bytes that may be under way or unread in one direction before a send waits.
+    /// Bytes in flight or unread in one direction, beyond which a send waits.
     pub window_bytes: usize,
 }
 
@@ -35,7 +35,7 @@ impl Default for WireSpec {
 pub(super) struct Wires {
     spec: Cell<WireSpec>,
     listeners: RefCell<BTreeMap<String, Rc<Queue>>>,
-    /// Both directions of every connection and where it was made to.
+    /// Both directions of every connection, with the address that the client connected to.
     connections: RefCell<Vec<(String, [Weak<Pipe>; 2])>>,
 }
 
@@ -46,7 +46,7 @@ struct Queue {
 }
 
 impl Wires {
-    /// The world has ended: what the wires hold goes.
+    /// Drops all connections and waiting clients at the end of the world.
     pub(super) fn clear(&self) {
         let connections = self.connections.take();
         connections.iter().flat_map(|(_, pipes)| pipes).filter_map(Weak::upgrade).for_each(|pipe| pipe.discard());
@@ -58,7 +58,7 @@ impl Wires {
     }
 }
 
-/// A place where simulated clients connect.
+/// A simulated listening socket.
 pub struct SimListener {
     world: Rc<Shared>,
     name: String,
@@ -114,13 +114,14 @@ pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimS
 }
 
 impl World {
-    /// Changes how connections behave that are made from now on.
+    /// Changes the behaviour of future connections.
     pub fn set_wires(&self, spec: WireSpec) {
         assert!(spec.chunk_bytes_max > 0 && spec.window_bytes > 0, "a wire that carries nothing");
         self.shared.wires.spec.set(spec);
     }
 
-    /// Cuts every connection that was made to `to`, as if the cable were pulled: both sides get an error, unread bytes are lost.
+    /// Cuts every connection that was made to `to`, like a pulled cable: both sides get an error, unread bytes are
+    /// lost.
     pub fn cut(&self, to: &Address) {
         let name = to.to_string();
         let pipes: Vec<Rc<Pipe>> = {

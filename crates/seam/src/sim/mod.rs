@@ -1,7 +1,7 @@
-//! The simulated world: virtual nanoseconds, one thread, and everything that is random drawn from one seed.
+//! The simulated world: virtual nanoseconds, one thread, and all randomness drawn from one seed.
 //!
-//! The same engine that serves clients runs here, so that hours pass in seconds, every failure can be had again from its
-//! seed, and a crash, a torn write or a lost flush can happen at any I/O.
+//! It runs the same engine as production. Hours pass in seconds, every failure is reproducible from its seed, and a
+//! crash, torn write or lost flush can occur at any I/O.
 
 mod block;
 mod cut;
@@ -134,7 +134,7 @@ impl Seam for SimSeam {
     }
 }
 
-/// Pending once, and ready to go on at once.
+/// Pending once, and woken at once.
 struct YieldNow(bool);
 
 impl Future for YieldNow {

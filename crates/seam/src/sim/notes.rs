@@ -1,4 +1,4 @@
-//! Notes on simulated buffers, and what they leave behind when the process is killed.
+//! Persistence tags of simulated buffers, and the memory image of a killed process.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use super::block::{SimBlock, Tagged};
 use crate::kept::{Left, sort_out};
 use crate::{BlockNote, RangeKind, RangeNote, SECTORS_PER_BLOCK};
 
-/// Zero-ranges that may be noted: few, so that running out of room is simulated too.
+/// Most zero-range notes: few, so that tests reach the limit.
 const ZEROES_MAX: u32 = 64;
-/// Runs of blocks of which more may be noted.
+/// Places for notes on runs of blocks, zero-ranges included.
 const RANGES_MAX: u32 = 4096;
 
-/// The notes on a pool's buffers.
+/// The persistence tags of a pool's buffers.
 #[derive(Default)]
 pub(super) struct Notes {
     last: Cell<u64>,
@@ -74,7 +74,7 @@ impl Notes {
         self.ranges.borrow_mut().remove(&place);
     }
 
-    /// A buffer was given back with a note on it: the note would speak of whatever comes into the buffer next.
+    /// Records that a buffer was dropped with a note on it: the note would wrongly apply to the buffer's next content.
     pub(super) fn dropped(&self, note: BlockNote) {
         self.dropped.borrow_mut().push(note);
     }
@@ -93,7 +93,7 @@ impl Notes {
     }
 }
 
-/// What a killed process left in memory.
+/// The memory image of a killed process: tagged buffers and range notes.
 #[derive(Clone, Debug, Default)]
 pub struct LeftBehind {
     blocks: Vec<((u64, BlockNote), [u64; SECTORS_PER_BLOCK])>,
@@ -102,18 +102,18 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// False where something could not be noted.
+    /// False if a note found no free place.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// By owner.
+    /// The valid notes by owner.
     pub fn sorted(&self) -> BTreeMap<u64, Left> {
         let blocks: Vec<_> = self.blocks.iter().map(|(note, _)| *note).collect();
         sort_out(&blocks, &self.ranges)
     }
 
-    /// The content of the block at `place`, a tag a sector.
+    /// Content of the block at index `place`, one tag per sector.
     pub fn tags(&self, place: usize) -> [u64; SECTORS_PER_BLOCK] {
         self.blocks[place].1
     }

@@ -1,6 +1,6 @@
-//! The simulated world's random numbers: SplitMix64, one stream a purpose, all drawn from the world's seed.
+//! Random numbers of the simulated world: SplitMix64, one stream per purpose, all seeded by the world's seed.
 //!
-//! Streams are apart so that one more draw of the disks does not change the order of the tasks.
+//! Streams are separate so that an additional draw for the disks does not change the order of the tasks.
 
 use std::cell::Cell;
 
@@ -11,41 +11,41 @@ use crate::Nanos;
 pub struct Rng(Cell<u64>);
 
 impl Rng {
-    /// The stream number `stream` of a seed.
+    /// Stream number `stream` of a seed.
     pub fn new(seed: u64, stream: u64) -> Rng {
         Rng(Cell::new(mix(seed ^ mix(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))))
     }
 
-    /// Any number.
+    /// A uniform 64-bit number.
     pub fn next(&self) -> u64 {
         let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(state);
         mix(state)
     }
 
-    /// A number below `bound`, which is above 0. The bias of a bound far below 2^64 is of no concern here.
+    /// A number below `bound`, which must be above 0. The bias is negligible for bounds far below 2^64.
     pub fn below(&self, bound: u64) -> u64 {
         assert!(bound > 0, "nothing lies below 0");
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `per_million` times in a million.
+    /// True with probability `per_million` / 1,000,000.
     pub fn chance(&self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }
 
-    /// True half of the time.
+    /// True with probability 1/2.
     pub fn coin(&self) -> bool {
         self.next() >> 63 == 1
     }
 
-    /// A time between `low` and `high`, both included; no draw is made when they are the same.
+    /// A time from `low` to `high`, both included; equal bounds draw no number.
     pub fn between(&self, low: Nanos, high: Nanos) -> Nanos {
         assert!(low <= high, "a range of times that ends before it begins: {low} to {high}");
         if low == high { low } else { Nanos(low.0 + self.below(high.0 - low.0 + 1)) }
     }
 
-    /// Puts `items` in a random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -53,7 +53,7 @@ impl Rng {
     }
 }
 
-/// Spreads a number over all 64 bits; its own inverse does not matter, its avalanche does.
+/// Spreads a number over all 64 bits (the SplitMix64 finaliser).
 pub(crate) fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Simulated byte streams: two pipes whose bytes arrive late and in pieces, in order.
+//! Simulated byte streams: two pipes whose bytes arrive delayed, in chunks and in order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,26 +21,26 @@ pub(super) struct Pipe {
     number: u32,
     spec: WireSpec,
     state: RefCell<State>,
-    /// The sum of what is in `State::chunks`.
+    /// Total bytes in `State::chunks`.
     held: Cell<usize>,
-    /// A read waits that may be interrupted.
+    /// An interruptible read is waiting.
     waits: Cell<bool>,
-    /// It is.
+    /// The waiting read has been interrupted.
     interrupted: Cell<bool>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Bytes and the time of their arrival, which never goes back.
+    /// Chunks with their arrival times, which never go back.
     chunks: VecDeque<(Nanos, Vec<u8>)>,
-    /// Bytes of the first chunk that were read already.
+    /// Bytes of the first chunk that have been read.
     taken: usize,
     arrival: Nanos,
-    /// The writer has closed: the end arrives after the last byte.
+    /// The writer has closed: the end of the stream follows the last byte.
     closed: bool,
-    /// The reader's end is gone: a write fails.
+    /// The reader has been dropped: writes fail.
     broken: bool,
-    /// The connection was cut: what has not been read is gone and both sides see an error.
+    /// The connection was cut: unread bytes are lost, and both sides get an error.
     cut: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -53,7 +53,7 @@ impl Pipe {
         Rc::new(Pipe { world: Rc::clone(world), number, spec, state, held, waits, interrupted })
     }
 
-    /// Appends bytes as far as there is room and says how many; `Err` when nobody will read them.
+    /// Appends bytes up to the window and returns their number; an error if the connection is closed or cut.
     fn push(self: &Rc<Self>, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state.borrow_mut();
         if state.cut {
@@ -88,7 +88,7 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Takes up to `room` bytes that have arrived. `None`: none have.
+    /// Takes up to `room` arrived bytes; `None` if no bytes have arrived.
     fn pull(&self, room: usize, out: &mut Vec<u8>) -> Option<io::Result<usize>> {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
@@ -136,7 +136,7 @@ impl Pipe {
         self.change(|state| state.closed = true);
     }
 
-    /// Nobody reads any more.
+    /// Marks the reader as gone and discards all chunks.
     fn break_off(&self) {
         self.change(|state| {
             state.broken = true;
@@ -166,7 +166,8 @@ impl Pipe {
         .await
     }
 
-    /// `wait`, which takes nothing before it ends, unless it has to be waited for and is interrupted meanwhile.
+    /// Awaits `wait`, but returns `Interrupted` if an interrupt arrives while it is pending. A pending `wait` has taken
+    /// no bytes.
     async fn unless_interrupted(&self, wait: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
         let mut wait = pin!(wait);
         poll_fn(|context| {
@@ -180,7 +181,7 @@ impl Pipe {
         .await
     }
 
-    /// Ends a read that waits, and none that does not.
+    /// Interrupts a waiting read; has no effect otherwise.
     fn interrupt(&self) {
         self.interrupted.set(self.waits.get());
         self.change(|_| ());
@@ -198,7 +199,7 @@ impl Event for Pipe {
 pub struct SimStream {
     incoming: Rc<Pipe>,
     outgoing: Rc<Pipe>,
-    /// Where it was connected to.
+    /// The address that the client connected to.
     address: Address,
 }
 
@@ -208,11 +209,11 @@ impl SimStream {
     }
 }
 
-/// Knows when both of its directions have been dropped: the other side's writes fail from then on.
+/// Shared by both directions: after the drop of both, the other side's writes fail.
 struct End {
     incoming: Rc<Pipe>,
     address: Address,
-    /// The stream outlives its directions.
+    /// The directions were joined again, so the stream continues.
     goes_on: Cell<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Promises of the simulated world.
+//! Tests of the simulated world.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ async fn read(seam: &SimSeam, disk: &SimDisk, at: u64) -> [u64; 8] {
     pieces[0].block.tags()
 }
 
-/// Eight tasks that write, read and flush at random places; the history is what they return.
+/// Runs eight tasks that write, read and flush at random places, and returns the trace.
 fn busy(seed: u64) -> Trace {
     let world = world(seed);
     world.add_disk("d", SimDiskSpec { timing: Timing::between(Nanos(1_000), Nanos(90_000)), ..SimDiskSpec::new(SIZE) });
@@ -64,7 +64,7 @@ fn busy(seed: u64) -> Trace {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+fn same_seed_gives_the_same_trace_byte_for_byte() {
     let (first, second) = (busy(7), busy(7));
     assert_eq!(first.bytes(), second.bytes());
     assert_eq!(first.bytes().len(), 8 * 20 * 3 * 2 * 40);
@@ -107,7 +107,7 @@ fn time_passes_only_by_sleeping_and_spending() {
 }
 
 #[test]
-fn a_deadlock_a_livelock_and_an_endless_wait_are_told_apart() {
+fn deadlock_and_passed_time_limit_are_reported_as_such() {
     let world = World::new(WorldSpec { time_max: Nanos::from_secs(9), ..WorldSpec::new(1) });
     let seam = world.seam();
     assert_eq!(world.run_until(std::future::pending::<()>()), Err(Stop::Deadlock { now: Nanos::ZERO, tasks: 0 }));
@@ -159,7 +159,7 @@ fn a_dropped_write_completes_and_keeps_its_buffer_until_then() {
 }
 
 #[test]
-fn a_write_is_durable_after_a_flush_and_not_before() {
+fn write_is_durable_only_after_a_flush() {
     let world = world(1);
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
@@ -174,7 +174,7 @@ fn a_write_is_durable_after_a_flush_and_not_before() {
 }
 
 #[test]
-fn a_flush_covers_what_completed_before_it_alone() {
+fn flush_covers_only_writes_completed_before_it() {
     let world = world(1);
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
@@ -190,7 +190,8 @@ fn a_flush_covers_what_completed_before_it_alone() {
     });
 }
 
-/// What three writes to one place and one in flight elsewhere leave behind: the first was flushed.
+/// Content after a crash, with three writes to one place (the first one flushed) and one in flight elsewhere; true if
+/// writes are still unflushed.
 fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
     let first = world(seed);
     first.add_disk("d", SimDiskSpec::new(SIZE));
@@ -219,7 +220,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
 }
 
 #[test]
-fn each_crash_mode_leaves_what_it_says() {
+fn each_crash_mode_leaves_its_defined_state() {
     let runs = |mode| (0..64).map(|seed| after(mode, seed)).collect::<Vec<_>>();
     let some =
         |runs: &[([u64; 8], [u64; 8], bool)], wanted: fn(&[u64; 8]) -> bool| runs.iter().any(|run| wanted(&run.0));
@@ -294,7 +295,7 @@ fn a_4kn_disk_refuses_half_a_block() {
 }
 
 #[test]
-fn faults_strike_as_the_plan_says() {
+fn faults_follow_the_fault_plan() {
     let world = world(3);
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
@@ -355,7 +356,7 @@ fn faults_strike_as_the_plan_says() {
 }
 
 #[test]
-fn a_reconnect_may_lose_what_was_not_flushed_and_nothing_else() {
+fn reconnect_may_lose_only_unflushed_writes() {
     let mut lost = 0;
     for seed in 0..64 {
         let world = world(seed);
@@ -377,7 +378,7 @@ fn a_reconnect_may_lose_what_was_not_flushed_and_nothing_else() {
 }
 
 #[test]
-fn a_buffer_that_changes_while_it_is_written_is_noticed() {
+fn buffer_changed_during_its_write_is_a_violation() {
     let world = world(1);
     world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
@@ -396,7 +397,7 @@ fn a_buffer_that_changes_while_it_is_written_is_noticed() {
 }
 
 #[test]
-fn the_world_stops_at_the_io_it_is_told_to() {
+fn world_stops_at_the_requested_io() {
     for count in 1..=5 {
         let world = world(1);
         world.add_disk("d", SimDiskSpec::new(SIZE));
@@ -413,7 +414,7 @@ fn the_world_stops_at_the_io_it_is_told_to() {
 }
 
 #[test]
-fn a_crash_runs_nothing_and_gives_every_buffer_back() {
+fn crash_runs_no_task_and_returns_every_buffer() {
     let first = world(1);
     first.add_disk("d", SimDiskSpec::new(SIZE));
     let (seam, ran) = (first.seam(), Rc::new(Cell::new(0)));
@@ -455,7 +456,7 @@ fn two_writers_of_one_disk_are_refused() {
 }
 
 #[test]
-fn a_stream_delivers_everything_in_order_late_and_in_pieces() {
+fn stream_delivers_delayed_chunks_completely_and_in_order() {
     let world = world(5);
     let delay = Latency::between(Nanos(10), Nanos(9_000));
     world.set_wires(WireSpec { delay, chunk_bytes_max: 700, window_bytes: 3_000 });
@@ -512,7 +513,7 @@ fn a_cut_or_closed_connection_ends_both_sides() {
 }
 
 #[test]
-fn allocation_says_hole_and_zero_only_where_that_is_so() {
+fn allocation_reports_holes_and_zeroes_exactly() {
     let world = world(1);
     world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
@@ -546,7 +547,7 @@ fn a_world_without_content_still_counts_its_buffers() {
 }
 
 #[test]
-fn a_simulated_disk_keeps_every_promise_of_a_disk() {
+fn simulated_disk_passes_the_conformance_suite() {
     for (seed, block) in [(1, 512), (2, 4096)] {
         let world = world(seed);
         let mut spec = SimDiskSpec::new(SIZE);
@@ -563,7 +564,7 @@ fn a_simulated_disk_keeps_every_promise_of_a_disk() {
 }
 
 #[test]
-fn a_snapshot_holds_what_a_crash_at_that_instant_could_leave_and_the_world_goes_on() {
+fn snapshot_offers_every_survival_while_the_world_continues() {
     let first = world(3);
     let control = first.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = first.seam();
@@ -596,7 +597,7 @@ fn a_snapshot_holds_what_a_crash_at_that_instant_could_leave_and_the_world_goes_
 }
 
 #[test]
-fn metadata_survives_a_crash_as_bytes_and_a_flipped_bit_is_one_bit() {
+fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
     let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 253) as u8).collect();
     for keep in [Content::Tags, Content::None] {
         let first = World::new(WorldSpec { keep, ..WorldSpec::new(1) });

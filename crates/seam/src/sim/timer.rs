@@ -1,4 +1,4 @@
-//! What happens later: wakers and events in the order of their time, then of their making.
+//! Timers: wakers and events, ordered by time and then by creation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,19 +10,19 @@ use std::task::{Context, Poll, Waker};
 use super::world::Shared;
 use crate::Nanos;
 
-/// Something that acts at a time without being a task: a disk's completion, a message's arrival.
+/// An object that acts at a time without being a task: a disk's completion, a message's arrival.
 pub(super) trait Event {
-    /// Acts; `token` is what was given to [`Timers::add_event`].
+    /// Acts at the scheduled time; `token` is the one passed to [`Timers::add_event`].
     fn fire(self: Rc<Self>, token: u64);
 }
 
-/// What a timer does.
+/// Action of a timer.
 pub(super) enum Action {
     Wake(Waker),
     Fire(Rc<dyn Event>, u64),
 }
 
-/// One timer, until it fires or is cancelled.
+/// Handle to a timer, valid until it fires or is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerId {
     slot: u32,
@@ -65,14 +65,14 @@ impl Timers {
         self.add(at, Action::Fire(event, token));
     }
 
-    /// Forgets a timer; one that has fired already is none of ours any more.
+    /// Cancels a timer; a fired timer's handle has no effect.
     pub(super) fn cancel(&mut self, id: TimerId) {
         let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
         if slot.sequence == id.sequence && slot.action.take().is_some() {
             self.free.push(id.slot);
         }
-        // Its heap entry goes when its time comes, or here when such entries outnumber the others (a client that sets a
-        // timeout of seconds on every request and never needs it).
+        // The heap entry is removed at its time, or here once dead entries outnumber live ones (a client that sets a
+        // time-out of seconds for every request and never needs it).
         let live = self.slots.len() - self.free.len();
         if self.heap.len() > 64 && self.heap.len() > 2 * live {
             let mut entries = std::mem::take(&mut self.heap).into_vec();
@@ -92,7 +92,7 @@ impl Timers {
         None
     }
 
-    /// The next timer's action if its time has come.
+    /// The next timer's action, if its time has come.
     pub(super) fn pop_due(&mut self, now: Nanos) -> Option<Action> {
         if self.next_at()? > now {
             return None;
@@ -108,7 +108,7 @@ impl Timers {
     }
 }
 
-/// Completes at its time.
+/// Completes at the time `at`.
 pub(super) struct Sleep {
     world: Rc<Shared>,
     at: Nanos,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_timer_neither_fires_nor_holds_memory() {
+    fn cancelled_timer_neither_fires_nor_holds_memory() {
         let mut timers = Timers::default();
         for round in 0..10_000 {
             let id = timers.add(Nanos(1_000_000 + round), action());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_fire_at_their_time_in_the_order_of_their_making() {
+    fn timers_fire_at_their_time_and_only_once() {
         let mut timers = Timers::default();
         timers.add(Nanos(20), action());
         timers.add(Nanos(10), action());

@@ -1,11 +1,11 @@
-//! What happened, in order: a hash always, the record itself where asked for. The same seed gives the same bytes.
+//! Trace of a world: a hash of all entries, and on request the entries. The same seed gives the same bytes.
 
 use std::fmt::Write as _;
 
 use super::rng::mix;
 use crate::Nanos;
 
-/// What a world keeps of its history.
+/// Extent of the recorded trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceMode {
     /// A 64-bit hash.
@@ -15,7 +15,7 @@ pub enum TraceMode {
     Log,
 }
 
-/// What an entry speaks of. The numbers are part of the trace's bytes.
+/// Operation of an entry. The numbers are part of the trace's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TraceOp {
@@ -29,7 +29,7 @@ pub enum TraceOp {
     Zero = 4,
     /// Bytes sent on a stream.
     Send = 5,
-    /// An entry of the test's own.
+    /// An entry of the test.
     Note = 6,
 }
 
@@ -38,7 +38,7 @@ impl TraceOp {
         [TraceOp::Read, TraceOp::Write, TraceOp::Flush, TraceOp::Zero, TraceOp::Send, TraceOp::Note];
 }
 
-/// Where in its life the operation is. The numbers are part of the trace's bytes.
+/// Phase of the operation. The numbers are part of the trace's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TracePhase {
@@ -50,28 +50,28 @@ pub enum TracePhase {
     Failed = 2,
 }
 
-/// One entry: when, who, what, where, how much, and what came of it.
+/// One entry of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
-    /// When.
+    /// Virtual time.
     pub time: Nanos,
-    /// Disk or stream, by the number that the world gave it.
+    /// Number of the disk or stream in its world.
     pub who: u32,
-    /// What.
+    /// Operation.
     pub op: TraceOp,
-    /// How far.
+    /// Phase of the operation.
     pub phase: TracePhase,
     /// First byte.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// A digest of the content that moved; 0 where there is none.
+    /// A digest of the transferred content; 0 if there is none.
     pub content: u64,
 }
 
 const ENTRY_BYTES: usize = 40;
 
-/// The history of a world.
+/// The trace of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     mode: TraceMode,
@@ -93,18 +93,18 @@ impl Trace {
         }
     }
 
-    /// Differs when anything differed.
+    /// Hash of all entries.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The entries, 40 bytes each: time, who and what, offset, length, content; 64-bit little-endian. Empty unless
-    /// [`TraceMode::Log`] was asked for.
+    /// The entries, 40 bytes each: time, number and operation, offset, length, content; 64-bit little-endian. Empty
+    /// unless the mode is [`TraceMode::Log`].
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The entries for people, a line each.
+    /// The entries as text, one line each.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for entry in self.bytes.chunks_exact(ENTRY_BYTES) {

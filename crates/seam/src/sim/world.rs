@@ -1,4 +1,4 @@
-//! A world: clock, tasks, timers, randomness, disks and wires, all from one seed.
+//! A world: clock, tasks, timers, randomness, disks and connections, all from one seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,30 +18,30 @@ use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 use super::{SimBlockMut, SimSeam};
 use crate::Nanos;
 
-/// Polls at one instant after which the world is taken to run in circles.
+/// Number of polls at one instant that counts as a livelock.
 const POLLS_AT_ONE_INSTANT_MAX: u64 = 20_000_000;
 
-/// What a world is made of.
+/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldSpec {
-    /// Everything random comes from it.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Which ready task runs next.
+    /// Order of ready tasks.
     pub order: TaskOrder,
-    /// Ceiling of the buffers, in blocks of 4 KiB.
+    /// Ceiling of the buffers, in 4 KiB blocks.
     pub blocks: usize,
-    /// Whether buffers and disks keep content.
+    /// Content that buffers and disks keep.
     pub keep: Content,
-    /// Whether the trace keeps its entries.
+    /// Extent of the recorded trace.
     pub trace: TraceMode,
-    /// Buffers outlive the process, with their notes ([`World::left_behind`]).
+    /// Buffers and their persistence tags outlive the process ([`World::left_behind`]).
     pub keeps: bool,
-    /// Virtual time at which [`World::run_until`] gives up: background work with a timer of its own hides a deadlock.
+    /// Virtual time at which [`World::run_until`] gives up. Without it, periodic background work would hide a deadlock.
     pub time_max: Nanos,
 }
 
 impl WorldSpec {
-    /// A world for measuring or for plain tests: tasks in the order they became ready, 64 MiB of buffers.
+    /// A world for measurements and plain tests: tasks in order of readiness, 64 MiB of buffers.
     pub fn new(seed: u64) -> WorldSpec {
         WorldSpec {
             seed,
@@ -55,18 +55,18 @@ impl WorldSpec {
     }
 }
 
-/// Why a world stopped before the awaited future was ready.
+/// Reason why a world stopped before the awaited future was ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
-    /// Nothing is ready, nothing will be, and the future still waits.
+    /// No task is ready, no timer is set, and the future still waits.
     #[error("deadlock at {now}: no task is ready, no timer is set, {tasks} tasks wait for ever")]
     Deadlock {
         /// Virtual time.
         now: Nanos,
-        /// Tasks that wait, the awaited future not counted.
+        /// Waiting tasks, excluding the awaited future.
         tasks: usize,
     },
-    /// Tasks keep each other busy and time stands still.
+    /// Tasks keep waking each other and time stands still.
     #[error("livelock at {now}: {POLLS_AT_ONE_INSTANT_MAX} polls and the clock has not moved")]
     Livelock {
         /// Virtual time.
@@ -78,12 +78,12 @@ pub enum Stop {
         /// Virtual time.
         now: Nanos,
     },
-    /// The I/O that [`World::crash_at_io`] named has been reached.
+    /// The I/O of [`World::crash_at_io`] has been reached.
     #[error("the world reached the I/O at which it was to crash")]
     CrashPoint,
 }
 
-/// What the handles of a world share.
+/// State shared by all handles of a world.
 pub(super) struct Shared {
     pub(super) spec: WorldSpec,
     clock: Cell<Nanos>,
@@ -115,7 +115,7 @@ impl Shared {
         self.clock.set(self.now() + cost);
     }
 
-    /// True after the world has crashed: nothing happens any more.
+    /// True after the end of the world: no task runs any more.
     pub(super) fn is_over(&self) -> bool {
         self.over.get()
     }
@@ -128,7 +128,7 @@ impl Shared {
         self.ready.start(index);
     }
 
-    /// A number for the trace, by which a disk or a stream goes.
+    /// Assigns a number that identifies a disk or a stream in the trace.
     pub(super) fn number(&self) -> u32 {
         let number = self.next_number.get();
         self.next_number.set(number + 1);
@@ -143,7 +143,7 @@ impl Shared {
         self.trace.borrow_mut().add(TraceEntry { time: self.now(), who, op, phase, at, len, content });
     }
 
-    /// Counts a boundary of an I/O, where the world may be told to stop.
+    /// Counts a submission or completion of an I/O, at which a run may stop.
     pub(super) fn count_io(&self) {
         self.io_count.set(self.io_count.get() + 1);
     }
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// A world. It owns all its tasks, disks and wires; dropping it discards them without running anything.
+/// A world. It owns all its tasks, disks and connections; dropping it discards them without running any task.
 pub struct World {
     pub(super) shared: Rc<Shared>,
     pool: Rc<Pool>,
@@ -194,18 +194,18 @@ impl World {
         World { shared: Rc::new(shared), pool }
     }
 
-    /// The world as the engine sees it.
+    /// The seam of the world for the engine.
     pub fn seam(&self) -> SimSeam {
         SimSeam { world: Rc::clone(&self.shared), pool: Rc::clone(&self.pool) }
     }
 
-    /// The world as another core of the engine sees it: the same clock, disks and wires, `blocks` buffers of its own.
+    /// The seam of another core: the same clock, disks and connections, with its own `blocks` buffers.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
         let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned), None);
         SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
-    /// What tells, once the world is over, whether anybody still holds a part of it.
+    /// Counts the handles and buffers that remain after the end of the world.
     pub fn remains(&self) -> Remains {
         Remains { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
     }
@@ -215,36 +215,36 @@ impl World {
         self.shared.now()
     }
 
-    /// Buffers handed out and not given back (by the seam of [`World::seam`]).
+    /// Buffers allocated through [`World::seam`] and not returned.
     pub fn blocks_out(&self) -> usize {
         self.pool.out.get()
     }
 
-    /// A buffer with one tag a sector, for a test's client.
+    /// A buffer with one tag per sector, for a test's client.
     pub fn block(&self, tags: [u64; crate::SECTORS_PER_BLOCK]) -> Option<SimBlockMut> {
         let mut block = self.pool.alloc()?;
         block.set_tags(0, &tags);
         Some(block)
     }
 
-    /// The history so far.
+    /// The trace so far.
     pub fn trace(&self) -> Trace {
         self.shared.trace.borrow().clone()
     }
 
-    /// Appends an entry of the test's own to the history.
+    /// Appends an entry of the test to the trace.
     pub fn note(&self, at: u64, len: u64, content: u64) {
         self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
     }
 
-    /// Rules that were broken and that no result shows: a buffer that changed while a disk was writing it (R1), one that was given back
-    /// with a note on it.
+    /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1), or a buffer returned
+    /// with a persistence tag.
     pub fn violations(&self) -> Vec<String> {
         let dropped = self.pool.notes.iter().flat_map(Notes::violations);
         self.shared.violations.borrow().iter().cloned().chain(dropped).collect()
     }
 
-    /// What a kill of the process at this moment leaves in memory.
+    /// The memory image that a kill of the process would leave now.
     pub fn left_behind(&self) -> LeftBehind {
         self.pool.notes.as_ref().map_or_else(LeftBehind::default, Notes::left_behind)
     }
@@ -259,7 +259,7 @@ impl World {
         self.shared.io_stop.set(count);
     }
 
-    /// Runs until `future` is ready. It is dropped when the world stops before that.
+    /// Runs until `future` is ready; drops it if the world stops before.
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> Result<T, Stop> {
         let mut future = pin!(future);
         self.shared.ready.start(MAIN);
@@ -276,12 +276,12 @@ impl World {
     /// Runs until `future` is ready.
     ///
     /// # Panics
-    /// When the world stops before that; the message names the seed.
+    /// If the world stops before that; the message names the seed.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.run_until(future).unwrap_or_else(|stop| panic!("seed {}: {stop}", self.shared.spec.seed))
     }
 
-    /// Runs for `time`, however little there is to do. A deadlock is no error here: clients may come later.
+    /// Runs for `time`, even without work. A deadlock is no error here: clients may come later.
     pub fn run_for(&self, time: Nanos) -> Result<(), Stop> {
         self.turn(self.now() + time, || None::<()>).map(|_| ())
     }
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Discards tasks, timers and wires; the disks keep what they hold.
+    /// Discards tasks, timers and connections; the disks keep their content.
     pub(super) fn end(&self) {
         let world = &*self.shared;
         world.over.set(true);
@@ -381,25 +381,25 @@ impl Drop for World {
     }
 }
 
-/// What a world leaves behind in memory; holds nothing of it.
+/// Weak references that count a world's remaining handles and buffers.
 pub struct Remains {
     shared: Weak<Shared>,
     pool: Weak<Pool>,
 }
 
 impl Remains {
-    /// Handles to the world that somebody holds.
+    /// Remaining handles to the world.
     pub fn world(&self) -> usize {
         self.shared.strong_count()
     }
 
-    /// Buffers out, and handles to their pool: the engine's, its tasks', its clients'.
+    /// Remaining handles to the buffer pool, including allocated buffers.
     pub fn buffers(&self) -> usize {
         self.pool.strong_count()
     }
 }
 
-/// Clears a flag on every way out, a panic's included.
+/// Clears a flag on every exit, including a panic.
 struct Reset<'a>(&'a Cell<bool>);
 
 impl Drop for Reset<'_> {

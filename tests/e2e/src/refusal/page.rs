@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_stand_for_what_differs_between_machines() {
+    fn placeholders_replace_machine_dependent_values() {
         let (store, data) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef");
         let given = [
             format!("start 12: {store}, directory {store}, 4096 bytes of volume v (data {data});"),

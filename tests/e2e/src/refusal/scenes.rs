@@ -112,7 +112,7 @@ pub fn restored_devices() -> Site {
     site
 }
 
-/// Flash devices of a later format; `.known` is what they held. The backing lacks blocks of version 1.
+/// Flash devices of a later format; `.known` is their former content. The backing lacks blocks of version 1.
 pub fn newer_devices() -> Site {
     let site = on_file();
     stop_dirty(&site, site.start(), 0..BLOCKS, 1);
@@ -142,7 +142,7 @@ pub const UNFLUSHED: u8 = 7;
 /// The format of files in memory that this version makes.
 pub const MEMORY_FORMAT: u8 = 2;
 
-/// What a killed daemon left in memory, in a later format. It holds the first bytes of the volume.
+/// Persisted memory of a killed daemon, in a later format. It holds the first bytes of the volume.
 pub fn newer_memory() -> Site {
     let mut site = Site::with_volume(VOLUME_BYTES);
     site.keep_in = "/dev/shm".to_owned();

@@ -1,6 +1,7 @@
-//! A table of what hangs against what goes on: each cell is measured with the real daemon, as the longest wait of a probe.
+//! A table of hung components and their effects: each cell is the longest wait of a probe, measured with the real
+//! daemon.
 //!
-//! The file systems that hang are FUSE mounts: no read, write or flush on them is answered, as with a file server that is gone.
+//! The hung file systems are FUSE mounts: no read, write or flush on them is answered, as with a lost file server.
 
 use std::any::Any;
 use std::fmt::Write as _;
@@ -198,7 +199,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-/// What is asked again and again of a volume that does not hang, and of the daemon.
+/// Probes that run repeatedly against a volume that does not hang, and against the daemon.
 #[derive(Default)]
 struct Probes {
     reads: Probe,

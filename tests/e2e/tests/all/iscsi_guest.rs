@@ -37,7 +37,8 @@ impl Served {
         std::fs::write(&mutual, "thetargets12").expect("the folder can be written");
         let chap = if chap {
             format!(
-                "chap = {{ user = \"guest\", secret_file = \"{}\", mutual_user = \"hotset\", mutual_secret_file = \"{}\" }}\n",
+                "chap = {{ user = \"guest\", secret_file = \"{}\", mutual_user = \"hotset\", mutual_secret_file = \
+                 \"{}\" }}\n",
                 secret.display(),
                 mutual.display()
             )
@@ -173,7 +174,8 @@ fn load_on_two_paths_survives_loss_of_one() {
     let mut guest = served.guest();
     let ports: Vec<_> = served.relays.iter().map(Relay::port).collect();
     guest.run(
-        "cat >/etc/multipath.conf <<'CONF'\ndefaults {\n user_friendly_names yes\n find_multipaths no\n no_path_retry 60\n \
+        "cat >/etc/multipath.conf <<'CONF'\ndefaults {\n user_friendly_names yes\n find_multipaths no\n no_path_retry \
+         60\n \
          polling_interval 2\n}\nblacklist {\n devnode \"^vd\"\n}\nCONF\nmodprobe dm_multipath; modprobe \
          dm_round_robin; multipathd",
     );

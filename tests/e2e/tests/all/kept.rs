@@ -127,7 +127,7 @@ fn killed_at_any_moment(site: &Site) {
 }
 
 #[test]
-fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
+fn persisted_data_waits_for_its_volume_and_write_access() {
     let mut site = site("");
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
@@ -247,7 +247,7 @@ fn memory_of_a_newer_version_is_given_up_in_explicit_words_alone() {
 }
 
 #[test]
-fn what_a_killed_daemon_left_on_a_full_tmpfs_is_taken_back() {
+fn memory_persisted_on_a_full_tmpfs_is_recovered() {
     let mut site = Site::with_volume(BYTES as u64);
     site.memory = "32 MiB".to_owned();
     let Some(tmpfs) = SmallDisk::of(&site.folder.join("shm"), "80m") else { return };

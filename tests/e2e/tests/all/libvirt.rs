@@ -26,7 +26,8 @@ mount -t devtmpfs devtmpfs /dev
 for module in /modules/*; do insmod $module; done
 echo "GUEST-SIZE $(blockdev --getsize64 /dev/vda)"
 [ "$(dd if=/dev/vda bs=1M skip=1 count=1 2>/dev/null | tr -d r | wc -c)" = 0 ] && echo GUEST-READ
-dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\0' w | dd of=/dev/vda bs=1M seek=2 iflag=fullblock conv=fsync 2>/dev/null && echo GUEST-WROTE
+dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\0' w |
+  dd of=/dev/vda bs=1M seek=2 iflag=fullblock conv=fsync 2>/dev/null && echo GUEST-WROTE
 poweroff -f
 "#;
 

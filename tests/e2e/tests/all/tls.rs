@@ -12,11 +12,15 @@ const MIB: u64 = 1 << 20;
 /// Writes an authority and a server certificate for `localhost` into the fixture's folder, with libnbd's file names.
 fn make_certificates(site: &Site) {
     let script = "
-        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout ca-key.pem -out ca-cert.pem
-        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -keyout server-key.pem -out server.csr
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout \
+        ca-key.pem -out ca-cert.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -keyout server-key.pem \
+        -out server.csr
         printf 'subjectAltName=DNS:localhost,IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > server.ext
-        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile server.ext -out server-cert.pem
-        mkdir strangers && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=stranger \
+        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile \
+        server.ext -out server-cert.pem
+        mkdir strangers && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj \
+        /CN=stranger \
           -keyout strangers/ca-key.pem -out strangers/ca-cert.pem";
     tool("sh").arg("-ec").arg(script).within(site.folder.path()).ok();
 }

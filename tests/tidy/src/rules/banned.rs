@@ -1,4 +1,5 @@
-//! Below the binary nothing reaches past the seam, and nothing in a simulated world depends on chance or the clock.
+//! Code below the binary reaches the operating system only through the seam, and simulated code depends on neither
+//! chance nor the clock.
 //!
 //! Clippy refuses the same by name resolution (`clippy.toml`); this rule also catches what an `allow` would let
 //! through.
@@ -7,7 +8,7 @@ use super::{at, has_word};
 use crate::Violation;
 use crate::source::Source;
 
-/// Where the ban holds.
+/// Directories under the ban.
 const FOLDERS: [&str; 7] = [
     "crates/engine/src/",
     "crates/nbd/src/",
@@ -18,7 +19,7 @@ const FOLDERS: [&str; 7] = [
     "crates/seam/src/model",
 ];
 
-/// What is banned, and what to use instead.
+/// Banned names, with their replacements.
 const BANNED: [(&str, &str); 17] = [
     ("Instant", "the seam's clock"),
     ("SystemTime", "the seam's clock"),

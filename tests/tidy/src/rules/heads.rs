@@ -1,18 +1,18 @@
-//! Every Rust file begins by saying what lives there.
+//! Every Rust file begins with a description of its content.
 
 use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Rust files without a `//!` head, or with one that says nothing.
+/// Rust files without a `//!` header, or with an empty one.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let headless = sources.iter().filter(|source| source.is_rust() && !has_head(&source.text));
     headless.map(|source| at(source, 0, "begin the file with `//!` and what lives there")).collect()
 }
 
 fn has_head(text: &str) -> bool {
-    // A script with its own interpreter line may not begin otherwise; fuzz targets need `#![no_main]` nowhere but after
-    // the head.
+    // A script with an interpreter line must begin with that line; fuzz targets accept `#![no_main]` only after the
+    // header.
     text.strip_prefix("//!").and_then(|rest| rest.lines().next()).is_some_and(|head| head.trim().len() >= 12)
 }
 

@@ -47,14 +47,14 @@ const LAYERS: [(&str, u32); 37] = [
     ("powercut", 11),
 ];
 
-/// What only the seam's real world and the binary's side may depend on.
+/// Dependencies reserved for the seam's real world and the binary's side.
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
 const PURE: [&str; 11] =
     ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace", "units"];
 
-/// Dependencies against the direction, crates without a layer, executors where none may be.
+/// Dependencies against the direction, crates without a layer, and executors in crates that may not depend on one.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let layers: BTreeMap<&str, u32> = LAYERS.into();
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
     found
 }
 
-/// Names in all tables of dependencies, those for tests and builds and single targets included.
+/// Names in all dependency tables, including those for tests, builds and single targets.
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
     let targets = manifest.get("target").and_then(|target| target.as_table());

@@ -1,4 +1,4 @@
-//! No file past 800 lines: then it has two subjects.
+//! No file exceeds 800 lines: a longer one has two subjects.
 
 use super::at;
 use crate::Violation;
@@ -6,7 +6,7 @@ use crate::source::Source;
 
 const LINES_MAX: usize = 800;
 
-/// Code files that are too long.
+/// Code files that exceed the limit.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let too_long = sources.iter().filter(|source| source.is_code() && source.text.lines().count() > LINES_MAX);
     too_long.map(|source| at(source, LINES_MAX, format!("past {LINES_MAX} lines: split it by subject"))).collect()

@@ -1,4 +1,4 @@
-//! Relative links among the pages lead to a page that exists and, where they name one, to a heading of it.
+//! Relative links among the pages lead to existing pages and headings.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// Why a link of `page` leads nowhere; `None` for a good one, and for one that leads out of the pages.
+/// Reason why a link of `page` is broken; `None` for a good link, and for one that leads out of the pages.
 fn fault(page: &str, target: &str, headings: &BTreeMap<&str, Vec<String>>) -> Option<String> {
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     if target.contains(':') || !(path.is_empty() || path.ends_with(".md")) {

@@ -1,4 +1,4 @@
-//! No marks of unfinished work: what is missing stands in docs/roadmap.md.
+//! No marks of unfinished work; missing features are listed in docs/roadmap.md.
 
 use super::{at, has_word};
 use crate::Violation;

@@ -1,4 +1,4 @@
-//! The rules that hold without exemption, a file each.
+//! The rules without exemption, one file each.
 
 pub mod banned;
 pub mod heads;
@@ -14,7 +14,7 @@ pub mod unwraps;
 use crate::Violation;
 use crate::source::Source;
 
-/// A rule: looks at all files, returns the places that break it.
+/// A rule: checks all files and returns the violations.
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
@@ -36,7 +36,7 @@ fn at(source: &Source, index: usize, text: impl Into<String>) -> Violation {
     Violation { path: source.path.clone(), line: index + 1, text: text.into() }
 }
 
-/// Lines of a page outside its blocks of code, counted from 0.
+/// Lines of a page outside its code blocks, counted from 0.
 pub(crate) fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     page.text.lines().enumerate().filter(move |(_, line)| {
@@ -46,7 +46,7 @@ pub(crate) fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// True when `word` stands in `line` with no letter, digit or underscore beside it.
+/// True if `word` stands in `line` with no letter, digit or underscore beside it.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word)

@@ -1,4 +1,5 @@
-//! Rust files that the map, the rules, the design pages and the decisions name exist, and so do functions and tests that the rules name.
+//! Rust files named by the map, the rules, the design pages and the decisions exist, as do functions and tests named by
+//! the rules.
 
 use std::collections::BTreeSet;
 
@@ -38,13 +39,13 @@ fn is_file(name: &str, paths: &BTreeSet<&str>) -> bool {
     ways.iter().flatten().any(|path| paths.contains(path.as_str()))
 }
 
-/// True for what looks like the name of a function: several words in lower case.
+/// True for a word that looks like a function name: several words in lower case.
 fn is_function(name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.contains('_') && !name.starts_with('_') && name.chars().all(is_word)
 }
 
-/// The function that a line of code begins.
+/// Name of the function that begins on a line of code.
 fn name_of(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("fn ")?;
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());

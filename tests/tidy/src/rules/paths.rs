@@ -1,10 +1,10 @@
-//! No path of one machine in the repository.
+//! The repository contains no path of a particular machine.
 
 use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Paths that exist on somebody's machine only. Split, so that this file does not break its own rule.
+/// Path prefixes of particular machines, split so that this file does not break its own rule.
 const FORBIDDEN: [&str; 5] = [
     concat!("/wor", "k/"),
     concat!("/hom", "e/"),
@@ -15,7 +15,7 @@ const FORBIDDEN: [&str; 5] = [
 /// The one file that may name the folder beside the repository.
 const MAY_NAME_SHARED: &str = ".ci/run";
 
-/// Lines that name a machine's path.
+/// Lines with a machine's path.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in sources.iter().filter(|source| source.path != MAY_NAME_SHARED) {

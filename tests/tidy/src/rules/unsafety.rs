@@ -1,10 +1,10 @@
-//! Unsafe code lives in the seam and in nothing else, each block with its safety argument.
+//! Unsafe code is in the seam only, and each block has a safety argument.
 
 use super::{at, has_word};
 use crate::Violation;
 use crate::source::Source;
 
-/// The one place that may hold unsafe code.
+/// The directory that may contain unsafe code.
 const ALLOWED: &str = "crates/seam/";
 
 /// Unsafe code outside the seam, or without a `// SAFETY:` before it.
@@ -16,7 +16,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             if !has_word(code, "unsafe") || code.contains("#![") {
                 continue;
             }
-            // What an unsafe function asks of its callers is its documentation's matter, which clippy checks.
+            // Clippy checks that an unsafe function documents its requirements.
             let needs_argument = !code.contains("unsafe fn");
             if !source.path.starts_with(ALLOWED) {
                 found.push(at(source, index, "unsafe code belongs into the seam"));
@@ -28,7 +28,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
     found
 }
 
-/// True when the comment above line `index` (past attributes and the statement's own first lines) argues safety.
+/// True if the comment above line `index` argues safety; attributes and the statement's own first lines are skipped.
 fn is_argued(lines: &[&str], index: usize) -> bool {
     let argues = |line: &str| line.contains("SAFETY:") || line.contains("# Safety");
     let above = lines[..index].iter().rev().take(12).map(|line| line.trim_start());

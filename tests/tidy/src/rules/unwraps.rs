@@ -1,11 +1,10 @@
-//! No `unwrap()` in production code: `expect` says why it holds.
+//! Production code has no `unwrap()`: `expect` states why it holds.
 
 use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Calls of `unwrap()` outside unit tests, in the crates that make the product, without a comment that says why it
-/// holds.
+/// Calls of `unwrap()` outside unit tests in product crates, without a comment with the reason.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.contains("/src/")) {

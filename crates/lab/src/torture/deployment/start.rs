@@ -157,7 +157,7 @@ pub(super) async fn begin(
 
 /// Number of blocks that a second volume writes to another volume's disk.
 const FOREIGN_BLOCKS: u64 = 8;
-/// Tag of those blocks.
+/// Tag of these blocks.
 const FOREIGN: u64 = 77;
 
 struct VolumeClaim<'a> {

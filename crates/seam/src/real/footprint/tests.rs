@@ -1,4 +1,4 @@
-//! Resolution over made-up device trees.
+//! Tests of the resolution, over invented device trees.
 
 use std::os::unix::fs::symlink;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A folder that looks like `/sys`.
+/// A directory that looks like `/sys`.
 struct Tree {
     folder: tempfile::TempDir,
 }
@@ -23,7 +23,7 @@ impl Tree {
         Kernel { sys: at("sys"), dev: at("dev"), mounts: at("mountinfo") }
     }
 
-    /// Adds a device of `bytes`; `path` is its folder under `block`, its parent the disk of a partition.
+    /// Adds a device of `bytes`; `path` is its directory below `block`, whose parent is the disk of a partition.
     fn device(&self, path: &str, number: (u32, u32), bytes: u64, files: &[(&str, &str)]) -> Range<u64> {
         let folder = self.folder.path().join("sys/block").join(path);
         fs::create_dir_all(&folder).expect("the folder can be written");
@@ -38,7 +38,7 @@ impl Tree {
         0..bytes
     }
 
-    /// Says that `upper` lies on `lower`.
+    /// Makes `lower` a device below `upper`.
     fn slave(&self, upper: &str, lower: &str) {
         let block = self.folder.path().join("sys/block");
         let slaves = block.join(upper).join("slaves");
@@ -46,7 +46,7 @@ impl Tree {
         symlink(block.join(lower), slaves.join(lower.replace('/', "-"))).expect("the folder can be written");
     }
 
-    /// Adds a file of a MiB.
+    /// Adds a file of 1 MiB.
     fn file(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         File::create(&path).and_then(|file| file.set_len(MIB)).expect("the folder can be written");
@@ -63,7 +63,7 @@ impl Tree {
         self.kernel().footprint(&fs::metadata(path).expect("it is there"), None)
     }
 
-    /// A file of a file system on the device of that number.
+    /// The footprint of a file of the file system on `device`.
     fn on_file_system(&self, device: (u32, u32), inode: u64) -> Footprint {
         let mut found = Footprint::default();
         self.kernel().file(FileAt { device, inode, mount: None }, 0..MIB, true, &mut found, 0);
@@ -71,7 +71,7 @@ impl Tree {
     }
 }
 
-/// True when the two overlap, whichever is asked.
+/// True if the two overlap; checks that the relation is symmetric.
 fn overlap(a: &Footprint, b: &Footprint) -> bool {
     assert_eq!(a.overlap(b).is_some(), b.overlap(a).is_some(), "an overlap is one from both sides: {a:?} {b:?}");
     a.overlap(b).is_some()
@@ -91,7 +91,7 @@ fn partitions_overlap_their_disk_and_not_each_other() {
 }
 
 #[test]
-fn loop_device_overlaps_its_file_and_the_bytes_it_maps_alone() {
+fn loop_device_overlaps_its_file_only_in_its_mapped_bytes() {
     let tree = Tree::new();
     let file = tree.file("a.img");
     let path = file.to_str().expect("a plain name");
@@ -122,14 +122,14 @@ fn two_logical_volumes_of_one_disk_are_two_disks() {
     let [disk, a, b, crypt] = [(8, 0), (253, 0), (253, 1), (253, 2)].map(|number| tree.of_device(number));
     assert!(!overlap(&a, &b) && !overlap(&crypt, &b));
     assert!(overlap(&a, &disk) && overlap(&crypt, &disk) && overlap(&crypt, &a));
-    // A file of the file system on one volume, too.
+    // A file of the file system on one volume behaves like that volume.
     let file = tree.on_file_system((253, 0), 12);
     assert!(overlap(&file, &a) && overlap(&file, &disk) && !overlap(&file, &b));
     assert!(!overlap(&file, &tree.on_file_system((253, 0), 13)), "two files of one file system");
 }
 
 #[test]
-fn members_of_an_array_and_paths_of_one_disk_overlap_what_is_made_of_them() {
+fn array_members_and_multipath_paths_overlap_their_upper_device() {
     let tree = Tree::new();
     for (disk, minor, wwid) in [("sda", 0, "naa.1"), ("sdb", 16, "naa.2"), ("sdc", 32, "naa.3"), ("sdd", 48, "naa.3")] {
         tree.device(disk, (8, minor), 100 * MIB, &[("device/wwid", wwid)]);
@@ -152,7 +152,7 @@ fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
     let tree = Tree::new();
     let file = tree.file("a.img");
     let device = number_of(fs::metadata(&file).expect("it is there").dev());
-    // The file system of the test's folder, as if it lay on a partition.
+    // The file system of the test's directory, placed on an invented partition.
     tree.device("sda", (8, 0), 100 * MIB, &[]);
     tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
     tree.device("sda/sda2", (8, 2), 50 * MIB, &[("partition", "2"), ("start", "102400")]);
@@ -172,7 +172,7 @@ fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
 }
 
 #[test]
-fn nbd_devices_under_a_disk_are_told_with_what_connected_them() {
+fn nbd_devices_below_a_disk_are_reported_with_their_client() {
     let tree = Tree::new();
     let files = [("pid", "4242"), ("backend", "hotset:00000000000000ab/vm1\n")];
     tree.device("nbd3", (43, 3), MIB, &files);
@@ -185,7 +185,7 @@ fn nbd_devices_under_a_disk_are_told_with_what_connected_them() {
 }
 
 #[test]
-fn devices_that_lie_on_each_other_in_a_circle_come_to_an_end() {
+fn cyclic_devices_are_resolved_up_to_a_limit() {
     let tree = Tree::new();
     tree.device("dm-0", (253, 0), MIB, &[]);
     tree.device("dm-1", (253, 1), MIB, &[]);

@@ -32,7 +32,7 @@ fn idle_client_yields_its_share_and_regains_it() {
     let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
     let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
     println!("{before:.0} a second of all three, {taken:.0} of two");
-    assert!(taken >= 0.9 * before, "the part of who idles was left lying: {taken:.0} of {before:.0} a second");
+    assert!(taken >= 0.9 * before, "an idle volume's part was left unused: {taken:.0} of {before:.0} a second");
     let ratio = b.rate(idle_ms + 1000, idle_ms + 4000) / c.rate(idle_ms + 1000, idle_ms + 4000);
     assert!((1.8..=2.2).contains(&ratio), "b has {ratio:.2} times what c has");
     // No client has saved up credit: its latency is no longer than before, and the others wait no longer for it.
