@@ -101,9 +101,23 @@ pub(super) enum SubmitMode {
     Worker,
 }
 
+/// Support of RWF_NOWAIT by a file. Without it, as on FUSE, the kernel may try a request on the submitter's thread and
+/// block that thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Nowait {
+    /// The first requests are submitted with the flag to find out.
+    #[default]
+    Unknown,
+    Honoured,
+    /// Every request goes to a worker.
+    Unsupported,
+}
+
 /// Decides whether requests of one kind are tried without waiting.
 #[derive(Default)]
 struct Tries {
+    /// A file may support reads alone, as ext4 does where it is not opened for direct I/O.
+    nowait: Cell<Nowait>,
     /// Remaining requests that skip the try.
     untried: Cell<u32>,
     /// Number of skipped tries after the last refusal.
@@ -117,9 +131,18 @@ impl Tries {
         untried == 0
     }
 
-    fn note(&self, is_refused: bool) {
+    /// Records the result of a try; true if the request was refused.
+    fn note(&self, result: &std::io::Result<usize>) -> bool {
+        let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
+        if error == Some(libc::EOPNOTSUPP) {
+            self.nowait.set(Nowait::Unsupported);
+        } else if self.nowait.get() == Nowait::Unknown {
+            self.nowait.set(Nowait::Honoured);
+        }
+        let is_refused = matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP));
         self.last.set(if is_refused { (self.last.get() * 2 + 1).min(UNTRIED_MAX) } else { 0 });
         self.untried.set(self.last.get());
+        is_refused
     }
 }
 
@@ -129,30 +152,11 @@ pub(super) struct Submitter {
     pub(super) pending: PendingRequests,
     reads: Tries,
     writes: Tries,
-    nowait: Cell<Nowait>,
-}
-
-/// Support of RWF_NOWAIT by a file. Without it, as on FUSE, the kernel may try a request on the submitter's thread and
-/// block that thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Nowait {
-    /// The first requests are submitted with the flag to find out.
-    #[default]
-    Unknown,
-    Honoured,
-    /// Every request goes to a worker.
-    Unsupported,
 }
 
 impl Submitter {
     pub(super) fn new(domain: Rc<FailureDomain>) -> Submitter {
-        Submitter {
-            domain,
-            pending: PendingRequests::default(),
-            reads: Tries::default(),
-            writes: Tries::default(),
-            nowait: Cell::default(),
-        }
+        Submitter { domain, pending: PendingRequests::default(), reads: Tries::default(), writes: Tries::default() }
     }
 
     /// True if the core's own thread must not try any request.
@@ -174,7 +178,7 @@ impl Submitter {
             Action::Write(_) => &self.writes,
             _ => return (SubmitMode::Plain, workers.try_acquire(0)),
         };
-        match self.nowait.get() {
+        match tries.nowait.get() {
             Nowait::Unknown => (SubmitMode::NoWait, None),
             Nowait::Unsupported => (SubmitMode::Worker, workers.try_acquire(WORKERS_SPARE)),
             Nowait::Honoured => {
@@ -188,16 +192,8 @@ impl Submitter {
     /// Evaluates the result of an operation submitted with RWF_NOWAIT. True if the operation must be submitted again,
     /// to a worker.
     pub(super) fn is_refused(&self, action: &Action, result: &std::io::Result<usize>) -> bool {
-        let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
-        let is_refused = matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP));
-        if error == Some(libc::EOPNOTSUPP) {
-            self.nowait.set(Nowait::Unsupported);
-        } else if self.nowait.get() == Nowait::Unknown {
-            self.nowait.set(Nowait::Honoured);
-        }
         let tries = if matches!(action, Action::Read(_)) { &self.reads } else { &self.writes };
-        tries.note(is_refused);
-        is_refused
+        tries.note(result)
     }
 
     /// Permits for the ring's workers.
@@ -229,16 +225,20 @@ impl Submitter {
 mod tests {
     use super::*;
 
+    fn error(code: i32) -> std::io::Result<usize> {
+        Err(std::io::Error::from_raw_os_error(code))
+    }
+
     #[test]
     fn refused_requests_are_tried_less_often() {
         let tries = Tries::default();
         let untried = std::iter::repeat_with(|| {
             let untried = std::iter::repeat_with(|| tries.is_due()).take_while(|is_due| !is_due).count();
-            tries.note(true);
+            assert!(tries.note(&error(libc::EAGAIN)));
             untried
         });
         assert_eq!(untried.take(7).collect::<Vec<_>>(), [0, 1, 3, 3, 3, 3, 3]);
-        tries.note(false);
+        assert!(!tries.note(&Ok(4096)));
         assert!(tries.is_due() && tries.is_due());
     }
 
@@ -277,11 +277,11 @@ mod tests {
         let (other, _) = read_submitter(&domains, 2);
         assert!(matches!(other.admit(&read, now), (SubmitMode::Plain, Some(_))), "another domain has its own");
 
-        let unsupported = Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        assert!(submitter.is_refused(&read, &unsupported));
         let write = Action::Write(0);
+        assert!(submitter.is_refused(&write, &error(libc::EOPNOTSUPP)));
         assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "it waits for a permit");
         drop(held);
         assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))), "the core would block");
+        assert!(matches!(submitter.admit(&read, now), (SubmitMode::Plain, Some(_))), "reads are supported");
     }
 }
