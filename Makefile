@@ -18,7 +18,8 @@ test: toolchain packages page lint deny
 
 # What breaks most often, in a few minutes: format, lint, unit tests, the repository's rules, simulated worlds.
 check: toolchain page lint
-	$(CARGO) test $(PROFILE) --workspace --lib --bins --test repository --test administrator --test torture --test sabotage
+	$(CARGO) test $(PROFILE) --workspace --lib --bins --test repository
+	$(CARGO) test $(PROFILE) --package lab --test all -- administrator:: torture:: sabotage::
 
 lint:
 	$(CARGO) fmt --all --check

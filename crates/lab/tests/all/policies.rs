@@ -1,9 +1,8 @@
 //! Replacement and admission policies on real block traces, compared with the promised and the published figures.
 //!
 //! `HOTSET_TRACES` names the folder of the traces; without it nothing is measured. Command for the table: `cargo test
-//! --release -p lab --test policies -- --nocapture`.
+//! --release -p lab --test all -- --nocapture policies::`.
 
-#[path = "policies/traces.rs"]
 mod traces;
 
 use engine::policy::curve::Curve;
