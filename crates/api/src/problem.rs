@@ -21,7 +21,7 @@ pub struct Problem {
     title: &'static str,
     /// The status.
     status: u16,
-    /// What failed, where, and the remedy.
+    /// The failure, its place and the remedy.
     detail: String,
     /// Seconds after which the client may retry.
     #[serde(skip)]

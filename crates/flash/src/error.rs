@@ -42,7 +42,7 @@ pub enum StoreError {
     NotEmpty {
         /// The device.
         device: String,
-        /// What it holds.
+        /// Its content.
         what: String,
     },
     /// A device is too small.

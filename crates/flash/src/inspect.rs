@@ -33,7 +33,7 @@ pub struct SuperblockFound {
     pub member: u32,
     /// The device's state by its own superblock.
     pub state: MemberState,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The membership generation when it was written.
     pub generation: u64,

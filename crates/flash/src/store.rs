@@ -79,7 +79,7 @@ pub enum MemberStatus {
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The device's name, if it is present.
     pub device: Option<String>,

@@ -72,7 +72,7 @@ pub struct Chosen {
     pub node: PathBuf,
     /// Size.
     pub size_bytes: u64,
-    /// What it is, in words.
+    /// Description for the user.
     pub what: String,
     /// Its content; absent if it is blank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub struct Left {
     pub device: PathBuf,
     /// Size.
     pub size_bytes: u64,
-    /// What it is, in words.
+    /// Description for the user.
     pub what: String,
     /// The reason.
     pub why: String,

@@ -39,7 +39,7 @@ const PREFIX: &str = "hotset_";
 pub struct Token {
     /// Its name.
     pub name: String,
-    /// What it permits.
+    /// The actions it permits.
     pub role: Role,
     /// SHA-256 of its text, hexadecimal.
     pub hash: String,

@@ -77,7 +77,7 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// What the rules know about this server.
+/// Facts about this server that the rules use.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours<'a> {
     /// Host names besides loopback's.

@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(resize))
 }
 
-/// What was done, in sentences.
+/// The outcome, in sentences.
 #[derive(Serialize, ToSchema)]
 struct Said {
     /// The sentences.

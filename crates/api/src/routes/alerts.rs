@@ -16,7 +16,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_alerts))
 }
 
-/// What is wrong now, the most severe first
+/// Alerts that are raised now, the most severe first
 #[utoipa::path(get, path = "/api/v1/alerts", tag = "daemon",
     responses((status = 200, description = "As of the last second", body = Vec<AlertReport>)))]
 async fn list_alerts(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<AlertReport>>, Problem> {

@@ -41,7 +41,7 @@ pub enum MemberState {
     Syncing,
 }
 
-/// What a member carries.
+/// Content that a member carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Clean pages alone.
@@ -57,7 +57,7 @@ pub struct MemberEntry {
     pub uuid: Uuid,
     /// Whether it is in service.
     pub state: MemberState,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The number of segments that fit on it.
     pub segments: u32,

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use terminal::Failure;
 
-/// What to attach, and how.
+/// Volume to attach, and options of its device.
 #[derive(Args)]
 pub struct Options {
     /// The volume
@@ -15,7 +15,7 @@ pub struct Options {
     foreground: bool,
 }
 
-/// What to detach.
+/// Volume or device to detach.
 #[derive(Args)]
 pub struct Detach {
     /// The volume

@@ -27,7 +27,7 @@ pub enum Action {
     Set {
         /// The volume
         name: String,
-        /// What to change, for example policy=write-through
+        /// Settings to change, for example policy=write-through
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<(String, String)>,
     },

@@ -1,5 +1,5 @@
-//! Administrator actions between the sessions of simulated worlds. Whatever the administrator does to devices, records
-//! and backings, served volumes keep their promises, and a daemon without one of its checks is caught.
+//! Administrator actions between the sessions of simulated worlds: served volumes keep their promises after any change
+//! of devices, records and backings, and a daemon without one of its checks is caught.
 
 use engine::spec::Sabotage;
 use lab::torture::{Options, Report, run};
