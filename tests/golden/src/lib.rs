@@ -25,8 +25,8 @@ pub struct Golden {
     pub bytes: Vec<u8>,
 }
 
-/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1` the one of this release is made by
-/// `make` first.
+/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1` the one of this release is made
+/// by `make` first.
 ///
 /// # Panics
 /// When this release has no such file, when one is to be made again, and when one is not as it was made.

@@ -1,5 +1,5 @@
-//! Lines are readable in a diff: 120 columns for Rust, 100 for a page's prose. Tables, verbatim text and generated pages
-//! are exempt.
+//! Lines are readable in a diff: 120 columns for Rust, 100 for a page's prose. Tables, verbatim text and generated
+//! pages are exempt.
 
 use super::{at, prose};
 use crate::Violation;
