@@ -86,6 +86,25 @@ fn hung_state_directory_raises_an_alert_before_a_change() {
 }
 
 #[test]
+fn hung_disks_of_history_and_events_raise_alerts() {
+    let site = Site::with_volume(16 << 20);
+    let mount = |name: &str| Fuse::mount(&site.folder.join("state").join(name));
+    let (Some(history), Some(events)) = (mount("history"), mount("events")) else { return };
+    let daemon = site.start();
+    history.hang();
+    events.hang();
+    daemon.command(&["volume", "set", "v", "policy=write-through"]);
+    for (kind, fuse) in [("history-disk", &history), ("events-disk", &events)] {
+        let raised = wait_for("the alert", || alert(&daemon, kind));
+        let cause = raised["cause"].as_str().expect("a cause");
+        assert!(cause.contains(&fuse.path().display().to_string()) && cause.contains("not answered"), "{cause}");
+        fuse.answer();
+        wait_for("the alert's end", || alert(&daemon, kind).is_none().then_some(()));
+    }
+    daemon.stop();
+}
+
+#[test]
 fn stop_ends_with_a_hung_state_directory() {
     let Some((site, fuse, mut daemon)) = hanging() else { return };
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
