@@ -7,7 +7,7 @@ use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::data_core::Local;
+use super::super::cores::Local;
 use super::super::overlap::OwnVolumes;
 use super::super::sabotage;
 use super::Unused;
