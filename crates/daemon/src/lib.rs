@@ -25,6 +25,7 @@ mod qos;
 mod records;
 mod reload;
 mod retry;
+#[cfg(feature = "sabotage")]
 mod sabotage;
 mod sample;
 mod settings;
@@ -231,7 +232,12 @@ async fn start_cores(
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();
     let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
-    let engine = CoreSpec { sabotage: sabotage::from_environment(), flash_threshold, ..of_spec };
+    let engine = CoreSpec {
+        #[cfg(feature = "sabotage")]
+        sabotage: sabotage::from_environment(),
+        flash_threshold,
+        ..of_spec
+    };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, kept: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
