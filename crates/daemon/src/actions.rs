@@ -6,14 +6,14 @@ use std::rc::Rc;
 use control::report::SlowReport;
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::pages::slow::Slow;
-use engine::{CacheMode, RequestError, Volume, WritePolicy};
+use engine::{CacheMode, Volume, WritePolicy};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
+use super::cores::Local;
 use super::cores::core_gone;
 use super::daemon::Daemon;
 use super::volumes::{Known, Placed};
-use super::cores::Local;
 use config::keys::{KEYS, find_key, nearest, set_by_command};
 use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
 use terminal::log;
@@ -178,9 +178,8 @@ impl Daemon {
 
     /// Serves a volume that is refused because its backing shrank. Dirty data past the backing's new end may be lost.
     async fn accept_shrunk(&self, name: &str) -> Result<(), Failure> {
-        let has_shrunk = |known: &Known| {
-            known.refusal().is_some_and(|failure| failure.refusal.as_deref() == Some(BACKING_SHRANK))
-        };
+        let has_shrunk =
+            |known: &Known| known.refusal().is_some_and(|failure| failure.refusal.as_deref() == Some(BACKING_SHRANK));
         let Some(known) = self.volumes.find(name).filter(has_shrunk) else { return Ok(()) };
         let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
         self.attach(known.config, known.from_file, accept).await?;

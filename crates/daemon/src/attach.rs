@@ -6,8 +6,8 @@ use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::{VolumeSpec, WritePolicy};
 use seam::DiskError;
 
-use super::daemon::Daemon;
 use super::cores::{Attaching, OpenBacking, OpenFacts, OpenPlan, Opened, Subject};
+use super::daemon::Daemon;
 use super::overlap::OwnVolumes;
 use super::qos::{qos_of, warn_of};
 use super::shares::{memory_share_of, share_of};
@@ -106,18 +106,20 @@ impl Daemon {
             wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
             results.push(match (opened, identified) {
-                (Ok(opened), Ok(Admission { incarnation, drops_pages })) => match self.units.plan(config, incarnation) {
-                    Err(failure) => Err(self.cores.close(&opened, failure).await),
-                    Ok(unit) => {
-                        let Opened { core, number, facts } = opened;
-                        let spec = VolumeSpec { drops_pages, ..self.spec_of(config, incarnation) };
-                        let record = self.records.view().by_incarnation(incarnation).map(|one| one.lost_before);
-                        let lost_before = record.unwrap_or(0);
-                        let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
-                        jobs.entry(core).or_default().push((at, attaching));
-                        Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                (Ok(opened), Ok(Admission { incarnation, drops_pages })) => {
+                    match self.units.plan(config, incarnation) {
+                        Err(failure) => Err(self.cores.close(&opened, failure).await),
+                        Ok(unit) => {
+                            let Opened { core, number, facts } = opened;
+                            let spec = VolumeSpec { drops_pages, ..self.spec_of(config, incarnation) };
+                            let record = self.records.view().by_incarnation(incarnation).map(|one| one.lost_before);
+                            let lost_before = record.unwrap_or(0);
+                            let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
+                            jobs.entry(core).or_default().push((at, attaching));
+                            Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                        }
                     }
-                },
+                }
                 (Ok(opened), Err(failure)) => Err(self.cores.close(&opened, failure).await),
                 (Err(failure), _) => Err(failure),
             });
@@ -127,7 +129,9 @@ impl Daemon {
             let each = self.cores.attach(core, jobs).await;
             for (at, attached) in places.into_iter().zip(each) {
                 match (attached, &results[at]) {
-                    (Ok(false), Ok(placed)) if !self.records.may_log(&wanted[at].0) => not_on_flash.push(placed.incarnation),
+                    (Ok(false), Ok(placed)) if !self.records.may_log(&wanted[at].0) => {
+                        not_on_flash.push(placed.incarnation)
+                    }
                     (Ok(_), _) => {}
                     (Err(failure), _) => results[at] = Err(failure),
                 }

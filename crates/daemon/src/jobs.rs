@@ -14,8 +14,6 @@ use tokio::sync::watch;
 
 use super::daemon::Daemon;
 use super::volumes::Placed;
-use super::cores::Local;
-use super::status::CORE_PATIENCE;
 use terminal::log;
 
 /// Id of a change of the flash devices; there is at most one.

@@ -184,7 +184,9 @@ impl PersistedMemory {
         };
         let mut files = self.cores.first().call(of).await.map_err(core_gone)?;
         let state = self.records.view();
-        let record = state.state().by_name(name).filter(|record| !record.clean && !self.is_whole(record.generation));
+        // This daemon has lost nothing, however often it attached the volume.
+        let is_whole = |generation: u64| generation == state.generation || self.is_intact(generation);
+        let record = state.by_name(name).filter(|record| !record.clean && !is_whole(record.generation));
         let unreadable = record.and_then(|record| self.unreadable_of(record));
         files.extend(unreadable.map(|file| file.record.path.display().to_string()));
         Ok(files)

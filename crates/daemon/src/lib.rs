@@ -54,8 +54,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 use self::certificates::Shown;
-use self::daemon::Daemon;
 use self::cores::{DataCore, DataCoreSpec};
+use self::daemon::Daemon;
 pub use self::events::FOLDER as EVENTS_FOLDER;
 pub use self::status::override_reports;
 use self::stop::Clients;
@@ -303,10 +303,10 @@ async fn start_serving(
 /// supersedes an entry of the same name with another backing, because clients have written to the added one.
 fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let (config, state) = (daemon.settings.current(), daemon.records.view());
-    let removed = |volume: &VolumeConfig| state.state().removed.get(&volume.name) == Some(&volume.entry());
+    let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());
     let mut wanted: Vec<_> =
         config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
-    for record in &state.state().volumes {
+    for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
         let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
@@ -377,7 +377,7 @@ async fn reload_by_signal(daemon: &Daemon) {
     }
     log::info("SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(log::info),
+        Ok(said) => said.iter().for_each(|said| log::info(said.to_string())),
         Err(failure) => {
             log::error(&failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one is in force");

@@ -98,8 +98,7 @@ impl Listeners {
         for address in config.listen {
             let wrong = format!("cannot listen for iSCSI on {address}");
             let listen = async move |local: Rc<Local>| {
-                let listener =
-                    patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
+                let listener = patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
                 let shown = shown(&address, &listener);
                 let server = local.iscsi.clone().expect("a core serves what the configuration says");
                 local.seam.spawn(async move { server.accept(listener).await });

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::report::DatastoreReport;
-use control::{ErrorKind, Failure, moment};
-use engine::{DatastoreSpec, DatastoreStats, FLASH_DATASTORE, ReservationError};
-use seam::Nanos;
+use control::{ErrorKind, Failure};
+use engine::{DatastoreSpec, ReservationError};
 
+use super::cores::{Cores, Local, core_gone};
 use super::daemon::Daemon;
 use super::reload::Said;
 use super::volumes::{Known, Placed};
-use super::cores::{Cores, Local, core_gone};
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};

@@ -105,7 +105,7 @@ impl Daemon {
             nbd,
             written,
             ..old
-        };
+        });
         if said.is_empty() {
             said.push(Said::General("the configuration was read again; nothing has changed".to_owned()));
         }
@@ -138,7 +138,9 @@ impl Daemon {
         }
         self.volumes.remove(name);
         if self.memory.left_of(name).await.is_ok_and(|left| !left.is_empty()) {
-            return of_volume("gone from the file; data of it is in memory alone, which keeps it until the machine ends");
+            return of_volume(
+                "gone from the file; data of it is in memory alone, which keeps it until the machine ends",
+            );
         }
         if self.records.may_be_on_flash(name) {
             return of_volume("gone from the file; data of it may lie in the flash log, which keeps it");

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use control::{Answer, ErrorKind, Failure};
 use engine::{FlashShare, MemoryShare, ShareError};
 
+use super::cores::{Cores, Local, core_gone};
 use super::daemon::Daemon;
 use super::volumes::{Placed, Volumes};
-use super::cores::{Cores, Local, core_gone};
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
@@ -122,13 +122,7 @@ fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &Stat
 }
 
 /// Gives a volume on its core the quotas that `state` and its configuration say, where memory has `all` bytes.
-async fn apply(
-    cores: &Cores,
-    all: u64,
-    config: &VolumeConfig,
-    placed: &Placed,
-    state: &State,
-) -> Result<(), Failure> {
+async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
     let (name, record) = (&config.name, state.by_name(&config.name));
     let memory = memory_share_of(record, config, all);
     let flash = share_of(record, config);
@@ -139,10 +133,7 @@ async fn apply(
     };
     let done: Result<(), ShareError> = cores[placed.core].call(call).await.map_err(core_gone)?;
     done.map_err(|error| {
-        Failure::new(
-            ErrorKind::Conflict,
-            format!("volume {name} keeps the share of the flash that it has: {error}"),
-        )
+        Failure::new(ErrorKind::Conflict, format!("volume {name} keeps the share of the flash that it has: {error}"))
     })
 }
 

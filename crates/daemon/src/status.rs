@@ -10,10 +10,10 @@ use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
 
-use super::daemon::Daemon;
-use super::volumes::{Known, Standing};
 use super::cores::Local;
+use super::daemon::Daemon;
 use super::qos::qos_of;
+use super::volumes::{Known, Standing};
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
@@ -108,7 +108,7 @@ impl Daemon {
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
-            state_directory: Some(absolute(self.records.folder())),
+            state_directory: Some(absolute(&self.records.folder())),
             state_failed,
             memory_not_kept: self.memory.not_kept(),
             listen: self.listeners.shown(),

@@ -1,7 +1,5 @@
 //! Recording of a volume's requests: the control thread's part.
 
-use std::rc::Rc;
-
 use control::report::{TraceOpened, Traced};
 use control::{Answer, ErrorKind, Failure};
 use engine::Volume;
@@ -11,7 +9,6 @@ use seam::real::RealSeam;
 use trace::Op;
 
 use super::daemon::Daemon;
-use super::cores::Local;
 use terminal::log;
 
 /// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.

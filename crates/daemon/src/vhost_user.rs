@@ -10,7 +10,6 @@ use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;
 
-use super::cores::Local;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;

@@ -33,7 +33,8 @@ impl Daemon {
             let known = self.volumes.find(&name);
             let wanted = known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
             // A change of the volume that is under way takes precedence.
-            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) = (wanted, self.volumes.begin(&name), self.volumes.placed(&name))
+            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) =
+                (wanted, self.volumes.begin(&name), self.volumes.placed(&name))
             else {
                 continue;
             };

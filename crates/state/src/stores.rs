@@ -195,11 +195,7 @@ impl State {
         if self.sabotage.is(Sabotage::AnyState) {
             return Ok(StoreUse::Known);
         }
-        Err(Refusal::StoreForeign {
-            store: store.clone(),
-            owner: show_uuid(&ownership.owner),
-            epoch: ownership.epoch,
-        })
+        Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner), epoch: ownership.epoch })
     }
 
     /// The later start in which this store of another directory was seen, where the present copy is an older one.

@@ -14,8 +14,8 @@ use seam::real::RealSeam;
 
 use super::super::cores::{Local, core_gone};
 use super::super::overlap::OwnVolumes;
-use super::{Flash, FlashLog};
 use super::open::{Opened, open_device};
+use super::{Flash, FlashLog};
 use config::FlashConfig;
 use state::FlashDevices;
 use terminal::log;
@@ -104,13 +104,7 @@ impl FlashLog {
     }
 
     /// `flash replace`.
-    pub async fn replace(
-        &self,
-        old: &str,
-        new: &str,
-        force: bool,
-        progress: &ProgressSender,
-    ) -> Result<(), Failure> {
+    pub async fn replace(&self, old: &str, new: &str, force: bool, progress: &ProgressSender) -> Result<(), Failure> {
         let new = absolute(new)?;
         let before = self.devices();
         let (member, old_path) = self.member_of(old).await?;

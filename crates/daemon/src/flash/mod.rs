@@ -34,7 +34,7 @@ use super::records::Records;
 use super::settings::Settings;
 use super::volumes::Placed;
 use config::FlashConfig;
-use state::{Refusal, StoreFound, StoreUse, show_uuid};
+use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
 use terminal::log;
 
 /// State of the flash log.
@@ -300,7 +300,6 @@ impl FlashLog {
             Err(_) => false,
         }
     }
-
 }
 
 /// Saves each membership generation that the log's core announces, and confirms it. No flush is answered before.

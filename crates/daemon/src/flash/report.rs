@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::report::{
-    AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport,
-};
+use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, ScrubStats};
 use seam::Nanos;
 
@@ -70,14 +68,7 @@ impl FlashLog {
         Some(report)
     }
 
-    fn fill(
-        &self,
-        report: &mut FlashReport,
-        view: LogView,
-        opened: &Opened,
-        config: &FlashConfig,
-        volumes: &Volumes,
-    ) {
+    fn fill(&self, report: &mut FlashReport, view: LogView, opened: &Opened, config: &FlashConfig, volumes: &Volumes) {
         report.alerts.extend(unnoted_alert(view.unnoted.as_deref()));
         report.alerts.extend(dropped_alert(&view.pages));
         let bytes = |member: &PageMember| member.promotion_bytes + member.journal_bytes + member.log_bytes;

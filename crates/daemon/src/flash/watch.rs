@@ -107,7 +107,9 @@ impl FlashLog {
         let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| look(&local)).await else { return false };
         if let Some(why) = now.map_failed {
             self.give_up_map(&why).await;
-        } else if now.has_new_map && let Err(failure) = self.note_map(false) {
+        } else if now.has_new_map
+            && let Err(failure) = self.note_map(false)
+        {
             log::error(failure.message);
         }
         if let Err(failure) = self.records.note_generation(&opened.store, now.generation) {

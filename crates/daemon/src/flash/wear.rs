@@ -40,12 +40,7 @@ fn total(before: Option<&DeviceWear>, since: &PageMember) -> DeviceWear {
 }
 
 /// Adds the bytes written to a device's report, and the part of its rated life used, where `milli_dwpd` gives a rating.
-pub(super) fn report(
-    device: &mut FlashDeviceReport,
-    before: Option<&DeviceWear>,
-    since: &PageMember,
-    milli_dwpd: u32,
-) {
+pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>, since: &PageMember, milli_dwpd: u32) {
     let all = total(before, since);
     let bytes = all.promotion_bytes + all.dirty_bytes + all.journal_bytes;
     device.written = WrittenReport {

@@ -12,10 +12,10 @@ use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::super::certificates::{Certificates, Shown};
-use super::super::daemon::Daemon;
-use super::super::records::Records;
-use super::super::settings::Settings;
+use super::certificates::{Certificates, Shown};
+use super::daemon::Daemon;
+use super::records::Records;
+use super::settings::Settings;
 use terminal::log;
 
 /// Pause before an unavailable address or certificate is tried again.
