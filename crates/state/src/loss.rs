@@ -13,7 +13,7 @@ use crate::trust::Sabotage;
 /// The loss to report to a volume's clients in this generation. `record` is the volume's record before this start.
 /// `is_lost` is true if its last daemon did not stop it cleanly and left no complete persisted memory.
 pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
-    if record.clean || state.sabotage == Sabotage::UntoldLoss {
+    if record.clean || state.sabotage.is(Sabotage::UntoldLoss) {
         return None;
     }
     let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);

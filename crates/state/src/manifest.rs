@@ -112,7 +112,7 @@ impl State {
     /// Judges the copy on a store that this directory's daemon used last. A newer copy means that the directory was
     /// restored from before its last change. An unreadable copy proves nothing.
     pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
-        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && self.sabotage != Sabotage::AnyState;
+        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
             Some(_) => {
