@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
-use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
+use engine::{CacheMode, Volume, VolumeId, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
 use scsi::{Lun, Removed};
@@ -25,7 +25,7 @@ use super::stop::CLIENTS_PATIENCE;
 use config::keys::set_by_command;
 use config::{BackingSpec, VolumeConfig, check_name, is_device};
 use state::{
-    Acceptance, AddedVolume, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_incarnation,
+    Acceptance, AddedVolume, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_number,
     effective_mode, effective_policy,
 };
 use terminal::log;
@@ -58,7 +58,7 @@ struct Attaching {
 /// Findings about the volumes that are to be served.
 struct Found {
     /// Blocks that wait to be destaged, by incarnation.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<VolumeId, Waiting>,
     /// Content of each backing; `None` for one that is not open.
     evidence: Vec<Option<Result<Evidence, Failure>>>,
 }
@@ -219,7 +219,7 @@ impl Daemon {
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
     /// service: a stale mark only costs one more check at the next start.
-    fn note_not_on_flash(&self, incarnations: &[u64]) {
+    fn note_not_on_flash(&self, incarnations: &[VolumeId]) {
         if self.flash_store().is_none() {
             return;
         }
@@ -231,7 +231,7 @@ impl Daemon {
         }
     }
 
-    fn spec_of(&self, config: &VolumeConfig, incarnation: u64) -> VolumeSpec {
+    fn spec_of(&self, config: &VolumeConfig, incarnation: VolumeId) -> VolumeSpec {
         let state = self.state.borrow();
         let record = state.state().by_name(&config.name);
         VolumeSpec {
@@ -411,7 +411,7 @@ impl Daemon {
             let each = each.collect::<Vec<Result<Admission, Failure>>>();
             let incarnation =
                 |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
-            let mut units: Vec<Result<u64, Failure>> = each.iter().map(incarnation).collect();
+            let mut units: Vec<Result<VolumeId, Failure>> = each.iter().map(incarnation).collect();
             self.give_luns(state, wanted, &mut units, accept.adopt);
             each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
@@ -436,7 +436,7 @@ impl Daemon {
         accept: &Acceptance,
         served: &[String],
     ) -> Result<Admission, Failure> {
-        let drawn = draw_incarnation().map_err(|error| {
+        let drawn = draw_number().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
         })?;
         let store = self.flash_store();
@@ -452,7 +452,7 @@ impl Daemon {
             writes: !config.read_only,
             accept,
         };
-        let admission = state.identify(&claim, || drawn);
+        let admission = state.identify(&claim, || VolumeId(drawn));
         let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
         let incarnation = admission.incarnation;
         for key in set_by_command() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
+use engine::VolumeId;
 use events::Wanted;
 use seam::Geometry;
 use seam::real::KeptFile;
@@ -43,7 +44,7 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// The persistent identity of the volume.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// Identity of its backing, as the backing reports it.
     pub identity: String,
     /// The data core that serves it.
@@ -85,7 +86,7 @@ pub struct Daemon {
     pub flash: RefCell<Flash>,
     /// Incarnations whose old clean pages are being dropped from the flash store named; the completion is not saved
     /// yet.
-    pub(super) drops: RefCell<BTreeMap<u64, String>>,
+    pub(super) drops: RefCell<BTreeMap<VolumeId, String>>,
     /// Bytes written to flash devices before this start.
     pub wear: RefCell<Before>,
     /// The health of the drives under flash devices.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::VolumeId;
 use nbd::{Handed, NoWay, Terms};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
@@ -81,7 +82,7 @@ impl Daemon {
         // A core that has ended drops the connections.
         let Ok(refused) = self.cores[0].call(take).await else { return };
         log::info(format!("NBD clients of the last daemon that go on: {}", count - refused.len()));
-        let mut reasons: BTreeMap<(u64, String), usize> = BTreeMap::new();
+        let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
         for (terms, why) in refused {
             *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 use control::{ErrorKind, Failure};
-use engine::Volume;
+use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
 use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::RealSeam;
@@ -16,7 +16,7 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
 use config::{IscsiConfig, VolumeConfig, read_chap};
-use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
+use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
 use terminal::log;
 
 /// The target has one port, whatever the number of its portals.
@@ -33,7 +33,7 @@ pub struct IscsiSpec {
 
 /// A record of reservations to be saved, and the channel for the result.
 pub struct Kept {
-    incarnation: u64,
+    incarnation: VolumeId,
     record: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -45,7 +45,7 @@ pub type Keeping = mpsc::UnboundedReceiver<Kept>;
 struct ByControl(mpsc::UnboundedSender<Kept>);
 
 impl Keeper for ByControl {
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         let (done, is_done) = oneshot::channel();
         let sent = self.0.send(Kept { incarnation, record, done });
         Box::pin(async move {
@@ -146,7 +146,7 @@ impl Daemon {
         &self,
         state: &mut State,
         wanted: &[(VolumeConfig, bool)],
-        identified: &mut [Result<u64, Failure>],
+        identified: &mut [Result<VolumeId, Failure>],
         adopt: bool,
     ) {
         if self.config.borrow().iscsi.is_none() {
@@ -155,8 +155,7 @@ impl Daemon {
         let volumes = self.volumes.borrow();
         let known: BTreeSet<&str> =
             volumes.keys().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
-        let drawn =
-            || draw_incarnation().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+        let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut asking = Vec::new();
         for (at, (config, _)) in wanted.iter().enumerate() {
             let Ok(incarnation) = identified[at] else { continue };
@@ -219,7 +218,7 @@ impl Daemon {
     }
 
     /// The unit for a volume; `None` without a target.
-    pub(super) fn unit_plan(&self, config: &VolumeConfig, incarnation: u64) -> Result<Option<UnitPlan>, Failure> {
+    pub(super) fn unit_plan(&self, config: &VolumeConfig, incarnation: VolumeId) -> Result<Option<UnitPlan>, Failure> {
         if self.config.borrow().iscsi.is_none() {
             return Ok(None);
         }

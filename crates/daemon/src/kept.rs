@@ -12,14 +12,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
-use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
+use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 
 use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
 use config::{Config, KeepIn};
-use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_incarnation};
+use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_number};
 use terminal::log;
 use units::show_bytes;
 
@@ -61,7 +61,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
         let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
         return Ok(Plan { kept: None, not_kept });
     }
-    let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
@@ -111,14 +111,14 @@ pub async fn attach(
     backing: Backing<RealSeam>,
 ) -> Result<Volume<RealSeam>, AttachError> {
     let owner = spec.incarnation;
-    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else {
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner.0).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner.0)?))) else {
         return local.engine.attach_recovered(spec, backing).await;
     };
     let content = |place| Content(file.content(place));
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
-    files.iter().rev().for_each(|file| file.forget(owner));
+    files.iter().rev().for_each(|file| file.forget(owner.0));
     if taken > 0 {
         log::info(format!(
             "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
@@ -130,12 +130,12 @@ pub async fn attach(
 }
 
 /// True when files of earlier daemons hold content of the volume.
-pub fn is_left(local: &Local, owner: u64) -> bool {
+pub fn is_left(local: &Local, owner: VolumeId) -> bool {
     local.left.borrow().iter().any(|file| has_content(file, owner))
 }
 
-fn has_content(file: &LeftBehind, owner: u64) -> bool {
-    file.of(owner).is_some_and(|left| left.has_content())
+fn has_content(file: &LeftBehind, owner: VolumeId) -> bool {
+    file.of(owner.0).is_some_and(|left| left.has_content())
 }
 
 impl Daemon {
@@ -191,7 +191,7 @@ impl Daemon {
         let records = self.state.borrow().state().kept.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.kept.as_ref() != Some(file)).collect();
-        let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect();
+        let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation.0).collect();
         let open = async move |local: Rc<Local>| {
             let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
+use engine::VolumeId;
 use tokio::sync::watch;
 
 use super::daemon::Daemon;
 use super::data_core::Local;
 use super::handover::{Kept, to_keep};
-use state::{State, draw_incarnation};
+use state::{State, draw_number};
 use terminal::log;
 use units::show_bytes;
 
@@ -63,7 +64,7 @@ enum Ended {
     /// Its backing is complete, and its record needs no change.
     Complete,
     /// Its backing is complete, which is to be recorded for its incarnation.
-    Clean(u64),
+    Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
     Parked(Parked),
     /// Its backing does not answer.
@@ -74,7 +75,7 @@ enum Ended {
 
 /// A volume that was left in the flash log.
 struct Parked {
-    incarnation: u64,
+    incarnation: VolumeId,
     name: String,
     /// Its dirty bytes in the flash log.
     bytes: u64,
@@ -318,7 +319,7 @@ impl Daemon {
     }
 
     /// Leaves a volume's dirty data in the flash log.
-    async fn park_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn park_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         loop {
             let volume = name.to_owned();
             let park = async move |local: Rc<Local>| {
@@ -348,7 +349,7 @@ impl Daemon {
 
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
     /// incarnation, so that the old data in the log never comes back.
-    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         self.give_up_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
@@ -356,12 +357,12 @@ impl Daemon {
                 Some(volume) => volume.destage_past_log().await,
                 None => Ok(()),
             };
-            match (self.cores[core].call(destage).await, draw_incarnation()) {
+            match (self.cores[core].call(destage).await, draw_number()) {
                 (Err(_), _) => return Daemon::core_has_ended(name),
                 (Ok(Ok(())), Ok(drawn)) => {
                     self.note(|state| {
-                        state.give_up_flash(incarnation, drawn);
-                        state.mark_clean(drawn);
+                        state.give_up_flash(incarnation, VolumeId(drawn));
+                        state.mark_clean(VolumeId(drawn));
                     });
                     return Ended::Complete;
                 }
@@ -385,7 +386,7 @@ impl Daemon {
 
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
     /// volumes parked in the flash log. True when the write succeeded.
-    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) -> bool {
+    fn note_ended(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
         let noted = self.note(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
@@ -406,7 +407,7 @@ impl Daemon {
     }
 
     /// Destages and detaches a volume.
-    async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn drain_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         let (progress, _) = ProgressSender::new();
         loop {
             let result = self.detach(name, core, &progress).await;

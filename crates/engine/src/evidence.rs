@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use flash::VolumeId;
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
@@ -50,7 +51,7 @@ pub fn waiting_in_memory(left: &Left, end: u64) -> WaitingBlocks {
 
 impl<S: Seam> Core<S> {
     /// Dirty blocks of an unattached volume in the flash log. `end` is the first block past the backing's end.
-    pub fn waiting_in_log(&self, incarnation: u64, end: u64) -> WaitingBlocks {
+    pub fn waiting_in_log(&self, incarnation: VolumeId, end: u64) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
         self.each_found(incarnation, |record| {
             waiting.blocks += 1;
@@ -60,7 +61,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
-    pub fn destaged_noted(&self, incarnation: u64) -> u64 {
+    pub fn destaged_noted(&self, incarnation: VolumeId) -> u64 {
         let zeroes = self.seam().zero_block().checksum(0);
         let ring = self.pages().map(|pages| pages.volume(incarnation).ring()).unwrap_or_default();
         ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
@@ -68,7 +69,7 @@ impl<S: Seam> Core<S> {
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
     /// the map of clean pages is read.
-    pub async fn compare_destaged(&self, incarnation: u64, backing: &Backing<S>) -> DestagedFound {
+    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedFound {
         let Some(pages) = self.pages() else { return DestagedFound::default() };
         self.wait_for_pages().await;
         let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;

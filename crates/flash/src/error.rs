@@ -3,6 +3,7 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
+use crate::number::VolumeId;
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
@@ -33,7 +34,7 @@ pub enum StoreError {
     #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
     Lost {
         /// The volume.
-        incarnation: u64,
+        incarnation: VolumeId,
         /// The block.
         block: u64,
     },

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use seam::Seam;
 
+use crate::number::VolumeId;
+
 /// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// The volume's identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The block's number in the volume.
     pub block: u64,
 }

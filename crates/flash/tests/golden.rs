@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use flash::{
     Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, Pages, Record, Recovered, RecoveredContent,
-    Store, StoreError, identify, inspect, read_manifest,
+    Store, StoreError, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -20,10 +20,10 @@ const POOL_BYTES: usize = 16 << 20;
 const OWNERSHIP: Ownership = Ownership { owner: [4; 16], epoch: 6, life: 77 };
 const RECORDS: &[u8] = b"what the owner wants to find again";
 /// The volume with dirty blocks, the volume with a zero-range, and the volumes with clean pages.
-const DIRTY: u64 = 5;
-const ZEROED: u64 = 6;
-const CACHED: u64 = 7;
-const IN_FLUX: u64 = 8;
+const DIRTY: VolumeId = VolumeId(5);
+const ZEROED: VolumeId = VolumeId(6);
+const CACHED: VolumeId = VolumeId(7);
+const IN_FLUX: VolumeId = VolumeId(8);
 
 /// The content of both devices after a kill.
 static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
@@ -67,7 +67,7 @@ fn byte(block: &impl Block) -> u8 {
     bytes[0]
 }
 
-async fn append(store: &Store<RealSeam>, incarnation: u64, block: u64, content: Content<RealSeam>) {
+async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, content: Content<RealSeam>) {
     let owner = Owner { incarnation, block };
     store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
 }
@@ -103,7 +103,7 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
 }
 
 /// The bytes of a page's valid blocks.
-async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: u64, page: u64) -> Vec<Option<u8>> {
+async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, page: u64) -> Vec<Option<u8>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = pages.volume(volume).read(page, 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::VolumeId;
 use flash::Ownership;
 
 use super::*;
@@ -12,7 +13,7 @@ const OTHER_STORE: &str = "ffeeddccbbaa99887766554433221100";
 /// A state with something in every field.
 fn sample() -> State {
     let dirty = VolumeRecord {
-        incarnation: 0x1111_2222_3333_4444,
+        incarnation: VolumeId(0x1111_2222_3333_4444),
         name: "database".to_owned(),
         backing_identity: "device:naa.5000c500a1b2c3d4".to_owned(),
         clean: false,
@@ -38,7 +39,7 @@ fn sample() -> State {
         newer: serde_json::Map::new(),
     };
     let added = VolumeRecord {
-        incarnation: 0x5555_6666_7777_8888,
+        incarnation: VolumeId(0x5555_6666_7777_8888),
         name: "scratch".to_owned(),
         backing_identity: "file:9f3a:1234".to_owned(),
         clean: true,

@@ -9,6 +9,8 @@ use super::record::{State, VolumeRecord};
 use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
+use engine::VolumeId;
+
 /// What an administrator has accepted in explicit words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
@@ -44,7 +46,7 @@ pub struct Claim<'a> {
     /// Why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
     /// What waits to be destaged, by incarnation.
-    pub waiting: &'a BTreeMap<u64, Waiting>,
+    pub waiting: &'a BTreeMap<VolumeId, Waiting>,
     /// What the backing holds; `None` where nothing needs a proof.
     pub evidence: Option<&'a Evidence>,
     /// It will be written to.
@@ -57,7 +59,7 @@ pub struct Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Its identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// Its clean pages in the flash store in use are to be dropped before any is served.
     pub drops_pages: bool,
 }
@@ -65,7 +67,7 @@ pub struct Admission {
 impl State {
     /// Judges whether a volume may be served on a backing, and notes that it is: its record is marked as not cleanly stopped. The incarnation is the
     /// one that this backing has always had, else `draw`n. A refusal changes nothing.
-    pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> u64) -> Result<Admission, Refusal> {
+    pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
             self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
         {
@@ -188,7 +190,7 @@ impl State {
         by_backing: Option<usize>,
         gives_up: bool,
         claim: &Claim<'_>,
-        draw: impl FnOnce() -> u64,
+        draw: impl FnOnce() -> VolumeId,
     ) -> Admission {
         // A name's former holder is forgotten: its backing, if it comes back, is a stranger. Initiators know the data by its name: it is the same to
         // them on whatever it was restored to.
@@ -245,18 +247,18 @@ impl State {
         Admission { incarnation, drops_pages: drops_pages && sabotage != Sabotage::StalePages }
     }
 
-    fn has_shrunk(&self, incarnation: u64, claim: &Claim<'_>) -> bool {
+    fn has_shrunk(&self, incarnation: VolumeId, claim: &Claim<'_>) -> bool {
         let known = self.by_incarnation(incarnation).and_then(|record| record.content.as_ref());
         known.zip(claim.evidence).is_some_and(|(known, found)| known.size_bytes > found.content.size_bytes)
     }
 
-    fn may_have_pages(&self, incarnation: u64, store: Option<&str>) -> bool {
+    fn may_have_pages(&self, incarnation: VolumeId, store: Option<&str>) -> bool {
         let cached_on = self.by_incarnation(incarnation).and_then(|record| record.cached_on.as_ref());
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
     }
 
     /// Notes what size a volume's backing has now.
-    pub fn note_size(&mut self, incarnation: u64, size_bytes: u64) {
+    pub fn note_size(&mut self, incarnation: VolumeId, size_bytes: u64) {
         let record = self.by_incarnation_mut(incarnation);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
             // Samples are of places that go by the size.
@@ -265,7 +267,7 @@ impl State {
     }
 
     /// Notes that the volume's pages in that store are true to its backing: what was there before is dropped durably.
-    pub fn note_pages_dropped(&mut self, incarnation: u64, store: &str) {
+    pub fn note_pages_dropped(&mut self, incarnation: VolumeId, store: &str) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
         }
@@ -273,7 +275,7 @@ impl State {
 
     /// Notes that a store in use holds data of volumes without a record: a record may have been lost. The note stays when the store holds
     /// none any more, for its devices may have been put back from an older copy; a rebuild ends it.
-    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
+    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = VolumeId>) {
         let given_up = self.store(store).map(|record| &record.given_up);
         let is_strange = held.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
@@ -285,7 +287,7 @@ impl State {
     }
 
     /// Remembers that what a store may hold of an incarnation is given up.
-    fn give_up(&mut self, incarnation: u64, store: Option<&str>) {
+    fn give_up(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
             self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
@@ -304,7 +306,7 @@ impl State {
     }
 
     /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing.
-    pub fn mark_clean(&mut self, incarnation: u64) {
+    pub fn mark_clean(&mut self, incarnation: VolumeId) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
             record.dirty_on_flash = None;
@@ -312,7 +314,7 @@ impl State {
     }
 
     /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing or in the flash log.
-    pub fn mark_parked(&mut self, incarnation: u64, destaged: u64) {
+    pub fn mark_parked(&mut self, incarnation: VolumeId, destaged: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
             record.content.get_or_insert_default().destaged = destaged;
@@ -320,14 +322,14 @@ impl State {
     }
 
     /// Notes in which flash store data of the volume may lie from now on.
-    pub fn mark_on_flash(&mut self, incarnation: u64, store: Option<&str>) {
+    pub fn mark_on_flash(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.dirty_on_flash = store.map(str::to_owned);
         }
     }
 
     /// The volume becomes another one to every flash store: what one holds of it, old by now, never comes back. Returns its new incarnation.
-    pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) -> u64 {
+    pub fn give_up_flash(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.incarnation = drawn;
@@ -339,7 +341,7 @@ impl State {
     }
 
     /// Forgets a removed volume; its incarnation is never used again.
-    pub fn forget(&mut self, incarnation: u64) {
+    pub fn forget(&mut self, incarnation: VolumeId) {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
         self.retired_luns.extend(unit.map(|unit| unit.lun));
         self.volumes.retain(|record| record.incarnation != incarnation);
@@ -348,7 +350,7 @@ impl State {
 }
 
 /// A number from the operating system's randomness, never 0.
-pub fn draw_incarnation() -> io::Result<u64> {
+pub fn draw_number() -> io::Result<u64> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     loop {
         let mut bytes = [0; 8];
@@ -362,7 +364,7 @@ pub fn draw_incarnation() -> io::Result<u64> {
 
 /// A number of 128 bits from the operating system's randomness.
 pub fn draw_identity() -> io::Result<u128> {
-    Ok(u128::from(draw_incarnation()?) << 64 | u128::from(draw_incarnation()?))
+    Ok(u128::from(draw_number()?) << 64 | u128::from(draw_number()?))
 }
 
 impl Claim<'_> {
@@ -375,7 +377,7 @@ impl Claim<'_> {
 impl<'a> Claim<'a> {
     /// A volume with nothing dirty, without flash.
     pub fn plain(name: &'a str, identity: &'a str) -> Claim<'a> {
-        const NOTHING: &BTreeMap<u64, Waiting> = &BTreeMap::new();
+        const NOTHING: &BTreeMap<VolumeId, Waiting> = &BTreeMap::new();
         const NO_WORDS: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };
         Claim {
             name,

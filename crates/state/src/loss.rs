@@ -4,7 +4,7 @@
 //! is left. Nothing tells a client that outlived that daemon from a new one, so in the first generation after a loss the first flush of
 //! each fails, once. A daemon that is killed before its clients have come back hands that on.
 
-use engine::UnflushedLoss;
+use engine::{UnflushedLoss, VolumeId};
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
@@ -43,8 +43,13 @@ mod tests {
     /// A state of generation 5 with a volume that was last served by `generation`.
     fn state(generation: u64, clean: bool) -> State {
         let mut state = State { generation, ..State::default() };
-        let record =
-            VolumeRecord { incarnation: 7, name: "v".to_owned(), generation, clean, ..VolumeRecord::default() };
+        let record = VolumeRecord {
+            incarnation: VolumeId(7),
+            name: "v".to_owned(),
+            generation,
+            clean,
+            ..VolumeRecord::default()
+        };
         state.volumes.push(record);
         state.boot = Some(BootRecord { id: "this".to_owned(), generation: 3 });
         state.generation = 5;

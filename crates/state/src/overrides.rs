@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use engine::{CacheMode, WritePolicy};
+use engine::{CacheMode, VolumeId, WritePolicy};
 
 use super::record::{Override, State, VolumeRecord};
 
@@ -25,7 +25,7 @@ pub const MODE: &str = "mode";
 
 impl State {
     /// Notes a change of `key` of a volume to `value` where the file says `file`; no change left forgets it.
-    pub fn set_override(&mut self, incarnation: u64, key: &str, value: &str, file: &str) {
+    pub fn set_override(&mut self, incarnation: VolumeId, key: &str, value: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if value == file {
             record.overrides.remove(key);
@@ -35,7 +35,7 @@ impl State {
     }
 
     /// Forgets the change of `key` if the file says something else than when it was made.
-    pub fn expire_override(&mut self, incarnation: u64, key: &str, file: &str) {
+    pub fn expire_override(&mut self, incarnation: VolumeId, key: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if record.overrides.get(key).is_some_and(|held| held.file != file) {
             record.overrides.remove(key);

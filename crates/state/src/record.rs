@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use engine::VolumeId;
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
@@ -166,8 +167,8 @@ pub struct FlashDevices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Its identity for life, 16 hexadecimal digits.
-    #[serde(with = "hex")]
-    pub incarnation: u64,
+    #[serde(with = "hex_volume")]
+    pub incarnation: VolumeId,
     /// The name that it was last served by.
     pub name: String,
     /// What its backing says it is.
@@ -298,12 +299,12 @@ impl State {
     }
 
     /// What is kept of the volume of that identity.
-    pub fn by_incarnation(&self, incarnation: u64) -> Option<&VolumeRecord> {
+    pub fn by_incarnation(&self, incarnation: VolumeId) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|record| record.incarnation == incarnation)
     }
 
     /// The record of that incarnation.
-    pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
+    pub fn by_incarnation_mut(&mut self, incarnation: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
     }
 }
@@ -318,5 +319,18 @@ pub(super) mod hex {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         let text = String::deserialize(deserializer)?;
         u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+    }
+}
+
+mod hex_volume {
+    use engine::VolumeId;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &VolumeId, serializer: S) -> Result<S::Ok, S::Error> {
+        super::hex::serialize(&value.0, serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Error> {
+        super::hex::deserialize(deserializer).map(VolumeId)
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use engine::VolumeId;
 use flash::Ownership;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,7 @@ impl StoreRecord {
 
     /// True when a device that names that life may be of the last one.
     fn may_be_in(&self, life: u64) -> bool {
-        life == self.life || self.openings.contains(&show_incarnation(life))
+        life == self.life || self.openings.contains(&show_number(life))
     }
 }
 
@@ -108,8 +109,13 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
 }
 
 /// 16 hexadecimal digits.
-pub fn show_incarnation(incarnation: u64) -> String {
-    format!("{incarnation:016x}")
+pub fn show_incarnation(incarnation: VolumeId) -> String {
+    show_number(incarnation.0)
+}
+
+/// 16 hexadecimal digits.
+fn show_number(number: u64) -> String {
+    format!("{number:016x}")
 }
 
 impl State {
@@ -236,7 +242,7 @@ impl State {
         if used == StoreUse::New {
             record.life = found.ownership.life;
         }
-        record.openings.push(show_incarnation(life));
+        record.openings.push(show_number(life));
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
@@ -410,7 +416,7 @@ mod tests {
     fn a_store_that_a_volume_needs_is_never_taken_for_a_new_one() {
         let mut state = state();
         opened(&mut state, Ownership::default(), false);
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("ab"));
         let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
         assert!(state.judge_store(&found(emptied, false)).is_err());
@@ -421,7 +427,7 @@ mod tests {
     #[test]
     fn the_number_of_stores_is_bounded_and_needed_ones_stay() {
         let mut state = state();
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("0"));
         for number in 0..2 * STORES_MAX {
             state.store_mut(&number.to_string());

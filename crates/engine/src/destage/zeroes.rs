@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use flash::VolumeId;
 use seam::{Nanos, RangeKind, RangeNote};
 
 use crate::memory::noted::Noted;
@@ -109,11 +110,11 @@ impl ZeroRanges {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let wanted = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
-            Some(RangeNote { owner, start, end, kind: RangeKind::Zeroes { may_unmap } })
+            Some(RangeNote { owner: owner.0, start, end, kind: RangeKind::Zeroes { may_unmap } })
         };
         self.noted.follow(wanted, note)
     }

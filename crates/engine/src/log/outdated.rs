@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use flash::VolumeId;
 use seam::{RangeKind, RangeNote};
 
 use super::ledger::Changed;
@@ -81,10 +82,11 @@ impl Outdated {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
-        self.noted.follow(|start| ranges.get(&start).map(|end| RangeNote { owner, start, end: *end, kind }), note)
+        self.noted
+            .follow(|start| ranges.get(&start).map(|end| RangeNote { owner: owner.0, start, end: *end, kind }), note)
     }
 
     /// The last range that starts before `end`.
@@ -107,7 +109,7 @@ mod tests {
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeNote>>) -> BTreeSet<u64> {
-        let gone = outdated.note_changes(1, |note| {
+        let gone = outdated.note_changes(VolumeId(1), |note| {
             places.push(Some(note));
             Some(places.len() as u32 - 1)
         });

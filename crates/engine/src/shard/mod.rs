@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::VolumeId;
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
@@ -46,7 +47,7 @@ pub struct Shard<S: Seam> {
     /// The volume's number on this core.
     pub number: u32,
     /// The volume's identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The backing.
     pub disk: AnyDisk<S>,
     /// Admission to the backing's queue.

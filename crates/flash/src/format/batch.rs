@@ -4,6 +4,7 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::VolumeId;
 
 /// The most records of a header.
 pub const RECORDS_MAX: usize = 99;
@@ -37,7 +38,7 @@ pub enum RecordKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordEntry {
     /// The volume.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The first block.
     pub block: u64,
     /// The volume's epoch.
@@ -113,7 +114,7 @@ impl BatchHeader {
                 RecordKind::Zero { may_unmap } => (2, u8::from(may_unmap), 0),
                 RecordKind::Retire => (3, 0, 0),
             };
-            put(out, at, &record.incarnation.to_le_bytes());
+            put(out, at, &record.incarnation.0.to_le_bytes());
             put(out, at + 8, &record.block.to_le_bytes());
             put(out, at + 16, &record.epoch.to_le_bytes());
             put(out, at + 24, &record.blocks.to_le_bytes());
@@ -166,14 +167,14 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     };
     (block < BLOCKS_END && block + u64::from(blocks) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
-    Some(RecordEntry { incarnation: get_u64(raw, at), block, epoch: get_u64(raw, at + 16), blocks, kind })
+    Some(RecordEntry { incarnation: VolumeId(get_u64(raw, at)), block, epoch: get_u64(raw, at + 16), blocks, kind })
 }
 
 /// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(incarnation: u64, block: u64, boot: u64, first: u64) -> u32 {
+pub fn data_seed(incarnation: VolumeId, block: u64, boot: u64, first: u64) -> u32 {
     let mut bytes = [0; 32];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, boot, first]) {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation.0, block, boot, first]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -186,7 +187,7 @@ mod tests {
     fn sample(records: usize) -> BatchHeader {
         let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
         let record = |index: usize| RecordEntry {
-            incarnation: 1 << 60,
+            incarnation: VolumeId(1 << 60),
             block: index as u64,
             epoch: 4,
             blocks: 1,

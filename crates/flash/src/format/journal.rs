@@ -5,6 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::VolumeId;
 
 /// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
@@ -65,7 +66,7 @@ pub enum Record {
         /// The number.
         number: u16,
         /// The volume.
-        incarnation: u64,
+        incarnation: VolumeId,
     },
     /// A volume's number is free: the map no longer refers to it.
     VolumeGone {
@@ -141,7 +142,7 @@ impl Record {
             Record::Volume { number, incarnation } => {
                 put(0, &[5, 0]);
                 put(2, &number.to_le_bytes());
-                put(8, &incarnation.to_le_bytes());
+                put(8, &incarnation.0.to_le_bytes());
             }
             Record::VolumeGone { number } => {
                 put(0, &[6, 0]);
@@ -193,7 +194,7 @@ impl Record {
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
             3 => Record::Segment { member, segment: u32_at(4), life: u64_at(8) },
             4 => Record::FreeSegment { member, segment: u32_at(4) },
-            5 => Record::Volume { number: u16_at(2), incarnation: u64_at(8) },
+            5 => Record::Volume { number: u16_at(2), incarnation: VolumeId(u64_at(8)) },
             6 => Record::VolumeGone { number: u16_at(2) },
             7 => {
                 let mut uuid = [0; 16];
@@ -303,7 +304,7 @@ mod tests {
             Record::Free { member: 1, slot: 5, generation: 3 },
             Record::Segment { member: 0, segment: 9, life: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
-            Record::Volume { number: 65_535, incarnation: u64::MAX },
+            Record::Volume { number: 65_535, incarnation: VolumeId::MAX },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },

@@ -7,6 +7,7 @@ use super::ring::Rings;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
+use crate::number::VolumeId;
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
@@ -19,7 +20,7 @@ pub struct Replay {
     /// The last frame that was looked up: a checkpoint lists the slots frame by frame.
     last: Option<((u32, u32), u32)>,
     /// Volumes by number.
-    pub volumes: BTreeMap<u16, u64>,
+    pub volumes: BTreeMap<u16, VolumeId>,
     /// Dirty regions.
     pub flux: BTreeSet<Region>,
     /// Recent writes.

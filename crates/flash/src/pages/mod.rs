@@ -31,6 +31,7 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
+use crate::number::VolumeId;
 use crate::store::Inner;
 use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
@@ -64,12 +65,12 @@ impl<S: Seam> Pages<S> {
     }
 
     /// The pages of a volume, for the request path.
-    pub fn volume(&self, incarnation: u64) -> PagesOf<S> {
+    pub fn volume(&self, incarnation: VolumeId) -> PagesOf<S> {
         PagesOf { inner: Rc::clone(&self.0), incarnation }
     }
 
     /// Drops all pages, marks and recent writes of a volume, durably. After an error they are dropped in memory alone.
-    pub async fn forget(&self, incarnation: u64) -> Result<(), StoreError> {
+    pub async fn forget(&self, incarnation: VolumeId) -> Result<(), StoreError> {
         bypass::loaded(&self.0).await;
         {
             let mut state = self.0.pages.borrow_mut();
@@ -145,7 +146,7 @@ impl<S: Seam> Pages<S> {
 /// start of the page.
 pub struct PagesOf<S: Seam> {
     inner: Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
 }
 
 impl<S: Seam> Clone for PagesOf<S> {

@@ -15,6 +15,7 @@ use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
+use crate::number::VolumeId;
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
@@ -42,7 +43,7 @@ struct Put {
 /// Writes blocks of a page to flash.
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     blocks: Vec<(u32, S::Block)>,
 ) -> Result<u16, PutError> {
@@ -91,7 +92,7 @@ pub async fn put<S: Seam>(
 fn begin<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     requested: u16,
 ) -> Result<Option<Put>, PutError> {
@@ -150,7 +151,7 @@ fn begin<S: Seam>(
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     put: &Put,
     mut content: Content<S::Block>,

@@ -11,6 +11,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
+use crate::number::VolumeId;
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
@@ -20,7 +21,7 @@ type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
 /// Reads a run of blocks of a page, either suspect or trusted ones.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
@@ -52,7 +53,7 @@ pub async fn read<S: Seam>(
 /// Reads the blocks that are copied to another slot. Unreadable blocks are left out.
 pub async fn along<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     (slot, place): (SlotId, Place),
     mask: u16,
@@ -79,7 +80,7 @@ pub async fn along<S: Seam>(
 /// Reads the valid blocks among `blocks` of a slot, run by run.
 async fn read_slot<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     page: u64,
     slot: SlotId,
     blocks: Range<u32>,
@@ -142,7 +143,7 @@ impl<S: Seam> Drop for Pin<'_, S> {
 #[expect(clippy::too_many_arguments, reason = "where it lies, whose it is, and where it goes")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
     first: u64,
     slot: SlotId,
     (place, writes): (Place, Writes),

@@ -14,6 +14,7 @@ use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::marks::{Marks, Region};
 use crate::journal::ring::Rings;
+use crate::number::VolumeId;
 use crate::wait::Answer;
 
 /// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
@@ -36,9 +37,9 @@ pub enum MapPhase {
 #[derive(Default)]
 pub struct Early {
     /// Blocks by volume and page.
-    pub pages: BTreeMap<(u64, u64), u16>,
+    pub pages: BTreeMap<(VolumeId, u64), u16>,
     /// Whole volumes.
-    pub volumes: BTreeSet<u64>,
+    pub volumes: BTreeSet<VolumeId>,
 }
 
 /// Counters since the opening.
@@ -64,9 +65,9 @@ pub struct PageState<S: Seam> {
     /// The slots.
     pub table: Table,
     /// The number of each volume.
-    pub numbers: BTreeMap<u64, u16>,
+    pub numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
-    pub volumes: BTreeMap<u16, u64>,
+    pub volumes: BTreeMap<u16, VolumeId>,
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
     pub putting: BTreeMap<SlotId, u16>,
     /// Reads in flight, by slot and its segment's generation.
@@ -119,7 +120,7 @@ pub struct PageState<S: Seam> {
     /// The number of attempts left that do not ask for a segment.
     pub full: u32,
     /// The quota of each volume, by incarnation.
-    pub shares: BTreeMap<u64, PageShare>,
+    pub shares: BTreeMap<VolumeId, PageShare>,
     /// The quotas in pages, by volume number.
     pub limits: BTreeMap<u16, Limits>,
     /// The numbers of slots and volumes for which `limits` holds; `None` requests an update.
@@ -178,7 +179,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The number of a volume, assigned on first use; `None` when all are taken.
-    pub fn number_of(&mut self, incarnation: u64) -> Option<u16> {
+    pub fn number_of(&mut self, incarnation: VolumeId) -> Option<u16> {
         if let Some(number) = self.numbers.get(&incarnation) {
             return Some(*number);
         }
@@ -190,7 +191,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The slot of a volume's page; `None` if it is absent or the map is not ready.
-    pub fn find(&self, incarnation: u64, page: u64) -> Option<SlotId> {
+    pub fn find(&self, incarnation: VolumeId, page: u64) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
         }
@@ -231,7 +232,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Invalidates blocks of a volume (R2).
-    pub fn invalidate(&mut self, incarnation: u64, blocks: Range<u64>) {
+    pub fn invalidate(&mut self, incarnation: VolumeId, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
         }
@@ -247,7 +248,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    fn invalidate_early(&mut self, incarnation: u64, blocks: Range<u64>) {
+    fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<u64>) {
         let pages = pages_of(&blocks);
         if self.early.pages.len() as u64 + (pages.end - pages.start) > EARLY_MAX as u64 {
             self.early.volumes.insert(incarnation);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::format::page::{Place, Writes};
+use crate::number::VolumeId;
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
 pub type Key = u64;
@@ -558,7 +559,7 @@ impl Table {
     }
 
     /// Drops restored pages whose volume has no number.
-    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, u64>) {
+    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, VolumeId>) {
         for slot in self.ranges().into_iter().flatten() {
             if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
                 self.restore(slot, None, self.generation(slot));

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
+use crate::number::VolumeId;
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
@@ -207,7 +208,13 @@ mod tests {
                     };
                     let now = (kind != RecordKind::Retire).then_some((epoch, kind));
                     array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
-                    records.push(RecordEntry { incarnation: volume, block, epoch, blocks: blocks as u32, kind });
+                    records.push(RecordEntry {
+                        incarnation: VolumeId(volume),
+                        block,
+                        epoch,
+                        blocks: blocks as u32,
+                        kind,
+                    });
                 }
                 batches.push(records);
             }
@@ -220,7 +227,7 @@ mod tests {
                     RecoveredContent::Data => (1, RecordKind::Data { checksum: one.position.checksum }),
                 };
                 let place = one.owner.block as usize..one.owner.block as usize + blocks as usize;
-                let row = &mut found[one.owner.incarnation as usize][place];
+                let row = &mut found[one.owner.incarnation.0 as usize][place];
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((one.epoch, kind)));
                 if one.content == RecoveredContent::Data {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use flash::{Content, Owner, Record, Store, StoreError};
+use flash::{Content, Owner, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimSeam};
 use seam::{BlockMut, Nanos, Seam};
 
@@ -71,7 +71,7 @@ impl Life {
         let mut numbers = Vec::new();
         for _ in 0..1 + rng.below(3) {
             // All writers share a third volume.
-            let incarnation = if rng.below(4) == 0 { 7 } else { 1 + writer };
+            let incarnation = VolumeId(if rng.below(4) == 0 { 7 } else { 1 + writer });
             let owner = Owner { incarnation, block: rng.below(BLOCKS) };
             let blocks = (1 + rng.below(BLOCKS - owner.block)) as u32;
             let (content, blocks, what) = match rng.below(8) {

@@ -2,7 +2,9 @@
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
-use flash::{Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError};
+use flash::{
+    Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError, VolumeId,
+};
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
 
@@ -13,7 +15,7 @@ const ACCEPT: OpenOptions =
     OpenOptions { accept_missing: true, seen: None, ownership: None, sequence_min: 0, sabotage: flash::Sabotage::None };
 
 fn owner(block: u64) -> Owner {
-    Owner { incarnation: 5, block }
+    Owner { incarnation: VolumeId(5), block }
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
@@ -187,7 +189,7 @@ fn block_without_a_good_copy_fails_alone() {
         for one in again {
             let tag = read(&seam, &store, one.owner.block, one.position).await;
             match one.owner.block {
-                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: 5, block: 1 })),
+                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: 1 })),
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Content, Owner, Pages, PagesOf, Position, Record, Store, StoreError};
+use flash::{Content, Owner, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -123,7 +123,7 @@ impl PagedLife {
 
     async fn step(&self, rng: &Rng) {
         let volume = 1 + rng.below(VOLUMES);
-        let of = self.pages.volume(volume);
+        let of = self.pages.volume(VolumeId(volume));
         match rng.below(32) {
             0..9 => self.put(&of, volume, rng).await,
             9..17 => self.read(&of, volume, rng).await,
@@ -131,7 +131,7 @@ impl PagedLife {
             25..28 => self.flush(&of, volume).await,
             28..30 => self.log(rng).await,
             30 => self.pause(rng).await,
-            _ if rng.below(6) == 0 => drop(self.pages.forget(volume).await),
+            _ if rng.below(6) == 0 => drop(self.pages.forget(VolumeId(volume)).await),
             _ => self.judge(&of, volume).await.unwrap_or_else(|what| self.say(what)),
         }
     }
@@ -250,7 +250,7 @@ impl PagedLife {
         }
         for _ in 0..1 + rng.below(6) {
             let record = |number: u64| Record {
-                owner: Owner { incarnation: LOGGED, block: rng.below(1 << 20) },
+                owner: Owner { incarnation: VolumeId(LOGGED), block: rng.below(1 << 20) },
                 epoch: 1,
                 content: Content::Data(block(&self.seam, number)),
             };
@@ -319,7 +319,7 @@ pub async fn check_all(
 ) -> Result<(u64, u64), String> {
     let (mut served, mut suspects) = (0, 0);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(volume);
+        let of = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
             suspects += u64::from(of.suspect(page).count_ones());
             let valid = of.valid(page);
@@ -348,7 +348,7 @@ pub async fn check_all(
     let settled = RefCell::new(backing.clone());
     settled.borrow_mut().settle(rng);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(volume);
+        let of = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
             judge(seam, &of, volume, page, &settled).await;
             for (number, tag) in read_run(seam, &of, page, 0..16, false).await {

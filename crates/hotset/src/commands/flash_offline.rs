@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use engine::VolumeId;
 use flash::{DeviceFound, Inspection, MemberState, RecoveredContent, Role, StoreError};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
@@ -202,7 +203,7 @@ fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
 
 /// Reads all dirty data, and writes it to files if `to` is given.
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
-    let mut volumes: BTreeMap<u64, (VolumeReport, Option<File>)> = BTreeMap::new();
+    let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
     dirty.sort_by_key(|one| one.owner);
     let mut bytes = vec![0; BLOCK_BYTES];

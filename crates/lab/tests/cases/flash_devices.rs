@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{CoreSpec, Volume, VolumeSpec};
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
 use flash::{FormatOptions, MemberStatus, OpenOptions, Store, StoreError};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
@@ -40,7 +40,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
     };
     fixture.core.open_log(store.clone(), found);
     let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
-    let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", 1), backing).await;
+    let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
     (volume.expect("the log is readable"), store)
 }
 

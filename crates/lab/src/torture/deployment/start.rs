@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::evidence::{DestagedFound, content_ids, samples_at};
-use engine::{Backing, Core, UnflushedLoss, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -334,7 +334,7 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
     let (ownership, generation) = newest.map_or((Ownership::default(), 0), |found| (found.ownership, found.generation));
-    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
