@@ -27,6 +27,20 @@ macro_rules! number {
     };
 }
 
+/// Gives a number a successor.
+macro_rules! counted {
+    ($name:ident) => {
+        impl $name {
+            /// The number after this one.
+            #[inline]
+            #[must_use]
+            pub fn next(self) -> Self {
+                $name(self.0 + 1)
+            }
+        }
+    };
+}
+
 number! {
     /// The persistent identity of a volume: its incarnation. It is never reused, unlike a name.
     VolumeId
@@ -37,3 +51,41 @@ impl fmt::LowerHex for VolumeId {
         fmt::LowerHex::fmt(&self.0, f)
     }
 }
+
+number! {
+    /// The number of an opening of the store. It seeds the checksums of the log, so a torn batch never becomes whole.
+    BootEpoch
+}
+counted!(BootEpoch);
+
+number! {
+    /// The place of a batch in the log's order: +1 with every batch, over all openings.
+    Sequence
+}
+counted!(Sequence);
+
+number! {
+    /// The place of a commit in the map journal's order: +1 with every commit, over all openings.
+    CommitNo
+}
+counted!(CommitNo);
+
+number! {
+    /// The number of the last durable change of the members.
+    StoreGeneration
+}
+counted!(StoreGeneration);
+
+impl StoreGeneration {
+    /// The 32 bits of it that a member's entry keeps.
+    #[inline]
+    pub fn since(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+number! {
+    /// The number of a checkpoint of the map journal, which is the generation of its half.
+    HalfGeneration
+}
+counted!(HalfGeneration);

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use flash::{
     Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, Pages, Record, Recovered, RecoveredContent,
-    Store, StoreError, VolumeId, identify, inspect, read_manifest,
+    Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -145,7 +145,10 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
         put_files(folder.path(), [&first.bytes, &second.bytes]);
         on_devices(folder.path(), async |seam, disks| {
             let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store");
-            assert_eq!((identity.ownership, identity.generation, identity.devices.len()), (OWNERSHIP, 1, 2));
+            assert_eq!(
+                (identity.ownership, identity.generation, identity.devices.len()),
+                (OWNERSHIP, StoreGeneration(1), 2)
+            );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
             assert_eq!(manifest.expect("it was saved").payload, RECORDS);
             let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens");

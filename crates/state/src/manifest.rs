@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use engine::VolumeId;
-use flash::Ownership;
+use flash::{Ownership, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
@@ -38,7 +38,7 @@ pub struct StoreInventory {
     /// The owner that opened it last.
     pub ownership: Ownership,
     /// The generation of its members.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The owner's manifest, where one was found.
     pub manifest: Option<Vec<u8>>,
     /// Dirty blocks in its log, by incarnation.
@@ -238,7 +238,7 @@ mod tests {
         let found = StoreInventory {
             store: "ab".into(),
             ownership: Ownership { owner: uuid_of(&state.identity).expect("digits"), epoch: 9, life: 60 },
-            generation: 3,
+            generation: StoreGeneration(3),
             manifest,
             dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
@@ -262,7 +262,7 @@ mod tests {
         let refused = rebuild(stale, &found);
         assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
         let mut known = state.clone();
-        known.store_mut("ab").generation = 4;
+        known.store_mut("ab").generation = StoreGeneration(4);
         assert!(matches!(rebuild(known, &found), Err(RebuildError::Older { .. })), "a device that was taken out since");
         let mut removed = State { unclaimed: ["ab".to_owned()].into(), ..State::default() };
         removed.begin_life(9, 90);

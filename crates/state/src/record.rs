@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
+use flash::{Sequence, StoreGeneration};
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
@@ -272,7 +273,11 @@ impl State {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));
             }
             if self.store(&store).is_none() {
-                self.stores.push(StoreRecord { generation, map_void, ..StoreRecord::new(&store) });
+                self.stores.push(StoreRecord {
+                    generation: StoreGeneration(generation),
+                    map_void,
+                    ..StoreRecord::new(&store)
+                });
             }
             self.wear.extend(written);
         }
@@ -334,3 +339,24 @@ mod hex_volume {
         super::hex::deserialize(deserializer).map(VolumeId)
     }
 }
+
+/// Defines the two directions of a typed number that is a plain number in the file.
+macro_rules! plain_number {
+    ($module:ident, $number:ident) => {
+        pub(super) mod $module {
+            use flash::$number;
+            use serde::{Deserialize, Deserializer, Serializer};
+
+            pub fn serialize<S: Serializer>(value: &$number, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_u64(value.0)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$number, D::Error> {
+                u64::deserialize(deserializer).map($number)
+            }
+        }
+    };
+}
+
+plain_number!(sequence, Sequence);
+plain_number!(store_generation, StoreGeneration);

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 
 use engine::VolumeId;
-use flash::Ownership;
+use flash::{Ownership, Sequence, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
-use super::record::{State, hex, is_zero};
+use super::record::{State, hex, is_zero, sequence, store_generation};
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
 /// Openings in a row that were cut short, of which the lives are kept.
@@ -25,7 +25,8 @@ pub struct StoreRecord {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
     /// The generation of its members that was last seen: devices that know less were taken out of service.
-    pub generation: u64,
+    #[serde(with = "store_generation")]
+    pub generation: StoreGeneration,
     /// The directory's generation in which it was opened last.
     #[serde(default)]
     pub epoch: u64,
@@ -36,8 +37,8 @@ pub struct StoreRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openings: Vec<String>,
     /// The sequence that its log had reached when it was closed.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub sequence: u64,
+    #[serde(default, with = "sequence", skip_serializing_if = "is_no_sequence")]
+    pub sequence: Sequence,
     /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub map_void: bool,
@@ -47,6 +48,10 @@ pub struct StoreRecord {
     /// Fields of a later version: kept as they are.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
+}
+
+fn is_no_sequence(sequence: &Sequence) -> bool {
+    *sequence == Sequence(0)
 }
 
 impl StoreRecord {
@@ -246,11 +251,11 @@ impl State {
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
-        record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
+        record.sequence = if found.ownership.life == 0 { Sequence(0) } else { record.sequence };
     }
 
     /// Notes that a store was opened in this life: all its superblocks say so.
-    pub fn store_opened(&mut self, store: &str, generation: u64) {
+    pub fn store_opened(&mut self, store: &str, generation: StoreGeneration) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
         (record.epoch, record.life, record.generation) = (epoch, life, generation);
@@ -286,7 +291,7 @@ mod tests {
         let found = found(before, holds_data);
         let used = state.judge_store(&found).expect("it may be used");
         state.begin_store(&found, used);
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
 
@@ -331,7 +336,7 @@ mod tests {
             "killed again, before any was written"
         );
         let second = state.ownership();
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         let refused = state.judge_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();

@@ -22,6 +22,7 @@ use std::rc::{Rc, Weak};
 use control::Failure;
 use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use engine::WritePolicy;
+use flash::StoreGeneration;
 use tokio::sync::mpsc;
 
 use self::open::{Grant, Opened};
@@ -167,7 +168,7 @@ impl Daemon {
     }
 
     /// Saves the membership generation, so that a removed member is never taken for the last one in service.
-    fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
+    fn note_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.state.borrow_mut().change(change).map_err(state_failed)
     }

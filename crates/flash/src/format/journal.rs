@@ -5,7 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
-use crate::number::VolumeId;
+use crate::number::{BootEpoch, CommitNo, HalfGeneration, VolumeId};
 
 /// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
@@ -216,11 +216,11 @@ pub struct JournalHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The boot epoch in which it was written.
-    pub boot: u64,
+    pub boot: BootEpoch,
     /// +1 with every checkpoint: the generation of the half.
-    pub generation: u64,
+    pub generation: HalfGeneration,
     /// +1 with every commit, over all boot epochs: the last commit that this block and the blocks before it contain.
-    pub sequence: u64,
+    pub sequence: CommitNo,
     /// The block's index in its half.
     pub index: u32,
     /// Checksum of the previous block, 0 for the first.
@@ -240,9 +240,9 @@ impl JournalHeader {
         put(&mut raw, 8, &VERSION.to_le_bytes());
         put(&mut raw, 12, &(records.len() as u32).to_le_bytes());
         put(&mut raw, 16, &self.store);
-        put(&mut raw, 32, &self.boot.to_le_bytes());
-        put(&mut raw, 40, &self.generation.to_le_bytes());
-        put(&mut raw, 48, &self.sequence.to_le_bytes());
+        put(&mut raw, 32, &self.boot.0.to_le_bytes());
+        put(&mut raw, 40, &self.generation.0.to_le_bytes());
+        put(&mut raw, 48, &self.sequence.0.to_le_bytes());
         put(&mut raw, 56, &self.index.to_le_bytes());
         put(&mut raw, 60, &self.previous.to_le_bytes());
         put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
@@ -264,15 +264,15 @@ impl JournalHeader {
         let checksum = is_sealed(raw)?;
         let header = JournalHeader {
             store: get(raw, 16),
-            boot: get_u64(raw, 32),
-            generation: get_u64(raw, 40),
-            sequence: get_u64(raw, 48),
+            boot: BootEpoch(get_u64(raw, 32)),
+            generation: HalfGeneration(get_u64(raw, 40)),
+            sequence: CommitNo(get_u64(raw, 48)),
             index: get_u32(raw, 56),
             previous: get_u32(raw, 60),
             complete: raw[64] != 0,
             more: raw[65] != 0,
         };
-        let counters = [header.boot, header.generation, header.sequence];
+        let counters = [header.boot.0, header.generation.0, header.sequence.0];
         counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
@@ -318,9 +318,9 @@ mod tests {
     fn header() -> JournalHeader {
         JournalHeader {
             store: [3; 16],
-            boot: 4,
-            generation: 9,
-            sequence: 1 << 33,
+            boot: BootEpoch(4),
+            generation: HalfGeneration(9),
+            sequence: CommitNo(1 << 33),
             index: 12,
             previous: 0xfeed_f00d,
             complete: true,

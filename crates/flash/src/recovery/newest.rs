@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
-use crate::number::VolumeId;
+use crate::number::{BootEpoch, CommitNo, Sequence, VolumeId};
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
@@ -167,23 +167,30 @@ mod tests {
     /// A log of these batches in one segment.
     fn chain(batches: Vec<Vec<RecordEntry>>) -> Chain {
         let (mut links, mut offset) = (Vec::new(), 0);
-        for (sequence, records) in (1..).zip(batches) {
+        for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
                 store: [0; 16],
-                boot: 1,
+                boot: BootEpoch(1),
                 sequence,
-                tail: 1,
+                tail: Sequence(1),
                 segment: 0,
                 offset,
-                first: 1,
+                first: Sequence(1),
                 previous: 0,
-                journal: 0,
+                journal: CommitNo(0),
                 records,
             };
             offset += header.blocks();
             links.push(Link::new(header, 0));
         }
-        Chain { links, tail: 1, next: 0, segments: 1, page_lives: BTreeMap::new(), journal: 0 }
+        Chain {
+            links,
+            tail: Sequence(1),
+            next: Sequence(0),
+            segments: 1,
+            page_lives: BTreeMap::new(),
+            journal: CommitNo(0),
+        }
     }
 
     #[test]

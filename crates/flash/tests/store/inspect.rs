@@ -1,6 +1,6 @@
 //! Read-only inspection of devices.
 
-use flash::{Content, OpenOptions, Owner, Record, StoreError, VolumeId, inspect};
+use flash::{Content, OpenOptions, Owner, Record, Sequence, StoreError, VolumeId, inspect};
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
@@ -81,6 +81,6 @@ fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
         expected.retain(|(block, _)| *block != 2);
         expected[2].1 = None;
         assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(3..4))));
-        assert_eq!(problem, Some(StoreError::Damaged { sequence: 3 }));
+        assert_eq!(problem, Some(StoreError::Damaged { sequence: Sequence(3) }));
     });
 }

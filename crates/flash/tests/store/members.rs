@@ -3,7 +3,8 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError, VolumeId,
+    Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence, Store, StoreError,
+    StoreGeneration, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
@@ -11,8 +12,13 @@ use seam::{BlockMut, Seam};
 use crate::model::{What, read_all};
 use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
 
-const ACCEPT: OpenOptions =
-    OpenOptions { accept_missing: true, seen: None, ownership: None, sequence_min: 0, sabotage: flash::Sabotage::None };
+const ACCEPT: OpenOptions = OpenOptions {
+    accept_missing: true,
+    seen: None,
+    ownership: None,
+    sequence_min: Sequence(0),
+    sabotage: flash::Sabotage::None,
+};
 
 fn owner(block: u64) -> Owner {
     Owner { incarnation: VolumeId(5), block }
@@ -207,7 +213,7 @@ fn lost_header_inside_the_log_is_not_taken_as_its_end() {
     NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
     let seam = world.seam();
     let refused = world.block_on(async { open(&world, &seam, OpenOptions::default()).await.err() });
-    assert_eq!(refused, Some(StoreError::Damaged { sequence: 2 }));
+    assert_eq!(refused, Some(StoreError::Damaged { sequence: Sequence(2) }));
 }
 
 #[test]
@@ -317,7 +323,7 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
         let (store, _) = open(&world, &seam, OpenOptions { seen, ..OpenOptions::default() }).await.unwrap();
         assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
         drop(store);
-        let of_another_store = Some(([7; 16], u64::MAX));
+        let of_another_store = Some(([7; 16], StoreGeneration(u64::MAX)));
         assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
     });
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
-use flash::{Content, OpenOptions, Owner, Record, Sabotage, StoreError, VolumeId};
+use flash::{CommitNo, Content, OpenOptions, Owner, Record, Sabotage, StoreError, VolumeId};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
@@ -145,12 +145,12 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
     let seam = world.seam();
     world.block_on(async {
         for (disk, name) in disks(&seam, &NAMES).await.into_iter().zip(NAMES) {
-            let mut newest = (0, 0);
+            let mut newest = (CommitNo(0), 0);
             for at in (JOURNAL_AT..FIRST_SEGMENT_BYTES).step_by(4096) {
                 let (_, mut read) = disk.read(at, vec![Piece::whole(seam.alloc().unwrap())]).await;
                 let mut raw = [0; 4096];
                 read.pop().unwrap().block.freeze().read_bytes(0, &mut raw);
-                let sequence = JournalHeader::decode(&raw).map_or(0, |(header, _)| header.sequence);
+                let sequence = JournalHeader::decode(&raw).map_or(CommitNo(0), |(header, _)| header.sequence);
                 newest = newest.max((sequence, at));
             }
             world.disk(name).unwrap().flip_bit(newest.1 / 512, 40);

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, VolumeId};
+use flash::{
+    Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration, VolumeId,
+};
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
@@ -397,7 +399,7 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        let (noted, own) = (Rc::new(Cell::new(0)), seam.clone());
+        let (noted, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
         let flag = Rc::clone(&noted);
         store.note_generations(move |generation| {
             let (flag, seam) = (Rc::clone(&flag), own.clone());
@@ -419,7 +421,7 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
 async fn losing_a_device(
     world: &World,
     seam: &SimSeam,
-    note: impl Fn(u64) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
+    note: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
 ) -> Store<SimSeam> {
     let store = opened(world, seam).await;
     store.note_generations(note);

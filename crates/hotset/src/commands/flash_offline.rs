@@ -160,7 +160,7 @@ async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Re
             report.store = Some(hex(&inspection.store));
             report.missing.clone_from(&inspection.missing);
             report.problem = inspection.problem.as_ref().map(|error| show(error.to_string()));
-            report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start, range.end)).collect();
+            report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = volumes(&inspection, to.as_deref()).await?;
             let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
             report.whole = !any_bad && !lost && report.problem.is_none() && report.lost_batches.is_empty();
@@ -195,7 +195,7 @@ fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
                 Role::Log => "log",
                 Role::Pages => "pages",
             }),
-            generation: Some(found.generation),
+            generation: Some(found.generation.0),
             ..nothing(path.to_owned())
         },
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::evidence::{DestagedFound, content_ids, samples_at};
 use engine::{Backing, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
-use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
+use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
@@ -224,7 +224,11 @@ async fn open_store(
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
         seen: Some((identity.store, record.generation)),
-        sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore { 0 } else { record.sequence },
+        sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore {
+            Sequence(0)
+        } else {
+            record.sequence
+        },
         ..options
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
@@ -333,7 +337,8 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let (devices, Ok(found)) = flash::inspect(seam, &disks).await else { return Ok(()) };
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
-    let (ownership, generation) = newest.map_or((Ownership::default(), 0), |found| (found.ownership, found.generation));
+    let (ownership, generation) =
+        newest.map_or((Ownership::default(), StoreGeneration(0)), |found| (found.ownership, found.generation));
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
