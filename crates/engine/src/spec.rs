@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use flash::{Amount, PageShare, VolumeId};
+use flash::{Amount, PageNo, PageShare, VolumeId};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
@@ -129,7 +129,7 @@ pub struct FlashShare {
     /// From this amount on, a new page replaces one of the volume's own.
     pub max: Option<Amount>,
     /// Pinned pages, as sorted and disjoint ranges.
-    pub pinned: Vec<Range<u64>>,
+    pub pinned: Vec<Range<PageNo>>,
 }
 
 impl Default for FlashShare {

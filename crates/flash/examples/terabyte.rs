@@ -5,7 +5,7 @@
 //! opening and of loading the map: of the devices (virtual time) and of the processor (real time). A start takes at
 //! most their sum.
 
-use flash::{Content, FormatOptions, OpenOptions, Owner, PutError, Record, Store, VolumeId};
+use flash::{Content, FormatOptions, OpenOptions, Owner, PageNo, PutError, Record, Store, VolumeId};
 use seam::model::DiskType;
 use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
@@ -36,7 +36,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 
     // One block per page: the map is as full as with all sixteen.
     while page < wanted && pages.stats().evictions == 0 {
         for _ in 0..1_000 {
-            match volume.put(page, vec![(0, block.clone())]).await {
+            match volume.put(PageNo(page), vec![(0, block.clone())]).await {
                 Ok(_) => page += 1,
                 Err(PutError::Failed(what)) => panic!("{what}"),
                 Err(_) => seam.sleep(Nanos::from_millis(1)).await,

@@ -4,6 +4,9 @@
 //! count, or in text. There is no arithmetic except by named methods, and no conversion from or to an integer by itself.
 
 use std::fmt;
+use std::ops::Range;
+
+use crate::format::page::PAGE_BLOCKS;
 
 /// Defines a number that prints like its integer.
 macro_rules! number {
@@ -89,3 +92,54 @@ number! {
     HalfGeneration
 }
 counted!(HalfGeneration);
+
+number! {
+    /// The number of a block inside its volume.
+    BlockNo
+}
+counted!(BlockNo);
+
+impl BlockNo {
+    /// The page of the block, and the block's index in it.
+    #[inline]
+    pub fn page(self) -> (PageNo, usize) {
+        let blocks = u64::from(PAGE_BLOCKS);
+        (PageNo(self.0 / blocks), (self.0 % blocks) as usize)
+    }
+}
+
+number! {
+    /// The number of a page inside its volume.
+    PageNo
+}
+counted!(PageNo);
+
+impl PageNo {
+    /// All pages that a volume may have.
+    pub const ALL: Range<PageNo> = PageNo(0)..PageNo(u64::MAX);
+
+    /// The block at index `place` of the page.
+    #[inline]
+    pub fn block(self, place: usize) -> BlockNo {
+        assert!(place < PAGE_BLOCKS as usize, "a page has 16 blocks");
+        BlockNo(self.0 * u64::from(PAGE_BLOCKS) + place as u64)
+    }
+
+    /// The first block of the page.
+    #[inline]
+    pub fn first_block(self) -> BlockNo {
+        BlockNo(self.0 * u64::from(PAGE_BLOCKS))
+    }
+
+    /// The pages of a range, in order.
+    #[inline]
+    pub fn each(pages: &Range<PageNo>) -> impl DoubleEndedIterator<Item = PageNo> + use<> {
+        (pages.start.0..pages.end.0).map(PageNo)
+    }
+
+    /// The number of pages in a range.
+    #[inline]
+    pub fn count(pages: &Range<PageNo>) -> u64 {
+        pages.end.0.saturating_sub(pages.start.0)
+    }
+}

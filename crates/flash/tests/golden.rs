@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, Pages, Record, Recovered, RecoveredContent,
-    Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
+    Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
+    RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -79,7 +79,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     pages.load().await;
     for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_FLUX, 500, 50)] {
         let blocks = || (0..16).map(|number| (number, block(seam, first + number as u8))).collect();
-        while pages.volume(volume).put(page, blocks()).await != Ok(u16::MAX) {
+        while pages.volume(volume).put(PageNo(page), blocks()).await != Ok(u16::MAX) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
@@ -105,7 +105,7 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
 /// The bytes of a page's valid blocks.
 async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, page: u64) -> Vec<Option<u8>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
-    let read = pages.volume(volume).read(page, 0..16, buffers).await;
+    let read = pages.volume(volume).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
 }
 
@@ -131,7 +131,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
-    assert_eq!(pages.volume(IN_FLUX).valid(500), 0, "its region was being written");
+    assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
     assert_eq!(pages.volume(CACHED).ring(), [(77, block(seam, 9).checksum(0))]);
 }
 

@@ -10,8 +10,9 @@ mod slot;
 
 use seam::{Block, Seam};
 
+pub use flash::{BlockNo, PageNo};
 pub use index::hash;
-pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written};
+pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;

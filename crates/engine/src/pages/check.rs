@@ -12,7 +12,7 @@ use std::rc::Weak;
 use seam::{Block, Nanos, Seam};
 
 use super::place_of;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
@@ -36,14 +36,14 @@ enum Item {
     /// A block, by its checksum.
     Ring(u64, u32),
     /// Blocks of a page on flash.
-    Page(u64, u16),
+    Page(PageNo, u16),
 }
 
 impl Item {
     fn first(self) -> u64 {
         match self {
             Item::Ring(block, _) => block,
-            Item::Page(page, _) => page * BLOCKS_PER_PAGE as u64,
+            Item::Page(page, _) => page.first_block().0,
         }
     }
 }
@@ -122,7 +122,7 @@ impl<S: Seam> Shard<S> {
         let (blocks, mask) = match item {
             Item::Ring(block, _) => (block..block + 1, 1),
             Item::Page(page, mask) => {
-                let first = page * BLOCKS_PER_PAGE as u64;
+                let first = page.first_block().0;
                 let end = first + u64::from(16 - mask.leading_zeros());
                 (first + u64::from(mask.trailing_zeros())..end, mask >> mask.trailing_zeros())
             }

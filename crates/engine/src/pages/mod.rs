@@ -24,7 +24,7 @@ use std::rc::Rc;
 use flash::{PagesOf, ShareError, WriteMark};
 use seam::Seam;
 
-use crate::memory::BLOCKS_PER_PAGE;
+use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::Destaged;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
@@ -155,8 +155,9 @@ impl<S: Seam> Level<S> {
 }
 
 /// The page of a block, and the block's index in it.
-fn place_of(block: u64) -> (u64, u32) {
-    (block / BLOCKS_PER_PAGE as u64, (block % BLOCKS_PER_PAGE as u64) as u32)
+fn place_of(block: u64) -> (PageNo, u32) {
+    let (page, place) = BlockNo(block).page();
+    (page, place as u32)
 }
 
 impl<S: Seam> Shard<S> {

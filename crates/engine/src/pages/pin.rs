@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flash::PagesOf;
+use flash::{PageNo, PagesOf};
 use seam::{Nanos, Seam};
 
 use super::figures::NotPromoted;
@@ -77,7 +77,7 @@ impl<S: Seam> Shard<S> {
         let pages = flash::PAGE_BLOCKS as u64;
         let touches = {
             let share = self.level.share.borrow();
-            let (first, end) = (blocks.start / pages, blocks.end.div_ceil(pages));
+            let (first, end) = (PageNo(blocks.start / pages), PageNo(blocks.end.div_ceil(pages)));
             share.pinned.iter().any(|range| range.start < end && first < range.end)
         };
         if touches {
@@ -107,7 +107,7 @@ impl<S: Seam> Shard<S> {
         let ranges = self.level.share.borrow().pinned.clone();
         let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
         let mut looked = 0;
-        for page in ranges.iter().flat_map(Clone::clone) {
+        for page in ranges.iter().flat_map(PageNo::each) {
             let pages: PagesOf<S> = self.growing_pages().cloned()?;
             looked += 1;
             if looked % LOOKED_AT_ONCE == 0 {
@@ -136,7 +136,7 @@ impl<S: Seam> Shard<S> {
         Some(pass)
     }
 
-    fn is_whole(&self, pages: &PagesOf<S>, page: u64) -> bool {
+    fn is_whole(&self, pages: &PagesOf<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
         let count = blocks.end.saturating_sub(blocks.start);
         u64::from(pages.valid(page).count_ones()) >= count

@@ -7,7 +7,6 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::place_of;
 use crate::backing::Priority;
-use crate::memory::BLOCKS_PER_PAGE;
 use crate::shard::Shard;
 
 /// Result of reading a range from flash: the blocks found, and buffers for the others.
@@ -63,7 +62,7 @@ impl<S: Seam> Shard<S> {
             let mut next = part.start;
             while next < part.end {
                 let (page, from) = place_of(next);
-                let end = part.end.min((page + 1) * BLOCKS_PER_PAGE as u64);
+                let end = part.end.min(page.next().first_block().0);
                 let places = (next - blocks.start) as usize..(end - blocks.start) as usize;
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use seam::{DiskError, Nanos, Seam};
 
 use crate::backing::Cause;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
 use crate::shard::fill::{Filled, Ticket};
 use crate::shard::{Shard, ShardRef};
@@ -62,11 +62,11 @@ pub struct PageRead<S: Seam> {
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
     /// is on flash, and reading the rest is cheap.
-    pub fn widened(self: &ShardRef<S>, run: &Range<u64>, earned: &[u64]) -> Option<u64> {
-        let page = run.start / BLOCKS_PER_PAGE as u64;
-        let inside = earned.contains(&page) && run.end <= (page + 1) * BLOCKS_PER_PAGE as u64;
+    pub fn widened(self: &ShardRef<S>, run: &Range<u64>, earned: &[PageNo]) -> Option<PageNo> {
+        let (page, place) = BlockNo(run.start).page();
+        let inside = earned.contains(&page) && run.end <= page.next().first_block().0;
         let pages = self.growing_pages().filter(|_| inside)?;
-        let mask = pages.valid(page) >> (run.start % BLOCKS_PER_PAGE as u64);
+        let mask = pages.valid(page) >> place;
         let nothing_there = mask & ((1_u32 << (run.end - run.start)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
@@ -95,7 +95,7 @@ impl<S: Seam> Shard<S> {
     /// Reads a page: `run` for a client, all of it for promotion.
     pub async fn fill_page(
         self: &ShardRef<S>,
-        page: u64,
+        page: PageNo,
         run: Range<u64>,
         how: Option<Admit>,
     ) -> Result<Filled<S>, DiskError> {

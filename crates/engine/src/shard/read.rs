@@ -12,7 +12,7 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
-use crate::memory::{Memory, Sectors};
+use crate::memory::{Memory, PageNo, Sectors};
 use crate::pages::figures::NotHit;
 use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
@@ -222,7 +222,7 @@ impl<S: Seam> Shard<S> {
         runs: Vec<Range<u64>>,
         how: Option<Admit>,
         spans: &[Span],
-        earned: &[u64],
+        earned: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
@@ -339,7 +339,7 @@ struct Served {
     /// Blocks that flash failed to deliver.
     bad: usize,
     /// Pages to be promoted.
-    earned: Vec<u64>,
+    earned: Vec<PageNo>,
 }
 
 /// A run and the result of its fill.

@@ -5,7 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
-use crate::number::{BootEpoch, CommitNo, HalfGeneration, VolumeId};
+use crate::number::{BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
 /// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
@@ -28,7 +28,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The page.
-        page: u64,
+        page: PageNo,
         /// Mask of the valid blocks.
         valid: u16,
         /// Number of writes of each block in this generation.
@@ -120,7 +120,7 @@ impl Record {
                 put(0, &[1, member]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
-                put(8, &page.to_le_bytes()[..6]);
+                put(8, &page.0.to_le_bytes()[..6]);
                 put(14, &volume.to_le_bytes());
                 put(16, &valid.to_le_bytes());
                 (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
@@ -186,7 +186,7 @@ impl Record {
                 member,
                 slot: u32_at(4),
                 volume: u16_at(14),
-                page: u64_at(8) & ((1 << 48) - 1),
+                page: PageNo(u64_at(8) & ((1 << 48) - 1)),
                 valid: u16_at(16),
                 writes: Writes([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
@@ -294,7 +294,7 @@ mod tests {
             member: 7,
             slot: u32::MAX,
             volume: 9,
-            page: (1 << 48) - 1,
+            page: PageNo((1 << 48) - 1),
             valid: 0x8001,
             writes: Writes([0xff01, 0x8000, 1]),
             generation: 65_535,

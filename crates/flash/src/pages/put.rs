@@ -15,7 +15,7 @@ use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
-use crate::number::VolumeId;
+use crate::number::{PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
@@ -44,7 +44,7 @@ struct Put {
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     blocks: Vec<(u32, S::Block)>,
 ) -> Result<u16, PutError> {
     let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
@@ -93,7 +93,7 @@ fn begin<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     requested: u16,
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
@@ -152,7 +152,7 @@ fn begin<S: Seam>(
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
@@ -182,7 +182,7 @@ async fn write<S: Seam>(
         for (half, word) in words.iter_mut().enumerate() {
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
-                let number = page * u64::from(PAGE_BLOCKS) + block as u64;
+                let number = page.block(block).0;
                 *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
             }
         }

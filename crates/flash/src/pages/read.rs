@@ -11,7 +11,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
-use crate::number::VolumeId;
+use crate::number::{PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
@@ -22,7 +22,7 @@ type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
     suspect: bool,
@@ -54,7 +54,7 @@ pub async fn read<S: Seam>(
 pub async fn along<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     (slot, place): (SlotId, Place),
     mask: u16,
 ) -> Vec<(u32, S::Block)> {
@@ -81,7 +81,7 @@ pub async fn along<S: Seam>(
 async fn read_slot<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    page: u64,
+    page: PageNo,
     slot: SlotId,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
@@ -93,7 +93,7 @@ async fn read_slot<S: Seam>(
         (state.table.valid(slot), place, state.table.writes(slot))
     };
     let pin = Pin { inner, slot, life: place.life };
-    let first = page * u64::from(PAGE_BLOCKS);
+    let first = page.first_block().0;
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
     let start = blocks.start;

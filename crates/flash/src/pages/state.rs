@@ -14,7 +14,7 @@ use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::marks::{Marks, Region};
 use crate::journal::ring::Rings;
-use crate::number::VolumeId;
+use crate::number::{PageNo, VolumeId};
 use crate::wait::Answer;
 
 /// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
@@ -37,7 +37,7 @@ pub enum MapPhase {
 #[derive(Default)]
 pub struct Early {
     /// Blocks by volume and page.
-    pub pages: BTreeMap<(VolumeId, u64), u16>,
+    pub pages: BTreeMap<(VolumeId, PageNo), u16>,
     /// Whole volumes.
     pub volumes: BTreeSet<VolumeId>,
 }
@@ -191,7 +191,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The slot of a volume's page; `None` if it is absent or the map is not ready.
-    pub fn find(&self, incarnation: VolumeId, page: u64) -> Option<SlotId> {
+    pub fn find(&self, incarnation: VolumeId, page: PageNo) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
         }
@@ -250,12 +250,12 @@ impl<S: Seam> PageState<S> {
 
     fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<u64>) {
         let pages = pages_of(&blocks);
-        if self.early.pages.len() as u64 + (pages.end - pages.start) > EARLY_MAX as u64 {
+        if self.early.pages.len() as u64 + PageNo::count(&pages) > EARLY_MAX as u64 {
             self.early.volumes.insert(incarnation);
             self.early.pages.retain(|(volume, _), _| *volume != incarnation);
             return;
         }
-        for page in pages {
+        for page in PageNo::each(&pages) {
             *self.early.pages.entry((incarnation, page)).or_default() |= mask_of(page, &blocks);
         }
     }
@@ -376,7 +376,7 @@ impl<S: Seam> PageState<S> {
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.of_volume(region.0, region.1 * pages..(region.1 + 1) * pages)
+        self.table.of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
     }
 
     /// True when the region has suspect pages.
@@ -409,14 +409,14 @@ impl<S: Seam> PageState<S> {
 }
 
 /// The pages that contain these blocks.
-pub fn pages_of(blocks: &Range<u64>) -> Range<u64> {
+pub fn pages_of(blocks: &Range<u64>) -> Range<PageNo> {
     let per_page = u64::from(PAGE_BLOCKS);
-    blocks.start / per_page..blocks.end.div_ceil(per_page)
+    PageNo(blocks.start / per_page)..PageNo(blocks.end.div_ceil(per_page))
 }
 
 /// Mask of a page's blocks that are among `blocks`.
-pub fn mask_of(page: u64, blocks: &Range<u64>) -> u16 {
-    let first = page * u64::from(PAGE_BLOCKS);
+pub fn mask_of(page: PageNo, blocks: &Range<u64>) -> u16 {
+    let first = page.first_block().0;
     let inside = |block: &u32| blocks.contains(&(first + u64::from(*block)));
     (0..PAGE_BLOCKS).filter(inside).fold(0, |mask, block| mask | 1 << block)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Content, Owner, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
+use flash::{Content, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -20,8 +20,8 @@ const PAGES: u64 = 6;
 const LOGGED: u64 = 99;
 
 /// The number in the volume of one of the test's pages.
-fn page_number(page: u64) -> u64 {
-    page % 3 + page / 3 * 64
+fn page_number(page: PageNo) -> PageNo {
+    PageNo(page % 3 + page / 3 * 64)
 }
 
 /// One block of a backing.
@@ -147,7 +147,7 @@ impl PagedLife {
         let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
         let mut blocks = Vec::new();
         for number in (0..16).filter(|number| wanted >> number & 1 == 1) {
-            let held = self.backing.borrow().get(volume, page * 16 + u64::from(number));
+            let held = self.backing.borrow().get(volume, page.first_block().0 + u64::from(number));
             if held.is_clean() {
                 blocks.push((number, block(&self.seam, held.durable)));
             }
@@ -172,7 +172,7 @@ impl PagedLife {
         let start = rng.below(16) as u32;
         let run = start..start + 1 + rng.below(u64::from(16 - start)) as u32;
         for (number, found) in read_run(&self.seam, of, page, run, false).await {
-            let number = page * 16 + u64::from(number);
+            let number = page.first_block().0 + u64::from(number);
             let held = self.backing.borrow().get(volume, number);
             if held.dirty {
                 self.say(format!("block {number} of volume {volume} is served although it was written"));
@@ -185,7 +185,7 @@ impl PagedLife {
 
     /// A client's write, and its destage to the backing.
     async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
-        let first = page_number(rng.below(PAGES)) * 16 + rng.below(16);
+        let first = page_number(rng.below(PAGES)).first_block().0 + rng.below(16);
         let blocks = first..first + 1 + rng.below(4);
         {
             let mut backing = self.backing.borrow_mut();
@@ -280,7 +280,13 @@ impl PagedLife {
 }
 
 /// Reads a run of blocks of a page. Returns the good ones.
-async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u32>, suspect: bool) -> Vec<(u32, u64)> {
+async fn read_run(
+    seam: &SimSeam,
+    of: &PagesOf<SimSeam>,
+    page: PageNo,
+    run: Range<u32>,
+    suspect: bool,
+) -> Vec<(u32, u64)> {
     let buffers = run.clone().map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = if suspect {
         of.read_suspect(page, run.clone(), buffers).await
@@ -292,14 +298,14 @@ async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u
     run.zip(read).filter_map(|(number, block)| Some((number, whole(tag(block.ok()?))))).collect()
 }
 
-async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: u64, backing: &RefCell<Backing>) {
+async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: PageNo, backing: &RefCell<Backing>) {
     let suspect = of.suspect(page);
     if suspect == 0 {
         return;
     }
     let mut good = 0;
     for (number, tag) in read_run(seam, of, page, 0..16, true).await {
-        let held = backing.borrow().get(volume, page * 16 + u64::from(number));
+        let held = backing.borrow().get(volume, page.first_block().0 + u64::from(number));
         if held.is_clean() && held.durable == tag {
             good |= 1 << number;
         }
@@ -331,7 +337,7 @@ pub async fn check_all(
             }
             for (number, tag) in read {
                 served += 1;
-                backing.check(volume, page * 16 + u64::from(number), tag, "after a restart")?;
+                backing.check(volume, page.first_block().0 + u64::from(number), tag, "after a restart")?;
             }
         }
         for (number, checksum) in of.ring() {
@@ -352,7 +358,7 @@ pub async fn check_all(
         for page in (0..PAGES).map(page_number) {
             judge(seam, &of, volume, page, &settled).await;
             for (number, tag) in read_run(seam, &of, page, 0..16, false).await {
-                settled.borrow().check(volume, page * 16 + u64::from(number), tag, "after being judged")?;
+                settled.borrow().check(volume, page.first_block().0 + u64::from(number), tag, "after being judged")?;
             }
         }
     }

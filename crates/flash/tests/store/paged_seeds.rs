@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
-use flash::{CommitNo, Content, OpenOptions, Owner, Record, Sabotage, StoreError, VolumeId};
+use flash::{CommitNo, Content, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
@@ -132,7 +132,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         let pages = store.pages();
         pages.load().await;
         let volume = pages.volume(VolumeId(1));
-        while volume.put(0, vec![(0, block(&seam, 7))]).await != Ok(1) {
+        while volume.put(PageNo(0), vec![(0, block(&seam, 7))]).await != Ok(1) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         seam.sleep(Nanos::from_secs(2)).await;
@@ -158,7 +158,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         let (store, _) = open(&world, &seam, options).await.unwrap();
         let pages = store.pages();
         let loaded = pages.load().await;
-        let valid = pages.volume(VolumeId(1)).valid(0);
+        let valid = pages.volume(VolumeId(1)).valid(PageNo(0));
         if loaded.dropped.is_none() || valid != 0 {
             return Err(format!("{valid:x} of the page is served: {loaded:?}"));
         }
