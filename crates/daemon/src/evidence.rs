@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
 use engine::evidence::{DestagedFound, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
-use engine::{Backing, VolumeId};
+use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
 use seam::real::RealSeam;
@@ -45,11 +45,11 @@ impl Daemon {
             let ask = async |local: Rc<Local>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> =
-                    in_log.map(|one| (one, local.engine.waiting_in_log(one, u64::MAX).blocks)).collect();
+                    in_log.map(|one| (one, local.engine.waiting_in_log(one, BlockNo::MAX).blocks)).collect();
                 let files = local.left.borrow();
                 let owners = files.iter().flat_map(|file| file.owners());
                 let in_memory: Vec<_> =
-                    owners.map(VolumeId).map(|one| (one, in_memory(&local, one, u64::MAX).blocks)).collect();
+                    owners.map(VolumeId).map(|one| (one, in_memory(&local, one, BlockNo::MAX).blocks)).collect();
                 (in_log, in_memory)
             };
             let (in_log, in_memory) = core.call(ask).await.map_err(core_gone)?;
@@ -87,7 +87,7 @@ impl Daemon {
 }
 
 /// A volume's blocks in persisted memory, from the oldest file that has any.
-fn in_memory(local: &Local, incarnation: VolumeId, end: u64) -> WaitingBlocks {
+fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
     let files = local.left.borrow();
     let left = files.iter().find_map(|file| file.of(incarnation.0));
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))

@@ -3,7 +3,7 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
-use crate::number::{Sequence, StoreGeneration, VolumeId};
+use crate::number::{BlockNo, Sequence, StoreGeneration, VolumeId};
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
@@ -36,7 +36,7 @@ pub enum StoreError {
         /// The volume.
         incarnation: VolumeId,
         /// The block.
-        block: u64,
+        block: BlockNo,
     },
     /// A device that is to be formatted is not empty.
     #[error("{device} holds {what}: give another device, or --force to destroy that")]

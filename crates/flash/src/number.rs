@@ -6,6 +6,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use seam::BLOCK_BYTES;
+
 use crate::format::page::PAGE_BLOCKS;
 
 /// Defines a number that prints like its integer.
@@ -100,6 +102,89 @@ number! {
 counted!(BlockNo);
 
 impl BlockNo {
+    /// The first block.
+    pub const ZERO: BlockNo = BlockNo(0);
+    /// A number that no block has.
+    pub const MAX: BlockNo = BlockNo(u64::MAX);
+    /// All blocks that a volume may have.
+    pub const ALL: Range<BlockNo> = BlockNo::ZERO..BlockNo::MAX;
+
+    /// The block `blocks` later.
+    #[inline]
+    #[must_use]
+    pub fn plus(self, blocks: u64) -> BlockNo {
+        BlockNo(self.0 + blocks)
+    }
+
+    /// The block `blocks` later, if there is such a number.
+    #[inline]
+    pub fn checked_plus(self, blocks: u64) -> Option<BlockNo> {
+        self.0.checked_add(blocks).map(BlockNo)
+    }
+
+    /// The block `blocks` earlier, which there must be.
+    #[inline]
+    #[must_use]
+    pub fn minus(self, blocks: u64) -> BlockNo {
+        BlockNo(self.0 - blocks)
+    }
+
+    /// The offset of its first byte in the volume.
+    #[inline]
+    pub fn offset(self) -> u64 {
+        self.0 * BLOCK_BYTES as u64
+    }
+
+    /// The block before this one, which is not the first.
+    #[inline]
+    #[must_use]
+    pub fn previous(self) -> BlockNo {
+        BlockNo(self.0 - 1)
+    }
+
+    /// The number of blocks from `first`, which does not come later, to this one.
+    #[inline]
+    pub fn since(self, first: BlockNo) -> u64 {
+        self.0 - first.0
+    }
+
+    /// The last multiple of `boundary` that does not come after the block.
+    #[inline]
+    #[must_use]
+    pub fn align_down(self, boundary: u64) -> BlockNo {
+        BlockNo(self.0 / boundary * boundary)
+    }
+
+    /// The range of this block alone.
+    #[inline]
+    pub fn only(self) -> Range<BlockNo> {
+        self..self.next()
+    }
+
+    /// The range of `blocks` blocks from this one on.
+    #[inline]
+    pub fn run(self, blocks: u64) -> Range<BlockNo> {
+        self..self.plus(blocks)
+    }
+
+    /// The blocks of a range, in order.
+    #[inline]
+    pub fn each(blocks: &Range<BlockNo>) -> impl DoubleEndedIterator<Item = BlockNo> + Clone + use<> {
+        (blocks.start.0..blocks.end.0).map(BlockNo)
+    }
+
+    /// The blocks from this one on, in order.
+    #[inline]
+    pub fn onward(self) -> impl Iterator<Item = BlockNo> + Clone {
+        (self.0..).map(BlockNo)
+    }
+
+    /// The number of blocks in a range, which does not end before it starts.
+    #[inline]
+    pub fn count(blocks: &Range<BlockNo>) -> u64 {
+        blocks.end.since(blocks.start)
+    }
+
     /// The page of the block, and the block's index in it.
     #[inline]
     pub fn page(self) -> (PageNo, usize) {
@@ -129,6 +214,13 @@ impl PageNo {
     #[inline]
     pub fn first_block(self) -> BlockNo {
         BlockNo(self.0 * u64::from(PAGE_BLOCKS))
+    }
+
+    /// The pages that contain these blocks.
+    #[inline]
+    pub fn covering(blocks: &Range<BlockNo>) -> Range<PageNo> {
+        let per_page = u64::from(PAGE_BLOCKS);
+        PageNo(blocks.start.0 / per_page)..PageNo(blocks.end.0.div_ceil(per_page))
     }
 
     /// The pages of a range, in order.

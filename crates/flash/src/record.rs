@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use seam::Seam;
 
-use crate::number::VolumeId;
+use crate::number::{BlockNo, VolumeId};
 
 /// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub struct Owner {
     /// The volume's identity.
     pub incarnation: VolumeId,
     /// The block's number in the volume.
-    pub block: u64,
+    pub block: BlockNo,
 }
 
 /// The content of a record.

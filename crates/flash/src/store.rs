@@ -280,7 +280,7 @@ impl<S: Seam> Store<S> {
                 Content::Data(_) => 1,
                 Content::Zero { blocks, .. } | Content::Retire { blocks } => blocks,
             };
-            let fits = record.owner.block.checked_add(u64::from(blocks)).is_some();
+            let fits = record.owner.block.checked_plus(u64::from(blocks)).is_some();
             assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.owner.block);
         }
         let answer = Answer::default();

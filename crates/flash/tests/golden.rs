@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
+    BlockNo, Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
     RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
@@ -68,7 +68,7 @@ fn byte(block: &impl Block) -> u8 {
 }
 
 async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, content: Content<RealSeam>) {
-    let owner = Owner { incarnation, block };
+    let owner = Owner { incarnation, block: BlockNo(block) };
     store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
 }
 
@@ -83,7 +83,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
-    pages.volume(CACHED).destaged(77, &block(seam, 9));
+    pages.volume(CACHED).destaged(BlockNo(77), &block(seam, 9));
     for number in 0..6 {
         append(store, DIRTY, number, Content::Data(block(seam, 100 + number as u8))).await;
     }
@@ -93,7 +93,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
     store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
     // When this returns, the mark is durable, and so are all earlier records of the map. The write never ends.
-    let _never_ended = pages.volume(IN_FLUX).begin_write(8_001..8_002).await;
+    let _never_ended = pages.volume(IN_FLUX).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
 }
 
 fn put_files(folder: &Path, contents: [&[u8]; 2]) {
@@ -112,8 +112,8 @@ async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, 
 async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
     recovered.sort_by_key(|one| one.owner);
     let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch, one.content)).collect();
-    let data = |block| (Owner { incarnation: DIRTY, block }, block + 1, RecoveredContent::Data);
-    let zeroes = Owner { incarnation: ZEROED, block: 1_000 };
+    let data = |block| (Owner { incarnation: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
+    let zeroes = Owner { incarnation: ZEROED, block: BlockNo(1_000) };
     let mut expected: Vec<_> = (0..6).map(data).collect();
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
@@ -132,7 +132,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
     assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
-    assert_eq!(pages.volume(CACHED).ring(), [(77, block(seam, 9).checksum(0))]);
+    assert_eq!(pages.volume(CACHED).ring(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 
 #[test]

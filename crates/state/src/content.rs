@@ -4,6 +4,7 @@
 //! name of an export is a place, and another disk may be there by now. So whatever waits to be destaged is held against the content first:
 //! the blocks that were destaged last, and samples that were taken when the volume was served before.
 
+use engine::BlockNo;
 use serde::{Deserialize, Serialize};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -36,10 +37,10 @@ pub struct ContentRecord {
 }
 
 /// The blocks of which a backing of that size is sampled, in order.
-pub fn sample_places(size_bytes: u64) -> Vec<u64> {
+pub fn sample_places(size_bytes: u64) -> Vec<BlockNo> {
     let blocks = size_bytes / BLOCK_BYTES;
     if blocks <= SAMPLES {
-        return (0..blocks).collect();
+        return (0..blocks).map(BlockNo).collect();
     }
     let spread = SAMPLES - HEAD.len() as u64 - 1;
     let mut places: Vec<u64> = HEAD.into_iter().chain([blocks - 1]).collect();
@@ -49,15 +50,15 @@ pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     );
     places.sort_unstable();
     places.dedup();
-    places
+    places.into_iter().map(BlockNo).collect()
 }
 
 /// The first block that is past the end of a backing of `size_bytes`. A last block in part is one of its own, unless the backing had more of
 /// it before.
-pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> u64 {
+pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> BlockNo {
     match size_before.is_some_and(|before| before > size_bytes) {
-        true => size_bytes / BLOCK_BYTES,
-        false => size_bytes.div_ceil(BLOCK_BYTES),
+        true => BlockNo(size_bytes / BLOCK_BYTES),
+        false => BlockNo(size_bytes.div_ceil(BLOCK_BYTES)),
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
             let places = sample_places(size);
             assert_eq!(places, sample_places(size));
-            assert!(places.iter().all(|place| (place + 1) * BLOCK_BYTES <= size), "{size}: {places:?}");
+            assert!(places.iter().all(|place| place.next().offset() <= size), "{size}: {places:?}");
             assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{size}: {places:?}");
         }
         assert!(sample_places(SIZE).len() >= 20);

@@ -478,7 +478,7 @@ impl Daemon {
         LostBlockReport {
             volume: volume.unwrap_or_default(),
             incarnation: format!("{:016x}", owner.incarnation),
-            at_bytes: owner.block * seam::BLOCK_BYTES as u64,
+            at_bytes: owner.block.offset(),
         }
     }
 

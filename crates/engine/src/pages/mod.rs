@@ -155,8 +155,8 @@ impl<S: Seam> Level<S> {
 }
 
 /// The page of a block, and the block's index in it.
-fn place_of(block: u64) -> (PageNo, u32) {
-    let (page, place) = BlockNo(block).page();
+fn place_of(block: BlockNo) -> (PageNo, u32) {
+    let (page, place) = block.page();
     (page, place as u32)
 }
 
@@ -177,7 +177,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
-    pub fn uncache(&self, blocks: Range<u64>) {
+    pub fn uncache(&self, blocks: Range<BlockNo>) {
         if let Some(pages) = &self.level.pages
             && !blocks.is_empty()
             && !self.sabotage(Sabotage::StaleOnFlash)
@@ -189,7 +189,7 @@ impl<S: Seam> Shard<S> {
 
     /// Marks the regions of these blocks as dirty; completes before the blocks may change on the backing (R8). Returns
     /// `None` without a flash cache.
-    pub async fn begin_write(&self, blocks: Range<u64>) -> Option<WriteMark> {
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteMark> {
         let pages = self.level.pages.as_ref()?;
         if self.sabotage(Sabotage::StaleOnFlash) {
             return None;
@@ -246,19 +246,19 @@ impl<S: Seam> Shard<S> {
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
     /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
     /// [`Shard::end_write`] and then calls [`Level::resume`].
-    pub async fn begin_resize(&self, from: u64, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
+    pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
         self.level.suspend();
         if shrinks {
             // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
             self.forget_pages().await?;
         }
-        Ok(self.begin_write(from..from + 1).await)
+        Ok(self.begin_write(from.only()).await)
     }
 
     /// Drops all pages of the volume, durably.
     pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
-        self.uncache(0..self.blocks());
+        self.uncache(self.all_blocks());
         let forgotten = pages.forget(self.incarnation).await;
         forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }

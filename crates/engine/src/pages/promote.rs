@@ -177,7 +177,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
 impl<S: Seam> Shard<S> {
     /// Counts uses of the pages whose `missing` blocks a client's read did not find in memory. Returns the pages to
     /// promote once they are read, for [`Shard::promote_soon`].
-    pub fn note_misses(&self, missing: impl Iterator<Item = u64>, sequential: bool) -> Vec<PageNo> {
+    pub fn note_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
         let mut chosen = Vec::new();
         let figures = &self.level.figures;
         if self.level.pages.is_none() {
@@ -221,7 +221,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
-    pub fn note_write_miss(&self, block: u64) {
+    pub fn note_write_miss(&self, block: BlockNo) {
         if let Some(pages) = self.growing_pages() {
             let (page, _) = place_of(block);
             if pages.valid(page) == 0 {
@@ -232,7 +232,7 @@ impl<S: Seam> Shard<S> {
 
     /// Renews the flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
     /// pages in use are renewed; without that, each write would cost a read of the backing later.
-    pub(super) fn refresh(&self, blocks: &[u64]) {
+    pub(super) fn refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
             let page = place_of(blocks[0]).0;
@@ -303,9 +303,9 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The blocks of a page that lie inside the volume.
-    pub(super) fn page_blocks(&self, page: PageNo) -> Range<u64> {
-        let first = page.first_block().0;
-        first..(first + BLOCKS_PER_PAGE as u64).min(self.blocks())
+    pub(super) fn page_blocks(&self, page: PageNo) -> Range<BlockNo> {
+        let first = page.first_block();
+        first..page.next().first_block().min(self.end_block())
     }
 
     /// Clean whole blocks of a page that are in memory and not on flash.
@@ -345,7 +345,7 @@ impl<S: Seam> Shard<S> {
             return figures.not_promoted(why);
         }
         self.put(page, content, true).await;
-        if pages.valid(page).count_ones() < (blocks.end.saturating_sub(blocks.start)) as u32 {
+        if pages.valid(page).count_ones() < BlockNo::each(&blocks).count() as u32 {
             self.later(page, Task::Complete);
         }
     }
@@ -361,13 +361,13 @@ impl<S: Seam> Shard<S> {
         }
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
         let in_memory = self.clean_in_memory(page, valid);
-        let absent = |block: &u64| {
+        let absent = |block: &BlockNo| {
             let (_, place) = place_of(*block);
             valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
         };
-        let missing = blocks.clone().find(absent).map(|first| {
-            let last = blocks.clone().rev().find(absent).expect("there is a first one");
-            first..last + 1
+        let missing = BlockNo::each(&blocks).find(absent).map(|first| {
+            let last = BlockNo::each(&blocks).rev().find(absent).expect("there is a first one");
+            first..last.next()
         });
         let read = match missing.clone() {
             Some(missing) => self.read_backing(missing).await,
@@ -375,9 +375,9 @@ impl<S: Seam> Shard<S> {
         };
         let mut content = self.clean_in_memory(page, valid);
         if let (Some(missing), Ok(read)) = (missing, read) {
-            for (block, data) in missing.zip(read) {
+            for (block, data) in BlockNo::each(&missing).zip(read) {
                 let (_, place) = place_of(block);
-                let counts = ticket.voided(BlockNo(block)) == Sectors::NONE && self.is_settled();
+                let counts = ticket.voided(block) == Sectors::NONE && self.is_settled();
                 let known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
                 if counts && !known {
                     content.push((place, data));
@@ -423,8 +423,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads a few blocks of the backing in the background.
-    pub(super) async fn read_backing(&self, blocks: Range<u64>) -> DiskResult<Vec<S::Block>> {
-        let count = (blocks.end - blocks.start) as usize;
+    pub(super) async fn read_backing(&self, blocks: Range<BlockNo>) -> DiskResult<Vec<S::Block>> {
+        let count = (BlockNo::count(&blocks)) as usize;
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
         };

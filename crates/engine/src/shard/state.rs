@@ -26,13 +26,13 @@ pub struct Operation {
     /// Number of the operation.
     pub id: u64,
     /// The changed blocks; no other operation may touch them meanwhile.
-    pub blocks: Range<u64>,
+    pub blocks: Range<BlockNo>,
 }
 
 /// Data on the backing that awaits a flush there.
 enum WrittenUnit {
     Block(SlotRef),
-    Zeroes(u64),
+    Zeroes(BlockNo),
 }
 
 /// Flush obligation of replaced content; the newer content inherits it.
@@ -70,9 +70,9 @@ pub struct Sent {
 /// Blocks that have just become durable on the backing, and clean.
 pub struct Destaged<B> {
     /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
-    pub last: VecDeque<(u64, Option<B>)>,
+    pub last: VecDeque<(BlockNo, Option<B>)>,
     /// The first ones, at most `BLOCKS_MAX`.
-    pub blocks: Vec<u64>,
+    pub blocks: Vec<BlockNo>,
 }
 
 /// Most blocks listed with their content.
@@ -89,20 +89,20 @@ impl<B> Default for Destaged<B> {
 }
 
 impl<B> Destaged<B> {
-    fn add(&mut self, block: u64, content: B) {
+    fn add(&mut self, block: BlockNo, content: B) {
         self.add_last(block, Some(content));
         if self.blocks.len() < BLOCKS_MAX {
             self.blocks.push(block);
         }
     }
 
-    fn add_zeroes(&mut self, blocks: Range<u64>) {
-        let count = blocks.end - blocks.start;
+    fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
+        let count = BlockNo::count(&blocks);
         let listed = count.min(OF_RANGE_MAX);
-        (0..listed).for_each(|number| self.add_last(blocks.start + number * count / listed, None));
+        (0..listed).for_each(|number| self.add_last(blocks.start.plus(number * count / listed), None));
     }
 
-    fn add_last(&mut self, block: u64, content: Option<B>) {
+    fn add_last(&mut self, block: BlockNo, content: Option<B>) {
         if self.last.len() == LAST_MAX {
             self.last.pop_front();
         }
@@ -136,7 +136,7 @@ pub struct State {
     /// Progress of flushes to the backing.
     pub flushing: Flushing,
     /// Blocks whose missing sectors are being read for destage.
-    pub filling: BTreeSet<u64>,
+    pub filling: BTreeSet<BlockNo>,
     /// The last seen incarnation of the backing.
     pub incarnation: u64,
     /// Number of times that written data became dirty again.
@@ -156,7 +156,7 @@ pub struct State {
     /// Number of blocks being reloaded for destage.
     pub recalling: u64,
     /// Blocks that destage reloaded last.
-    pub recalled: Range<u64>,
+    pub recalled: Range<BlockNo>,
 }
 
 impl State {
@@ -266,7 +266,7 @@ impl State {
     }
 
     /// Registers an operation over `blocks`; no other one may touch them.
-    pub fn begin_operation(&mut self, blocks: Range<u64>) -> u64 {
+    pub fn begin_operation(&mut self, blocks: Range<BlockNo>) -> u64 {
         assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
         let id = self.next_operation;
         self.next_operation += 1;
@@ -281,7 +281,7 @@ impl State {
     }
 
     /// True if an operation in flight touches any of `blocks`.
-    pub fn is_busy(&self, blocks: &Range<u64>) -> bool {
+    pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
         self.operations.iter().any(|other| other.blocks.start < blocks.end && blocks.start < other.blocks.end)
     }
 
@@ -294,14 +294,14 @@ impl State {
         slot.in_flight = Some(epoch);
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(slot.block);
-        self.ledger.sent(slot.block.0);
+        self.ledger.sent(slot.block);
         Sent { slot: reference, block: slot.block, epoch }
     }
 
     /// Marks a block in flight as written: its write completed.
     pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
         self.epochs.remove(sent.epoch);
-        self.failed.remove(sent.block.0);
+        self.failed.remove(sent.block);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let Some(id) = memory.resolve(sent.slot) else { return };
@@ -312,7 +312,7 @@ impl State {
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(Written { epoch, sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
-        self.ledger.sent_done(sent.block.0, sequence);
+        self.ledger.sent_done(sent.block, sequence);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
@@ -322,8 +322,8 @@ impl State {
             self.epochs.remove(sent.epoch);
             return;
         };
-        self.failed.add(sent.block.0, now);
-        self.ledger.sent_failed(sent.block.0);
+        self.failed.add(sent.block, now);
+        self.ledger.sent_failed(sent.block);
         memory.slot_mut(id).in_flight = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
@@ -345,7 +345,7 @@ impl State {
         if slot.dirty.is_some() {
             return;
         }
-        self.failed.remove(sent.block.0);
+        self.failed.remove(sent.block);
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
@@ -364,7 +364,7 @@ impl State {
             self.due -= u64::from(self.epochs.is_closed(epoch));
             self.order.remove(slot.block);
         }
-        self.failed.remove(slot.block.0);
+        self.failed.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
         self.unclean -= u64::from(!was_clean);
         memory.settle(id, was_clean);
@@ -396,7 +396,7 @@ impl State {
 
     /// True if a dirty block is idle (no write in flight, no waiting request) and its content is a log record.
     fn may_rest<B>(&self, slot: &Slot<B>) -> bool {
-        let block = slot.block.0;
+        let block = slot.block;
         let quiet = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
         // A block reloaded for destage is destaged, unless the backing refuses it.
         let stays = !slot.transit || self.failed.contains(block);
@@ -406,7 +406,7 @@ impl State {
             && self.ledger.may_rest(block)
             && !self.waits.contains(block)
             && !self.filling.contains(&block)
-            && !self.is_busy(&(block..block + 1))
+            && !self.is_busy(&block.only())
     }
 
     fn rest<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
@@ -417,32 +417,32 @@ impl State {
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
-        self.failed.remove(block.0);
+        self.failed.remove(block);
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
         if self.ledger.resting() == 0 {
             self.resting_since = now;
         }
-        self.ledger.rest(block.0);
+        self.ledger.rest(block);
     }
 
     /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
     /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
     /// for it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, counts: impl Fn(u64) -> bool) {
-        let mut past: Vec<Range<u64>> = Vec::new();
+    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, counts: impl Fn(BlockNo) -> bool) {
+        let mut past: Vec<Range<BlockNo>> = Vec::new();
         self.ledger.adopt(records.map(|(block, position)| {
             let counts = counts(block);
             match past.last_mut() {
                 _ if counts => {}
-                Some(run) if run.end == block => run.end += 1,
-                _ => past.push(block..block + 1),
+                Some(run) if run.end == block => run.end = block.next(),
+                _ => past.push(block.only()),
             }
             (block, position, counts)
         }));
         for run in past {
-            match run.end - run.start {
+            match BlockNo::count(&run) {
                 1 => self.ledger.change(run.start),
                 _ => self.ledger.change_range(run.clone()),
             }
@@ -455,13 +455,13 @@ impl State {
     pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
         self.epochs.remove(OLDEST);
         memory.slot_mut(id).owed = true;
-        self.ledger.wake(memory.slot(id).block.0);
+        self.ledger.wake(memory.slot(id).block);
         self.dirty(memory, id, OLDEST, since);
     }
 
     /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
     /// any.
-    pub fn supersede_resting(&mut self, blocks: Range<u64>) -> Option<Due> {
+    pub fn supersede_resting(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
         let count = self.ledger.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(OLDEST));
         (count > 0).then_some(Due { epoch: Some(OLDEST), owed: true })
@@ -469,7 +469,7 @@ impl State {
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
     /// first block of the merged range.
-    pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) -> u64 {
+    pub fn add_zeroes(&mut self, start: BlockNo, range: ZeroRange) -> BlockNo {
         assert_eq!(range.state, ZeroState::Dirty, "a new range is dirty");
         self.epochs.add(range.epoch);
         self.zeroes.insert(start, range);
@@ -480,21 +480,21 @@ impl State {
         start
     }
 
-    fn merge_with_left(&mut self, right: u64) -> Option<u64> {
+    fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
         let left = self.zeroes.left_to_merge(right)?;
-        let (_, range) = self.zeroes.find(BlockNo(right)).expect("a range that may be merged");
+        let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
         self.zeroes.merge(left, right);
         self.epochs.remove(range.epoch);
         // All of the merged range is tried again, and requests that wait for a part wait for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
-        let waits = self.waits.take(right..right + 1);
+        let waits = self.waits.take(right.only());
         self.waits.put(left, waits);
         Some(left)
     }
 
     /// Cuts `blocks` out of the zero-ranges. Returns the flush obligation of the removed parts, if any.
-    pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<Due> {
+    pub fn cut_zeroes(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
         if self.zeroes.is_empty() {
             return None;
         }
@@ -517,7 +517,7 @@ impl State {
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
             if newer < *start {
-                let moved = self.waits.take(*start..*start + 1);
+                let moved = self.waits.take(start.only());
                 self.waits.put(newer, moved);
             }
         }
@@ -538,7 +538,7 @@ impl State {
     }
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
-    pub fn zeroes_done(&mut self, id: u64, blocks: Range<u64>) {
+    pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         for start in self.zeroes.in_flight(blocks, id) {
@@ -556,13 +556,13 @@ impl State {
     /// Lets `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
     /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
     /// told so.
-    pub fn await_zeroes(&mut self, id: u64, blocks: Range<u64>, waits: &[Rc<WriteWait>]) {
+    pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
         let left = self.zeroes.in_flight(blocks.clone(), id);
-        let end = |start: &u64| self.zeroes.find(BlockNo(*start)).map_or(*start, |(_, range)| range.end);
-        if left.iter().map(|start| end(start) - start).sum::<u64>() < blocks.end - blocks.start {
+        let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
+        if left.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
             waits.iter().for_each(|wait| wait.replace());
         }
         let places = if left.is_empty() { vec![blocks.start] } else { left };
@@ -574,7 +574,7 @@ impl State {
     }
 
     /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
-    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
             self.failed.add(start, now);
@@ -583,7 +583,7 @@ impl State {
 
     /// Forgets the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
     /// again.
-    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             if range.owed {
@@ -636,7 +636,7 @@ impl State {
         memory: &mut Memory<S>,
         reference: SlotRef,
         sequence: u64,
-    ) -> Option<(u64, S::Block)> {
+    ) -> Option<(BlockNo, S::Block)> {
         let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);
         if slot.written.is_none_or(|written| written.sequence != sequence) {
@@ -647,10 +647,10 @@ impl State {
         if !slot.is_clean() {
             return None;
         }
-        let (transit, block) = (slot.transit, slot.block.0);
+        let (transit, block) = (slot.transit, slot.block);
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
         self.unclean -= 1;
-        self.ledger.cleaned(block..block + 1);
+        self.ledger.cleaned(block.only());
         memory.settle(id, false);
         if transit {
             memory.remove(id);

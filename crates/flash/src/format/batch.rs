@@ -4,7 +4,7 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
-use crate::number::{BootEpoch, CommitNo, Sequence, VolumeId};
+use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
 
 /// The most records of a header.
 pub const RECORDS_MAX: usize = 99;
@@ -13,7 +13,7 @@ pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
 /// Block numbers end here: the byte offset of a higher one would not fit a file's offset.
-pub const BLOCKS_END: u64 = 1 << 51;
+pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);
 /// The only kind of segment with batch headers.
 const KIND_LOG: u32 = 1;
 
@@ -40,7 +40,7 @@ pub struct RecordEntry {
     /// The volume.
     pub incarnation: VolumeId,
     /// The first block.
-    pub block: u64,
+    pub block: BlockNo,
     /// The volume's epoch.
     pub epoch: u64,
     /// The number of blocks, 1 for data.
@@ -115,7 +115,7 @@ impl BatchHeader {
                 RecordKind::Retire => (3, 0, 0),
             };
             put(out, at, &record.incarnation.0.to_le_bytes());
-            put(out, at + 8, &record.block.to_le_bytes());
+            put(out, at + 8, &record.block.0.to_le_bytes());
             put(out, at + 16, &record.epoch.to_le_bytes());
             put(out, at + 24, &record.blocks.to_le_bytes());
             put(out, at + 28, &checksum.to_le_bytes());
@@ -158,23 +158,23 @@ impl BatchHeader {
 }
 
 fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
-    let (block, blocks) = (get_u64(raw, at + 8), get_u32(raw, at + 24));
+    let (block, blocks) = (BlockNo(get_u64(raw, at + 8)), get_u32(raw, at + 24));
     let kind = match get::<2>(raw, at + 32) {
         [1, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
         [2, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
         [3, _] => RecordKind::Retire,
         _ => return None,
     };
-    (block < BLOCKS_END && block + u64::from(blocks) <= BLOCKS_END).then_some(())?;
+    (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
     Some(RecordEntry { incarnation: VolumeId(get_u64(raw, at)), block, epoch: get_u64(raw, at + 16), blocks, kind })
 }
 
 /// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(incarnation: VolumeId, block: u64, boot: BootEpoch, first: Sequence) -> u32 {
+pub fn data_seed(incarnation: VolumeId, block: BlockNo, boot: BootEpoch, first: Sequence) -> u32 {
     let mut bytes = [0; 32];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation.0, block, boot.0, first.0]) {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, boot.0, first.0]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -188,7 +188,7 @@ mod tests {
         let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
         let record = |index: usize| RecordEntry {
             incarnation: VolumeId(1 << 60),
-            block: index as u64,
+            block: BlockNo(index as u64),
             epoch: 4,
             blocks: 1,
             kind: kinds[index % 3],
@@ -213,7 +213,7 @@ mod tests {
             let (raw, checksum) = sample(records).encode();
             assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
         }
-        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block, index)).collect();
+        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block.0, index)).collect();
         assert_eq!((places, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
     }
 
@@ -235,7 +235,7 @@ mod tests {
             |header| header.journal = CommitNo(u64::MAX),
             |header| header.tail = header.sequence.next(),
             |header| header.records[0].block = BLOCKS_END,
-            |header| header.records[1] = RecordEntry { block: BLOCKS_END - 1, blocks: 2, ..header.records[1] },
+            |header| header.records[1] = RecordEntry { block: BLOCKS_END.previous(), blocks: 2, ..header.records[1] },
         ];
         for (index, forge) in forged.into_iter().enumerate() {
             let mut header = sample(7);

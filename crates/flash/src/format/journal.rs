@@ -5,7 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
-use crate::number::{BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
 /// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
@@ -99,7 +99,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The block.
-        block: u64,
+        block: BlockNo,
         /// The block's checksum with seed 0.
         checksum: u32,
     },
@@ -108,7 +108,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The block.
-        block: u64,
+        block: BlockNo,
     },
 }
 
@@ -162,12 +162,12 @@ impl Record {
                 put(0, &[10, 0]);
                 put(2, &volume.to_le_bytes());
                 put(4, &checksum.to_le_bytes());
-                put(8, &block.to_le_bytes());
+                put(8, &block.0.to_le_bytes());
             }
             Record::Undestaged { volume, block } => {
                 put(0, &[11, 0]);
                 put(2, &volume.to_le_bytes());
-                put(8, &block.to_le_bytes());
+                put(8, &block.0.to_le_bytes());
             }
         }
     }
@@ -203,8 +203,8 @@ impl Record {
             }
             8 => Record::MemberGone { member },
             9 => Record::Flux { volume: u16_at(2), region: u64_at(8), on: raw[1] != 0 },
-            10 => Record::Destaged { volume: u16_at(2), block: u64_at(8), checksum: u32_at(4) },
-            11 => Record::Undestaged { volume: u16_at(2), block: u64_at(8) },
+            10 => Record::Destaged { volume: u16_at(2), block: BlockNo(u64_at(8)), checksum: u32_at(4) },
+            11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
         })
     }
@@ -310,8 +310,8 @@ mod tests {
             Record::MemberGone { member: 2 },
             Record::Flux { volume: 2, region: 1 << 40, on: true },
             Record::Flux { volume: 2, region: 3, on: false },
-            Record::Destaged { volume: 8, block: 1 << 60, checksum: 0xdead_beef },
-            Record::Undestaged { volume: 8, block: 77 },
+            Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef },
+            Record::Undestaged { volume: 8, block: BlockNo(77) },
         ]
     }
 

@@ -7,14 +7,14 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::marks::Region;
+use super::marks::{Region, blocks_of};
 use super::replay::Replay;
 use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
-use crate::number::{BootEpoch, CommitNo, HalfGeneration};
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration};
 use crate::pages::MapLoaded;
 use crate::pages::state::{MapPhase, PageState};
 use crate::pages::table::{Phase, SEALED, SUSPECT};
@@ -334,7 +334,7 @@ fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     for slot in state.slots_of_region(region) {
         state.table.flag(slot, SUSPECT, true);
     }
-    let blocks = region.1 * crate::pages::REGION_BLOCKS..(region.1 + 1) * crate::pages::REGION_BLOCKS;
+    let blocks = blocks_of(region);
     let gone = state.rings.remove(region.0, blocks);
     state.journal.events.extend(gone);
 }
@@ -376,7 +376,7 @@ fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early);
     for incarnation in early.volumes {
-        state.invalidate(incarnation, 0..u64::MAX);
+        state.invalidate(incarnation, BlockNo::ALL);
     }
     for ((incarnation, page), mask) in early.pages {
         if let Some(slot) = state.find(incarnation, page) {

@@ -3,8 +3,11 @@
 //! removed lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::format::journal::Record;
+use crate::number::BlockNo;
+use crate::pages::REGION_BLOCKS;
 
 /// The most regions that may be dirty at once.
 pub const MARKS_MAX: usize = 256;
@@ -13,6 +16,11 @@ pub const MARKS_MANY: usize = 192;
 
 /// A volume's number and a region of it.
 pub type Region = (u16, u64);
+
+/// The blocks of a region.
+pub fn blocks_of(region: Region) -> Range<BlockNo> {
+    BlockNo(region.1 * REGION_BLOCKS).run(REGION_BLOCKS)
+}
 
 /// The mark of one dirty region.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use super::ring::Rings;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
-use crate::number::VolumeId;
+use crate::number::{BlockNo, VolumeId};
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
@@ -87,7 +87,7 @@ impl Replay {
             }
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
             // Ignore blocks past the end of any volume.
-            Record::Flux { region, .. } if region >= BLOCKS_END / REGION_BLOCKS => {}
+            Record::Flux { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
             Record::Flux { volume, region, on } => {
                 if on {
@@ -97,7 +97,7 @@ impl Replay {
                 }
             }
             Record::Destaged { volume, block, checksum } => self.rings.push(volume, block, checksum),
-            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block..block + 1)),
+            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block.only())),
         }
     }
 
@@ -146,8 +146,8 @@ mod tests {
             replay.apply(Record::Segment { member: 7, segment, life: 1 });
         }
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
-        for at in [BLOCKS_END, u64::MAX] {
-            replay.apply(Record::Flux { volume: 1, region: at, on: true });
+        for at in [BLOCKS_END, BlockNo::MAX] {
+            replay.apply(Record::Flux { volume: 1, region: at.0, on: true });
             replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1 });
             replay.apply(Record::Undestaged { volume: 1, block: at });
         }

@@ -11,7 +11,7 @@ use super::api::{REGION_BLOCKS, WriteMark};
 use super::state::MapPhase;
 use crate::journal::marks::{MARKS_MANY, MARKS_MAX, Region};
 use crate::journal::{wait_durable, write_now};
-use crate::number::VolumeId;
+use crate::number::{BlockNo, VolumeId};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
@@ -60,7 +60,7 @@ async fn abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
 }
 
 /// Begins a write: invalidates its blocks, and marks its regions durably.
-pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, blocks: Range<u64>) -> WriteMark {
+pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, blocks: Range<BlockNo>) -> WriteMark {
     inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
     loaded(inner).await;
     let (mark, durable) = mark(inner, incarnation, &blocks);
@@ -73,7 +73,7 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, b
 }
 
 /// Marks the regions that need a mark. Returns true when the mark is already durable, or not needed.
-fn mark<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<u64>) -> (WriteMark, bool) {
+fn mark<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<BlockNo>) -> (WriteMark, bool) {
     let none = WriteMark { marks: Vec::new() };
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -86,7 +86,7 @@ fn mark<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<u64>) -
     }
     let undestaged = state.rings.remove(number, blocks.clone());
     state.journal.events.extend(undestaged);
-    let regions = blocks.start / REGION_BLOCKS..blocks.end.div_ceil(REGION_BLOCKS);
+    let regions = blocks.start.0 / REGION_BLOCKS..blocks.end.0.div_ceil(REGION_BLOCKS);
     let count = regions.end - regions.start;
     if count > REGIONS_MAX || state.marks.len() as u64 + count > MARKS_MAX as u64 {
         return (none, false);

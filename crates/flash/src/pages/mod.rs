@@ -31,7 +31,7 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
-use crate::number::{PageNo, VolumeId};
+use crate::number::{BlockNo, PageNo, VolumeId};
 use crate::store::Inner;
 use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
@@ -221,7 +221,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Invalidates these blocks of the volume at once: in the map, and in a `put` in progress (R2).
-    pub fn invalidate(&self, blocks: Range<u64>) {
+    pub fn invalidate(&self, blocks: Range<BlockNo>) {
         let pending = {
             let mut state = self.inner.pages.borrow_mut();
             state.invalidate(self.incarnation, blocks);
@@ -247,7 +247,7 @@ impl<S: Seam> PagesOf<S> {
     /// Prepares a write or a zeroing of these blocks on the backing, whatever its cause; it is awaited first. It
     /// invalidates the blocks. When it returns, their regions are durably dirty, or no durable record lists the blocks
     /// (R8).
-    pub async fn begin_write(&self, blocks: Range<u64>) -> WriteMark {
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> WriteMark {
         bypass::begin_write(&self.inner, self.incarnation, blocks).await
     }
 
@@ -268,7 +268,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Notes a destaged block in [`PagesOf::ring`]: the backing durably holds this content.
-    pub fn destaged(&self, block: u64, content: &S::Block) {
+    pub fn destaged(&self, block: BlockNo, content: &S::Block) {
         {
             let mut state = self.inner.pages.borrow_mut();
             if !state.is_ready() {
@@ -311,7 +311,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
-    pub fn ring(&self) -> Vec<(u64, u32)> {
+    pub fn ring(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
         state.numbers.get(&self.incarnation).map(|number| state.rings.of(*number)).unwrap_or_default()
     }

@@ -182,7 +182,7 @@ async fn write<S: Seam>(
         for (half, word) in words.iter_mut().enumerate() {
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
-                let number = page.block(block).0;
+                let number = page.block(block);
                 *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
             }
         }

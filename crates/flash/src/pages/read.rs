@@ -11,7 +11,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
-use crate::number::{PageNo, VolumeId};
+use crate::number::{BlockNo, PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
@@ -93,7 +93,7 @@ async fn read_slot<S: Seam>(
         (state.table.valid(slot), place, state.table.writes(slot))
     };
     let pin = Pin { inner, slot, life: place.life };
-    let first = page.first_block().0;
+    let first = page.first_block();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
     let start = blocks.start;
@@ -144,7 +144,7 @@ impl<S: Seam> Drop for Pin<'_, S> {
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
-    first: u64,
+    first: BlockNo,
     slot: SlotId,
     (place, writes): (Place, Writes),
     start: u32,
@@ -170,7 +170,7 @@ async fn read_run<S: Seam>(
     let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(incarnation, first + u64::from(block), place, writes.of(block));
+        let seed = page_seed(incarnation, first.plus(u64::from(block)), place, writes.of(block));
         let good =
             result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {

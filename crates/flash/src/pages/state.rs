@@ -12,9 +12,9 @@ use crate::format::journal::Record;
 use crate::format::page::slots_of;
 use crate::format::superblock::Superblock;
 use crate::journal::Journal;
-use crate::journal::marks::{Marks, Region};
+use crate::journal::marks::{Marks, Region, blocks_of};
 use crate::journal::ring::Rings;
-use crate::number::{PageNo, VolumeId};
+use crate::number::{BlockNo, PageNo, VolumeId};
 use crate::wait::Answer;
 
 /// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
@@ -232,7 +232,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Invalidates blocks of a volume (R2).
-    pub fn invalidate(&mut self, incarnation: VolumeId, blocks: Range<u64>) {
+    pub fn invalidate(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
         if blocks.is_empty() {
             return;
         }
@@ -242,14 +242,14 @@ impl<S: Seam> PageState<S> {
             MapPhase::Ready => {}
         }
         let Some(number) = self.numbers.get(&incarnation).copied() else { return };
-        for slot in self.table.of_volume(number, pages_of(&blocks)) {
+        for slot in self.table.of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
             self.clear(slot, mask);
         }
     }
 
-    fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<u64>) {
-        let pages = pages_of(&blocks);
+    fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
+        let pages = PageNo::covering(&blocks);
         if self.early.pages.len() as u64 + PageNo::count(&pages) > EARLY_MAX as u64 {
             self.early.volumes.insert(incarnation);
             self.early.pages.retain(|(volume, _), _| *volume != incarnation);
@@ -261,8 +261,8 @@ impl<S: Seam> PageState<S> {
     }
 
     /// True when a durable record may list one of these blocks, as valid or as a recent write.
-    pub fn may_be_durable(&self, number: u16, blocks: &Range<u64>) -> bool {
-        let slots = self.table.of_volume(number, pages_of(blocks));
+    pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
+        let slots = self.table.of_volume(number, PageNo::covering(blocks));
         let held = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
             self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).ever() & mask != 0
@@ -389,7 +389,7 @@ impl<S: Seam> PageState<S> {
     /// forget these recent writes.
     pub fn drop_suspects_beside_destaged(&mut self) {
         for region in self.marks.settled() {
-            let blocks = region.1 * REGION_BLOCKS..(region.1 + 1) * REGION_BLOCKS;
+            let blocks = blocks_of(region);
             if !self.rings.may_be_durable(region.0, &blocks) {
                 continue;
             }
@@ -408,15 +408,9 @@ impl<S: Seam> PageState<S> {
     }
 }
 
-/// The pages that contain these blocks.
-pub fn pages_of(blocks: &Range<u64>) -> Range<PageNo> {
-    let per_page = u64::from(PAGE_BLOCKS);
-    PageNo(blocks.start / per_page)..PageNo(blocks.end.div_ceil(per_page))
-}
-
 /// Mask of a page's blocks that are among `blocks`.
-pub fn mask_of(page: PageNo, blocks: &Range<u64>) -> u16 {
-    let first = page.first_block().0;
-    let inside = |block: &u32| blocks.contains(&(first + u64::from(*block)));
+pub fn mask_of(page: PageNo, blocks: &Range<BlockNo>) -> u16 {
+    let first = page.first_block();
+    let inside = |block: &u32| blocks.contains(&first.plus(u64::from(*block)));
     (0..PAGE_BLOCKS).filter(inside).fold(0, |mask, block| mask | 1 << block)
 }

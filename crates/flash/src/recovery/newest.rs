@@ -51,7 +51,7 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
         // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
         // is older.
         while let Some((start, blocks, of)) = range.filter(|(start, _, _)| *start <= owner) {
-            if start.incarnation == owner.incarnation && start.block + blocks > owner.block {
+            if start.incarnation == owner.incarnation && start.block.plus(blocks) > owner.block {
                 break;
             }
             found.range(start, blocks, of);
@@ -60,10 +60,10 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
         match range.filter(|(start, _, _)| *start <= owner) {
             Some((_, _, of)) if of > at => {}
             Some((start, blocks, of)) => {
-                found.range(start, owner.block - start.block, of);
+                found.range(start, owner.block.since(start.block), of);
                 found.point(point);
-                let behind = Owner { block: owner.block + 1, ..owner };
-                range = Some((behind, start.block + blocks - behind.block, of));
+                let behind = Owner { block: owner.block.next(), ..owner };
+                range = Some((behind, start.block.plus(blocks).since(behind.block), of));
             }
             None => found.point(point),
         }
@@ -137,23 +137,23 @@ impl Found<'_> {
 
 /// Removes the range of `blocks` from `owner` on from older ranges.
 fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
-    let end = Owner { block: owner.block + blocks, ..owner };
+    let end = Owner { block: owner.block.plus(blocks), ..owner };
     // At most one range begins before it and overlaps it.
     let before = ranges.range(..owner).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
         && start.incarnation == owner.incarnation
-        && start.block + range.blocks > owner.block
+        && start.block.plus(range.blocks) > owner.block
     {
-        ranges.insert(start, Range { blocks: owner.block - start.block, ..range });
-        if start.block + range.blocks > end.block {
-            ranges.insert(end, Range { blocks: start.block + range.blocks - end.block, ..range });
+        ranges.insert(start, Range { blocks: owner.block.since(start.block), ..range });
+        if start.block.plus(range.blocks) > end.block {
+            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
     let inside: Vec<_> = ranges.range(owner..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
-        if start.block + range.blocks > end.block {
-            ranges.insert(end, Range { blocks: start.block + range.blocks - end.block, ..range });
+        if start.block.plus(range.blocks) > end.block {
+            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
 }
@@ -233,7 +233,7 @@ mod tests {
                     RecoveredContent::Zero { blocks, may_unmap } => (blocks, RecordKind::Zero { may_unmap }),
                     RecoveredContent::Data => (1, RecordKind::Data { checksum: one.position.checksum }),
                 };
-                let place = one.owner.block as usize..one.owner.block as usize + blocks as usize;
+                let place = one.owner.block.0 as usize..one.owner.block.0 as usize + blocks as usize;
                 let row = &mut found[one.owner.incarnation.0 as usize][place];
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((one.epoch, kind)));

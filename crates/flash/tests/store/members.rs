@@ -3,8 +3,8 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence, Store, StoreError,
-    StoreGeneration, VolumeId,
+    BlockNo, Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence, Store,
+    StoreError, StoreGeneration, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
@@ -21,7 +21,7 @@ const ACCEPT: OpenOptions = OpenOptions {
 };
 
 fn owner(block: u64) -> Owner {
-    Owner { incarnation: VolumeId(5), block }
+    Owner { incarnation: VolumeId(5), block: BlockNo(block) }
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
@@ -193,14 +193,15 @@ fn block_without_a_good_copy_fails_alone() {
         let (store, again) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(again, recovered);
         for one in again {
-            let tag = read(&seam, &store, one.owner.block, one.position).await;
-            match one.owner.block {
-                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: 1 })),
+            let tag = read(&seam, &store, one.owner.block.0, one.position).await;
+            match one.owner.block.0 {
+                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: BlockNo(1) })),
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
         assert_eq!(store.lost(), [owner(1)], "the lost block is listed");
-        let lost: Vec<_> = recovered.iter().filter(|one| one.owner.block == 1).map(|one| one.position).collect();
+        let lost: Vec<_> =
+            recovered.iter().filter(|one| one.owner.block == BlockNo(1)).map(|one| one.position).collect();
         store.retire(&lost);
         assert_eq!(store.lost(), [], "a retired block is not lost");
     });

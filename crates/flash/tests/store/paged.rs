@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Content, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
+use flash::{BlockNo, Content, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -198,11 +198,12 @@ impl PagedLife {
             }
             blocks.clone().for_each(|block| backing.get_mut(volume, block).dirty = true);
         }
-        of.invalidate(blocks.clone());
+        let range = BlockNo(blocks.start)..BlockNo(blocks.end);
+        of.invalidate(range.clone());
         if rng.coin() {
             self.seam.sleep(Nanos::from_micros(rng.below(3_000))).await;
         }
-        let mark = of.begin_write(blocks.clone()).await;
+        let mark = of.begin_write(range).await;
         let tag = self.backing.borrow_mut().tag();
         for block in blocks.clone() {
             let mut backing = self.backing.borrow_mut();
@@ -237,7 +238,7 @@ impl PagedLife {
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
-                of.destaged(number, &block(&self.seam, held.durable));
+                of.destaged(BlockNo(number), &block(&self.seam, held.durable));
             }
         }
     }
@@ -250,7 +251,7 @@ impl PagedLife {
         }
         for _ in 0..1 + rng.below(6) {
             let record = |number: u64| Record {
-                owner: Owner { incarnation: VolumeId(LOGGED), block: rng.below(1 << 20) },
+                owner: Owner { incarnation: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
                 epoch: 1,
                 content: Content::Data(block(&self.seam, number)),
             };
@@ -341,7 +342,7 @@ pub async fn check_all(
             }
         }
         for (number, checksum) in of.ring() {
-            let possible = backing.get(volume, number).possible();
+            let possible = backing.get(volume, number.0).possible();
             let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
             if !same {
                 return Err(format!(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
-use flash::{CommitNo, Content, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId};
+use flash::{BlockNo, CommitNo, Content, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
@@ -136,9 +136,9 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         seam.sleep(Nanos::from_secs(2)).await;
-        let mark = volume.begin_write(0..1).await;
+        let mark = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
         volume.end_write(mark, 1);
-        let (owner, content) = (Owner { incarnation: VolumeId(9), block: 1 }, Content::Data(block(&seam, 1)));
+        let (owner, content) = (Owner { incarnation: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
         store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
     });
     let world = after(4, world.crash(CrashMode::LoseAll));

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flash::{FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId};
+use flash::{BlockNo, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId};
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
 };
@@ -60,7 +60,7 @@ fn put_page_is_readable_until_it_is_invalidated() {
         assert_eq!(volume.put(PageNo(3), page(&seam, 1)).await, Err(PutError::Busy), "the map is not loaded");
         let pages = loaded(&store).await;
         put(&seam, &pages, 7, 3, 100).await;
-        let mark = volume.begin_write(49..50).await;
+        let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
         volume.end_write(mark, 1);
         assert_eq!(
             (volume.valid(PageNo(3)), volume.valid(PageNo(4)), pages.volume(VolumeId(8)).valid(PageNo(3))),
@@ -92,7 +92,7 @@ fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
             let mut moves = 0;
             for round in 1..=20 {
                 let before = written();
-                volume.invalidate(49..50);
+                volume.invalidate(BlockNo(49)..BlockNo(50));
                 while volume.put(PageNo(3), vec![(1, block(&seam, 1_000 + round))]).await != Ok(2) {
                     seam.sleep(Nanos::from_millis(1)).await;
                 }
@@ -114,7 +114,7 @@ fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 1_020 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "the map holds the number of writes");
         // Nothing is added in place to a page of an earlier opening.
-        pages.volume(VolumeId(7)).invalidate(49..50);
+        pages.volume(VolumeId(7)).invalidate(BlockNo(49)..BlockNo(50));
         let before: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
         while pages.volume(VolumeId(7)).put(PageNo(3), vec![(1, block(&seam, 7))]).await != Ok(2) {
             seam.sleep(Nanos::from_millis(1)).await;
@@ -137,14 +137,14 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
             let pages = loaded(&store).await;
             let volume = pages.volume(VolumeId(7));
             put(&seam, &pages, 7, 3, 100).await;
-            volume.invalidate(50..51);
+            volume.invalidate(BlockNo(50)..BlockNo(51));
             let stall = Rule::new(Fault::Stall(Nanos::from_millis(1_500)), Ops::READ, When::Nth(1));
             NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(stall.clone()));
             let buffers = (0..3).map(|_| seam.alloc().unwrap()).collect();
             let reading = volume.read(PageNo(3), 1..4, buffers);
             let writing = async {
                 seam.sleep(Nanos::from_millis(300)).await;
-                volume.invalidate(49..50);
+                volume.invalidate(BlockNo(49)..BlockNo(50));
                 assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
             };
             let (mut reading, mut writing) = (pin!(reading), pin!(writing));
@@ -172,7 +172,7 @@ fn lost_write_in_place_is_a_miss() {
         let pages = loaded(&store).await;
         let volume = pages.volume(VolumeId(7));
         put(&seam, &pages, 7, 3, 100).await;
-        volume.invalidate(49..50);
+        volume.invalidate(BlockNo(49)..BlockNo(50));
         seam.sleep(Nanos::from_secs(12)).await;
         let lost = Rule::new(Fault::Lost, Ops::WRITE, When::Always);
         NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(lost.clone()));
@@ -198,7 +198,7 @@ fn page_without_blocks_during_an_addition_is_not_sampled() {
         let mut adding = pin!(volume.put(PageNo(3), vec![(8, block(&seam, 108))]));
         let begun = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context))).await;
         assert!(begun.is_pending());
-        volume.invalidate(48..49);
+        volume.invalidate(BlockNo(48)..BlockNo(49));
         assert_eq!(volume.sample(0, 8), []);
     });
 }
@@ -214,8 +214,8 @@ fn pages_survive_a_clean_stop_and_a_crash() {
             for number in 0..6 {
                 put(&seam, &pages, 1 + number % 2, number, 1_000 * (number + 1)).await;
             }
-            pages.volume(VolumeId(1)).destaged(77, &block(&seam, 5));
-            pages.volume(VolumeId(2)).invalidate(16..18);
+            pages.volume(VolumeId(1)).destaged(BlockNo(77), &block(&seam, 5));
+            pages.volume(VolumeId(2)).invalidate(BlockNo(16)..BlockNo(18));
             if clean {
                 store.close().await.unwrap();
             } else {
@@ -234,7 +234,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
                 assert_eq!(tags(&seam, &pages, 1 + number % 2, number).await, expected, "page {number}");
             }
-            assert_eq!(pages.volume(VolumeId(1)).ring(), [(77, block(&seam, 5).checksum(0))]);
+            assert_eq!(pages.volume(VolumeId(1)).ring(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
         });
     }
 }
@@ -253,7 +253,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let (volume, done) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
         let told = Rc::clone(&done);
         seam.spawn(async move {
-            let mark = volume.begin_write(49..50).await;
+            let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
             volume.end_write(mark, 1);
             told.set(true);
         });
@@ -295,7 +295,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         put(&seam, &pages, 1, 0, 100).await;
         put(&seam, &pages, 1, 64, 200).await;
         seam.sleep(Nanos::from_secs(2)).await;
-        let _mark = pages.volume(VolumeId(1)).begin_write(3..4).await;
+        let _mark = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
         assert_eq!(pages.stats().regions_in_flux, 1);
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
@@ -333,7 +333,7 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         let mut positions = Vec::new();
         for number in 0..300 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: VolumeId(9), block: number };
+            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
             positions
                 .extend(store.append(vec![flash::Record { owner, epoch: 1, content }]).await.expect("pages give way"));
         }
@@ -347,7 +347,7 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         store.retire(&positions);
         for number in 0..400 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: VolumeId(9), block: number };
+            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
             let position = store.append(vec![flash::Record { owner, epoch: 1, content }]).await.unwrap();
             store.retire(&position);
         }
@@ -369,7 +369,7 @@ fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
             let pages = loaded(&store).await;
             let append = async |first: u64, count: u64| {
                 let record = |block: u64| {
-                    let owner = flash::Owner { incarnation: VolumeId(9), block };
+                    let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(block) };
                     flash::Record { owner, epoch: 1, content: flash::Content::Data(self::block(&seam, 1 + block)) }
                 };
                 store.append((first..first + count).map(record).collect()).await.is_ok()

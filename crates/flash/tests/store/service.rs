@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use flash::{
-    Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration, VolumeId,
+    BlockNo, Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration, VolumeId,
 };
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
@@ -15,14 +15,14 @@ use crate::world::{NAMES, SMALL, Shape, formatted, formatted_on, open};
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
-    let owner = Owner { incarnation: VolumeId(5), block };
+    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
     let record = Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) };
     store.append(vec![record]).await.expect("a copy is there")[0]
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
     let buffer = seam.alloc().expect("the pool has room");
-    let read = store.read(Owner { incarnation: VolumeId(5), block }, position, buffer).await;
+    let read = store.read(Owner { incarnation: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
     read.expect("a copy is good").tags()[0]
 }
 
@@ -285,7 +285,7 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
         seam.clone().spawn(async move {
             while !stop.get() {
                 let record = |number: u64| {
-                    let owner = Owner { incarnation: VolumeId(6), block: writer * 100 + number };
+                    let owner = Owner { incarnation: VolumeId(6), block: BlockNo(writer * 100 + number) };
                     let content = Content::Data(seam.alloc().expect("the pool has room").freeze());
                     Record { owner, epoch: 1, content }
                 };
@@ -433,7 +433,7 @@ async fn losing_a_device(
 async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
-    let owner = Owner { incarnation: VolumeId(5), block };
+    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
     store.append(vec![Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) }]).await
 }
 

@@ -221,18 +221,18 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
         let block = one.owner.block;
         match one.content {
             RecoveredContent::Zero { blocks, .. } => {
-                extend(&mut report.zeroes, block, u64::from(blocks));
-                grow(file.as_ref(), block + u64::from(blocks)).map_err(|error| error.to_string())?;
+                extend(&mut report.zeroes, block.0, u64::from(blocks));
+                grow(file.as_ref(), block.0 + u64::from(blocks)).map_err(|error| error.to_string())?;
             }
             RecoveredContent::Data => match inspection.read(one).await {
                 Some(content) => {
                     content.read_bytes(0, &mut bytes);
-                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block * BLOCK_BYTES as u64));
+                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
                     put.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
                     report.dirty_bytes += BLOCK_BYTES as u64;
-                    extend(&mut report.present, block, 1);
+                    extend(&mut report.present, block.0, 1);
                 }
-                None => extend(&mut report.lost, block, 1),
+                None => extend(&mut report.lost, block.0, 1),
             },
         }
     }

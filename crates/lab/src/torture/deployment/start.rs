@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::evidence::{DestagedFound, content_ids, samples_at};
-use engine::{Backing, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
+use engine::{Backing, BlockNo, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -268,7 +268,7 @@ async fn find(
         None => None,
     };
     let all = core.unclaimed().into_iter();
-    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, u64::MAX).blocks, in_memory: 0 }));
+    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
     Found {
         waiting: waiting.collect(),
         evidence: Evidence {
