@@ -19,7 +19,7 @@ use super::place_of;
 use super::widen::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, hash};
+use crate::memory::{BlockNo, PageNo, Sectors, hash};
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
 use crate::shard::common::Common;
 use crate::shard::{Shard, ShardRef};

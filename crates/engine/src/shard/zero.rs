@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::BlockNo;
 use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
 
 use super::state::Due;
@@ -11,7 +10,7 @@ use super::wait::WriteWait;
 use super::write::How;
 use super::{Shard, ShardRef, Span, spans};
 use crate::destage::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
-use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
+use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{RequestError, WriteSource, ZeroFlags};
 

@@ -304,7 +304,7 @@ mod tests {
             Record::Free { member: 1, slot: 5, generation: 3 },
             Record::Segment { member: 0, segment: 9, life: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
-            Record::Volume { number: 65_535, incarnation: VolumeId::MAX },
+            Record::Volume { number: 65_535, incarnation: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },

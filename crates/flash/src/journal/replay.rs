@@ -7,7 +7,7 @@ use super::ring::Rings;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
-use crate::number::{BlockNo, VolumeId};
+use crate::number::VolumeId;
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
@@ -137,6 +137,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::number::BlockNo;
 
     #[test]
     fn records_past_the_end_of_members_and_volumes_are_ignored() {

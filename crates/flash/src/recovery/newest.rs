@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
-use crate::number::{BootEpoch, CommitNo, Sequence, VolumeId};
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
@@ -162,6 +161,7 @@ fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
 mod tests {
     use super::*;
     use crate::format::batch::BatchHeader;
+    use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
     use crate::recovery::chain::Link;
 
     /// A log of these batches in one segment.
@@ -217,7 +217,7 @@ mod tests {
                     array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
                     records.push(RecordEntry {
                         incarnation: VolumeId(volume),
-                        block,
+                        block: BlockNo(block),
                         epoch,
                         blocks: blocks as u32,
                         kind,
