@@ -10,7 +10,7 @@
 //! On a busy machine, the thread's time waiting for a processor shows the part of other programs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
-use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
+use flash::{Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
@@ -27,7 +27,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     for first in (0..blocks).step_by(batch as usize) {
         let record = |number| {
             let owner = Owner { incarnation: VolumeId(1), block: place(number) };
-            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + batch)).map(record).collect()).await.expect("room in the files");
     }

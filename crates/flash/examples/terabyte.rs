@@ -5,7 +5,7 @@
 //! opening and of loading the map: of the devices (virtual time) and of the processor (real time). A start takes at
 //! most their sum.
 
-use flash::{BlockNo, Content, FormatOptions, OpenOptions, Owner, PageNo, PutError, Record, Store, VolumeId};
+use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, PageNo, PutError, Record, Store, VolumeId};
 use seam::model::DiskType;
 use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
@@ -21,7 +21,7 @@ async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
     for first in (0..blocks).step_by(BATCH as usize) {
         let record = |number| {
             let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
-            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + BATCH)).map(record).collect()).await.expect("room on the devices");
     }

@@ -235,3 +235,14 @@ impl PageNo {
         pages.end.0.saturating_sub(pages.start.0)
     }
 }
+
+number! {
+    /// An epoch of a volume: the writes between two flushes.
+    Epoch
+}
+counted!(Epoch);
+
+impl Epoch {
+    /// The epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
+    pub const OLDEST: Epoch = Epoch(0);
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    BlockNo, Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
+    BlockNo, Content, Epoch, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
     RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
@@ -69,7 +69,7 @@ fn byte(block: &impl Block) -> u8 {
 
 async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, content: Content<RealSeam>) {
     let owner = Owner { incarnation, block: BlockNo(block) };
-    store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
+    store.append(vec![Record { owner, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
 }
 
 /// Writes the store's content: dirty blocks 0 to 5 with bytes 100 to 105, then block 0 with byte 200; a block with a
@@ -111,7 +111,7 @@ async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, 
 
 async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
     recovered.sort_by_key(|one| one.owner);
-    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch, one.content)).collect();
+    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch.0, one.content)).collect();
     let data = |block| (Owner { incarnation: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
     let zeroes = Owner { incarnation: ZEROED, block: BlockNo(1_000) };
     let mut expected: Vec<_> = (0..6).map(data).collect();

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::Epoch;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{Target, WriteJob, ZeroJob};
@@ -57,7 +58,7 @@ enum Recalls<B, M> {
 #[derive(Clone, Copy)]
 struct Want {
     /// Blocks of this epoch and older ones: a flush closed it.
-    closed: Option<u64>,
+    closed: Option<Epoch>,
     /// Blocks dirty since this time or longer.
     older_than: Option<Nanos>,
     /// All blocks.
@@ -67,7 +68,7 @@ struct Want {
 }
 
 impl Want {
-    fn takes(&self, epoch: u64, since: Nanos) -> bool {
+    fn takes(&self, epoch: Epoch, since: Nanos) -> bool {
         self.any
             || self.closed.is_some_and(|closed| epoch <= closed)
             || self.older_than.is_some_and(|limit| since <= limit)

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use flash::VolumeId;
+use flash::{Epoch, VolumeId};
 use seam::{Nanos, RangeKind, RangeNote};
 
 use crate::memory::noted::Noted;
@@ -35,7 +35,7 @@ pub struct ZeroRange {
     /// One past its last block.
     pub end: BlockNo,
     /// Oldest epoch whose content the range carries.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Its write-back state.
     pub state: ZeroState,
     /// Time at which it became dirty.
@@ -196,7 +196,7 @@ mod tests {
     fn range(end: u64) -> ZeroRange {
         ZeroRange {
             end: BlockNo(end),
-            epoch: 1,
+            epoch: Epoch(1),
             state: ZeroState::Dirty,
             since: Nanos::ZERO,
             may_unmap: false,
@@ -220,7 +220,7 @@ mod tests {
         zeroes.insert(BlockNo(0), range(4));
         zeroes.insert(BlockNo(4), range(8));
         zeroes.insert(BlockNo(8), ZeroRange { may_unmap: true, ..range(12) });
-        zeroes.insert(BlockNo(12), ZeroRange { epoch: 2, may_unmap: true, ..range(16) });
+        zeroes.insert(BlockNo(12), ZeroRange { epoch: Epoch(2), may_unmap: true, ..range(16) });
         zeroes.insert(BlockNo(17), range(20));
         assert_eq!(
             [4, 8, 12, 17].map(|start| zeroes.left_to_merge(BlockNo(start))),

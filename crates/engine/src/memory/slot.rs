@@ -1,6 +1,6 @@
 //! A cached block: its content and state.
 
-use flash::{BlockNo, PAGE_BLOCKS};
+use flash::{BlockNo, Epoch, PAGE_BLOCKS};
 use seam::{Nanos, SECTORS_PER_BLOCK};
 
 /// Blocks in a page.
@@ -67,7 +67,7 @@ pub struct SlotRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Oldest epoch of the content.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Completion number of the write of its newest part.
     pub sequence: u64,
 }
@@ -98,9 +98,9 @@ pub struct Slot<B> {
     /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
     /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
-    pub dirty: Option<u64>,
+    pub dirty: Option<Epoch>,
     /// Oldest epoch of the content that is in flight to the backing.
-    pub in_flight: Option<u64>,
+    pub in_flight: Option<Epoch>,
     /// Content that is on the backing, not flushed there.
     pub written: Option<Written>,
 }

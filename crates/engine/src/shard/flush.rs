@@ -55,7 +55,7 @@ impl<S: Seam> Shard<S> {
     /// Makes all writes acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
-        let flushed = self.take_turns(|state| &state.flushing.turns, target, async || self.lead_flush().await).await;
+        let flushed = self.take_turns(|state| &state.flushing.turns, target.0, async || self.lead_flush().await).await;
         flushed.map_err(RequestError::from)
     }
 
@@ -99,7 +99,7 @@ impl<S: Seam> Shard<S> {
             state.close_epoch()
         });
         let result = self.bring_closed_epochs().await;
-        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed));
+        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed.0));
         self.progress.notify();
         result
     }

@@ -7,13 +7,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::Position;
+use flash::{Epoch, Position};
 use seam::{Nanos, Seam};
 
 use super::fill::Ticket;
 use super::flush::Flushing;
 use super::wait::{Waits, WriteWait};
-use crate::destage::epochs::{Epochs, OLDEST};
+use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
@@ -39,7 +39,7 @@ enum WrittenUnit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Oldest epoch of content that is not durable.
-    pub epoch: Option<u64>,
+    pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
     pub owed: bool,
@@ -52,7 +52,7 @@ impl Due {
     }
 
     /// The oldest epoch among the obligation and `epoch`.
-    pub fn oldest(self, epoch: u64) -> u64 {
+    pub fn oldest(self, epoch: Epoch) -> Epoch {
         self.epoch.map_or(epoch, |older| older.min(epoch))
     }
 }
@@ -64,7 +64,7 @@ pub struct Sent {
     /// Number of the block.
     pub block: BlockNo,
     /// Epoch of the content in flight.
-    pub epoch: u64,
+    pub epoch: Epoch,
 }
 
 /// Blocks that have just become durable on the backing, and clean.
@@ -203,7 +203,7 @@ impl State {
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
     /// already dirty.
-    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         match slot.dirty {
@@ -255,7 +255,7 @@ impl State {
     }
 
     /// Closes the current epoch and returns its number.
-    pub fn close_epoch(&mut self) -> u64 {
+    pub fn close_epoch(&mut self) -> Epoch {
         self.due = self.order.len();
         self.epochs.close()
     }
@@ -413,7 +413,7 @@ impl State {
         let slot = memory.slot_mut(id);
         let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block rests"));
         self.epochs.remove(epoch);
-        self.epochs.add(OLDEST);
+        self.epochs.add(Epoch::OLDEST);
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
@@ -448,23 +448,23 @@ impl State {
             }
             self.ledger.cleaned(run);
         }
-        self.epochs.add_many(OLDEST, self.ledger.resting());
+        self.epochs.add_many(Epoch::OLDEST, self.ledger.resting());
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
-        self.epochs.remove(OLDEST);
+        self.epochs.remove(Epoch::OLDEST);
         memory.slot_mut(id).owed = true;
         self.ledger.wake(memory.slot(id).block);
-        self.dirty(memory, id, OLDEST, since);
+        self.dirty(memory, id, Epoch::OLDEST, since);
     }
 
     /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
     /// any.
     pub fn supersede_resting(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
         let count = self.ledger.supersede(blocks);
-        (0..count).for_each(|_| self.epochs.remove(OLDEST));
-        (count > 0).then_some(Due { epoch: Some(OLDEST), owed: true })
+        (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
+        (count > 0).then_some(Due { epoch: Some(Epoch::OLDEST), owed: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
@@ -685,7 +685,7 @@ impl State {
     }
 
     /// Makes a slot that counts as unclean dirty (again) in `epoch` or an older one.
-    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
         match slot.dirty {

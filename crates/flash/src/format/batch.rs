@@ -4,7 +4,7 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
-use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
+use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, Sequence, VolumeId};
 
 /// The most records of a header.
 pub const RECORDS_MAX: usize = 99;
@@ -42,7 +42,7 @@ pub struct RecordEntry {
     /// The first block.
     pub block: BlockNo,
     /// The volume's epoch.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The number of blocks, 1 for data.
     pub blocks: u32,
     /// The record's kind.
@@ -116,7 +116,7 @@ impl BatchHeader {
             };
             put(out, at, &record.incarnation.0.to_le_bytes());
             put(out, at + 8, &record.block.0.to_le_bytes());
-            put(out, at + 16, &record.epoch.to_le_bytes());
+            put(out, at + 16, &record.epoch.0.to_le_bytes());
             put(out, at + 24, &record.blocks.to_le_bytes());
             put(out, at + 28, &checksum.to_le_bytes());
             put(out, at + 32, &[kind, flags]);
@@ -167,7 +167,13 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     };
     (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
-    Some(RecordEntry { incarnation: VolumeId(get_u64(raw, at)), block, epoch: get_u64(raw, at + 16), blocks, kind })
+    Some(RecordEntry {
+        incarnation: VolumeId(get_u64(raw, at)),
+        block,
+        epoch: Epoch(get_u64(raw, at + 16)),
+        blocks,
+        kind,
+    })
 }
 
 /// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
@@ -189,7 +195,7 @@ mod tests {
         let record = |index: usize| RecordEntry {
             incarnation: VolumeId(1 << 60),
             block: BlockNo(index as u64),
-            epoch: 4,
+            epoch: Epoch(4),
             blocks: 1,
             kind: kinds[index % 3],
         };
@@ -249,7 +255,7 @@ mod tests {
         let (new, _) = sample(RECORDS_MAX).encode();
         let mut older = sample(RECORDS_MAX);
         older.sequence = Sequence(39);
-        older.records.iter_mut().for_each(|record| record.epoch = 3);
+        older.records.iter_mut().for_each(|record| record.epoch = Epoch(3));
         let (old, _) = older.encode();
         for cut in 1..8 {
             let mut torn = old.clone();

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
+use crate::number::Epoch;
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
@@ -14,7 +15,7 @@ use crate::recovery::chain::Chain;
 #[derive(Clone, Copy)]
 struct Point {
     owner: Owner,
-    epoch: u64,
+    epoch: Epoch,
     checksum: u32,
     at: Place,
 }
@@ -213,12 +214,12 @@ mod tests {
                         1 => (1 + below(32 - block), RecordKind::Retire),
                         _ => (1, RecordKind::Data { checksum: epoch as u32 }),
                     };
-                    let now = (kind != RecordKind::Retire).then_some((epoch, kind));
+                    let now = (kind != RecordKind::Retire).then_some((Epoch(epoch), kind));
                     array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
                     records.push(RecordEntry {
                         incarnation: VolumeId(volume),
                         block: BlockNo(block),
-                        epoch,
+                        epoch: Epoch(epoch),
                         blocks: blocks as u32,
                         kind,
                     });

@@ -1,6 +1,6 @@
 //! Read-only inspection of devices.
 
-use flash::{BlockNo, Content, OpenOptions, Owner, Record, Sequence, StoreError, VolumeId, inspect};
+use flash::{BlockNo, Content, Epoch, OpenOptions, Owner, Record, Sequence, StoreError, VolumeId, inspect};
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
@@ -18,7 +18,7 @@ fn written() -> World {
             (0..8).for_each(|sector| buffer.set_tag(sector, tag));
             let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
             let content = Content::Data(buffer.freeze());
-            store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
+            store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
         }
     });
     after(2, world.crash(CrashMode::LoseAll))

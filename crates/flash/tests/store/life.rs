@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use flash::{BlockNo, Content, Owner, Record, Store, StoreError, VolumeId};
+use flash::{BlockNo, Content, Epoch, Owner, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimSeam};
 use seam::{BlockMut, Nanos, Seam};
 
@@ -85,7 +85,7 @@ impl Life {
                 }
             };
             numbers.push(self.model.borrow_mut().submit(owner, blocks, what));
-            records.push(Record { owner, epoch: 1, content });
+            records.push(Record { owner, epoch: Epoch(1), content });
         }
         match self.store.append(records).await {
             Ok(positions) => {

@@ -3,8 +3,8 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    BlockNo, Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence, Store,
-    StoreError, StoreGeneration, VolumeId,
+    BlockNo, Content, Epoch, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence,
+    Store, StoreError, StoreGeneration, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
@@ -27,7 +27,7 @@ fn owner(block: u64) -> Owner {
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, tag));
-    let record = Record { owner: owner(block), epoch: 1, content: Content::Data(buffer.freeze()) };
+    let record = Record { owner: owner(block), epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     Ok(store.append(vec![record]).await?[0])
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockNo, Content, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
+use flash::{BlockNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -252,7 +252,7 @@ impl PagedLife {
         for _ in 0..1 + rng.below(6) {
             let record = |number: u64| Record {
                 owner: Owner { incarnation: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
-                epoch: 1,
+                epoch: Epoch(1),
                 content: Content::Data(block(&self.seam, number)),
             };
             let records = (0..1 + rng.below(20)).map(record).collect();

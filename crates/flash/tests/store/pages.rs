@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flash::{BlockNo, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId};
+use flash::{BlockNo, Epoch, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId};
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
 };
@@ -334,8 +334,9 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         for number in 0..300 {
             let content = flash::Content::Data(block(&seam, number));
             let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
-            positions
-                .extend(store.append(vec![flash::Record { owner, epoch: 1, content }]).await.expect("pages give way"));
+            positions.extend(
+                store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.expect("pages give way"),
+            );
         }
         let less = pages.stats();
         assert!(less.slots < full.slots && less.pages > 0, "{less:?}");
@@ -348,7 +349,7 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         for number in 0..400 {
             let content = flash::Content::Data(block(&seam, number));
             let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
-            let position = store.append(vec![flash::Record { owner, epoch: 1, content }]).await.unwrap();
+            let position = store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.unwrap();
             store.retire(&position);
         }
         for number in 0..100 {
@@ -370,7 +371,11 @@ fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
             let append = async |first: u64, count: u64| {
                 let record = |block: u64| {
                     let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(block) };
-                    flash::Record { owner, epoch: 1, content: flash::Content::Data(self::block(&seam, 1 + block)) }
+                    flash::Record {
+                        owner,
+                        epoch: Epoch(1),
+                        content: flash::Content::Data(self::block(&seam, 1 + block)),
+                    }
                 };
                 store.append((first..first + count).map(record).collect()).await.is_ok()
             };

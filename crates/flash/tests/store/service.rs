@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use flash::{
-    BlockNo, Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration, VolumeId,
+    BlockNo, Content, Epoch, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration,
+    VolumeId,
 };
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
@@ -16,7 +17,7 @@ async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position 
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
     let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
-    let record = Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) };
+    let record = Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     store.append(vec![record]).await.expect("a copy is there")[0]
 }
 
@@ -287,7 +288,7 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
                 let record = |number: u64| {
                     let owner = Owner { incarnation: VolumeId(6), block: BlockNo(writer * 100 + number) };
                     let content = Content::Data(seam.alloc().expect("the pool has room").freeze());
-                    Record { owner, epoch: 1, content }
+                    Record { owner, epoch: Epoch(1), content }
                 };
                 let positions = store.append((0..40).map(record).collect()).await.expect("a copy is there");
                 store.retire(&positions);
@@ -434,7 +435,7 @@ async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Resul
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
     let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
-    store.append(vec![Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) }]).await
+    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }]).await
 }
 
 #[test]
