@@ -246,3 +246,15 @@ impl Epoch {
     /// The epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
     pub const OLDEST: Epoch = Epoch(0);
 }
+
+number! {
+    /// The place of a completed write in the order of a volume's completions on its backing. A flush of the backing
+    /// covers all completions below a number.
+    CompletionNo
+}
+counted!(CompletionNo);
+
+impl CompletionNo {
+    /// Above all completions.
+    pub const MAX: CompletionNo = CompletionNo(u64::MAX);
+}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockNo, Position};
+use flash::{BlockNo, CompletionNo, Position};
 
 use super::outdated::Outdated;
 use super::shelf::Shelf;
@@ -25,7 +25,7 @@ pub enum Way {
     /// A write to the backing is in flight.
     Sent,
     /// On the backing, not yet covered by a flush there. Holds the sequence number of the write's completion.
-    Written(u64),
+    Written(CompletionNo),
     /// Durable on the backing.
     Durable,
 }
@@ -102,7 +102,7 @@ pub struct Ledger {
     entries: BTreeMap<BlockNo, Entry>,
     /// Records that need no [`Entry`]: durable, without an older one, at stage [`Way::Here`]. No block is in both.
     shelf: Shelf,
-    written: VecDeque<(BlockNo, u64)>,
+    written: VecDeque<(BlockNo, CompletionNo)>,
     /// Positions of records that may be retired.
     freed: Vec<Position>,
 }
@@ -332,7 +332,7 @@ impl Ledger {
     }
 
     /// Records that the write of the block to the backing has completed, with its sequence number.
-    pub fn sent_done(&mut self, block: BlockNo, sequence: u64) {
+    pub fn sent_done(&mut self, block: BlockNo, sequence: CompletionNo) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.way == Way::Sent
         {
@@ -351,7 +351,7 @@ impl Ledger {
     }
 
     /// Records a flush of the backing that covers all completions below `covered`.
-    pub fn flushed(&mut self, covered: u64) {
+    pub fn flushed(&mut self, covered: CompletionNo) {
         for _ in 0..self.written.len() {
             let (block, sequence) = self.written.pop_front().expect("counted");
             if sequence >= covered {

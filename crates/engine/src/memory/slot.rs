@@ -1,6 +1,6 @@
 //! A cached block: its content and state.
 
-use flash::{BlockNo, Epoch, PAGE_BLOCKS};
+use flash::{BlockNo, CompletionNo, Epoch, PAGE_BLOCKS};
 use seam::{Nanos, SECTORS_PER_BLOCK};
 
 /// Blocks in a page.
@@ -69,7 +69,7 @@ pub struct Written {
     /// Oldest epoch of the content.
     pub epoch: Epoch,
     /// Completion number of the write of its newest part.
-    pub sequence: u64,
+    pub sequence: CompletionNo,
 }
 
 /// A cached block.

@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{PagesOf, ShareError, WriteMark};
+use flash::{CompletionNo, PagesOf, ShareError, WriteMark};
 use seam::Seam;
 
 use crate::memory::{BlockNo, PageNo};
@@ -51,7 +51,7 @@ pub struct Level<S: Seam> {
     suspended: Cell<bool>,
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
-    settled: Cell<u64>,
+    settled: Cell<CompletionNo>,
     /// Reason why the pages were dropped, as text for users.
     dropped: RefCell<Option<String>>,
     /// Recent load of the backing, which limits page fills.
@@ -76,7 +76,7 @@ impl<S: Seam> Level<S> {
             pins: Pins::default(),
             checked,
             suspended,
-            settled: Cell::new(1),
+            settled: Cell::new(CompletionNo(1)),
             dropped,
             width,
             figures,
@@ -212,7 +212,7 @@ impl<S: Seam> Shard<S> {
         // The write gets its own completion number: no flush that began earlier covers it.
         let sequence = self.state.borrow_mut().next_completion();
         if !well {
-            self.level.settled.set(sequence + 1);
+            self.level.settled.set(sequence.next());
         }
         if let (Some(pages), Some(mark)) = (&self.level.pages, mark) {
             pages.end_write(mark, sequence);
@@ -221,7 +221,7 @@ impl<S: Seam> Shard<S> {
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
     /// there.
-    pub fn note_flushed(&self, covered: u64, destaged: Destaged<S::Block>) {
+    pub fn note_flushed(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.level.pages {
             pages.flushed(covered);
             self.refresh(&destaged.blocks);

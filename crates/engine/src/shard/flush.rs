@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
 use super::turns::Turns;
@@ -142,7 +143,7 @@ impl<S: Seam> Shard<S> {
     /// Callers that arrive during a flush share the next one.
     pub async fn sync(self: &ShardRef<S>) -> Synced {
         if self.sabotage(Sabotage::FlushEarly) {
-            self.with(|state, memory| state.clean_written(memory, u64::MAX));
+            self.with(|state, memory| state.clean_written(memory, CompletionNo::MAX));
             return Synced::Durable;
         }
         // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.

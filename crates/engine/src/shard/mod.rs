@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::VolumeId;
+use flash::{CompletionNo, VolumeId};
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
@@ -240,7 +240,7 @@ impl<S: Seam> Shard<S> {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
             self.with(|state, memory| match drop_them {
-                true => drop(state.clean_written(memory, u64::MAX)),
+                true => drop(state.clean_written(memory, CompletionNo::MAX)),
                 false => state.redirty_written(memory, now),
             });
             self.work.notify();

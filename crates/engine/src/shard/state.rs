@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Epoch, Position};
+use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
 use super::fill::Ticket;
@@ -142,11 +142,11 @@ pub struct State {
     /// Number of times that written data became dirty again.
     pub losses: u64,
     /// All completions below this number are flushed on the backing.
-    pub synced: u64,
+    pub synced: CompletionNo,
     /// Number of the next completion on the backing.
-    next_sequence: u64,
+    next_sequence: CompletionNo,
     next_operation: u64,
-    written: VecDeque<(WrittenUnit, u64)>,
+    written: VecDeque<(WrittenUnit, CompletionNo)>,
     written_blocks: u64,
     written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
@@ -162,7 +162,7 @@ pub struct State {
 impl State {
     /// The initial state. The first flush always reaches the backing, because an earlier run may have written.
     pub fn new(incarnation: u64) -> Self {
-        State { incarnation, next_sequence: 1, ..State::default() }
+        State { incarnation, next_sequence: CompletionNo(1), ..State::default() }
     }
 
     /// Number of unclean blocks and zero-ranges.
@@ -191,14 +191,15 @@ impl State {
     }
 
     /// Number of the next completion: a flush that begins now covers the completions below it.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> CompletionNo {
         self.next_sequence
     }
 
     /// Numbers a completion that belongs to no block or range.
-    pub fn next_completion(&mut self) -> u64 {
-        self.next_sequence += 1;
-        self.next_sequence - 1
+    pub fn next_completion(&mut self) -> CompletionNo {
+        let sequence = self.next_sequence;
+        self.next_sequence = sequence.next();
+        sequence
     }
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
@@ -302,8 +303,7 @@ impl State {
     pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
         self.epochs.remove(sent.epoch);
         self.failed.remove(sent.block);
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.next_completion();
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight = None;
@@ -539,8 +539,7 @@ impl State {
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
@@ -598,7 +597,7 @@ impl State {
     }
 
     /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
-    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
+    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: CompletionNo) -> Destaged<S::Block> {
         let mut destaged = Destaged::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
@@ -635,7 +634,7 @@ impl State {
         &mut self,
         memory: &mut Memory<S>,
         reference: SlotRef,
-        sequence: u64,
+        sequence: CompletionNo,
     ) -> Option<(BlockNo, S::Block)> {
         let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::format::journal::Record;
-use crate::number::BlockNo;
+use crate::number::{BlockNo, CompletionNo};
 use crate::pages::REGION_BLOCKS;
 
 /// The most regions that may be dirty at once.
@@ -31,7 +31,7 @@ struct Mark {
     /// Writes in flight.
     active: u32,
     /// The last completion that is not covered by a flush of the backing.
-    unflushed: Option<u64>,
+    unflushed: Option<CompletionNo>,
     used: u64,
 }
 
@@ -76,7 +76,7 @@ impl Marks {
     }
 
     /// Ends a write to a region.
-    pub fn end(&mut self, region: Region, number: u64, sequence: u64) {
+    pub fn end(&mut self, region: Region, number: u64, sequence: CompletionNo) {
         if let Some(mark) = self.regions.get_mut(&region).filter(|mark| mark.number == number) {
             mark.active = mark.active.checked_sub(1).expect("a write ends once");
             mark.unflushed = mark.unflushed.max(Some(sequence));
@@ -84,7 +84,7 @@ impl Marks {
     }
 
     /// Notes that a flush of a volume's backing has covered completions below `covered`.
-    pub fn flushed(&mut self, volume: u16, covered: u64) {
+    pub fn flushed(&mut self, volume: u16, covered: CompletionNo) {
         for mark in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, mark)| mark) {
             mark.unflushed = mark.unflushed.filter(|sequence| *sequence >= covered);
         }
@@ -158,15 +158,15 @@ mod tests {
         let (number, record) = marks.begin((1, 7));
         assert!(record.is_some() && marks.begin((1, 7)) == (number, None));
         marks.set_durable((1, 7));
-        marks.end((1, 7), number, 4);
-        marks.flushed(1, 100);
+        marks.end((1, 7), number, CompletionNo(4));
+        marks.flushed(1, CompletionNo(100));
         assert!(marks.settled().is_empty(), "one write is in flight");
-        marks.end((1, 7), number, 101);
-        marks.flushed(1, 101);
+        marks.end((1, 7), number, CompletionNo(101));
+        marks.flushed(1, CompletionNo(101));
         assert!(marks.settled().is_empty(), "the flush covers lower numbers alone");
-        marks.flushed(2, 200);
+        marks.flushed(2, CompletionNo(200));
         assert!(marks.settled().is_empty(), "another volume's flush");
-        marks.flushed(1, 102);
+        marks.flushed(1, CompletionNo(102));
         assert_eq!(marks.settled(), [(1, 7)]);
     }
 }

@@ -11,7 +11,7 @@ use super::api::{REGION_BLOCKS, WriteMark};
 use super::state::MapPhase;
 use crate::journal::marks::{MARKS_MANY, MARKS_MAX, Region};
 use crate::journal::{wait_durable, write_now};
-use crate::number::{BlockNo, VolumeId};
+use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
@@ -102,14 +102,14 @@ fn mark<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<BlockNo
 }
 
 /// Ends a write.
-pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, mark: WriteMark, sequence: u64) {
+pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, mark: WriteMark, sequence: CompletionNo) {
     let mut state = inner.pages.borrow_mut();
     let ended: Vec<(Region, u64)> = mark.marks;
     ended.into_iter().for_each(|(region, number)| state.marks.end(region, number, sequence));
 }
 
 /// Notes a successful flush of the backing.
-pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, covered: u64) {
+pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, covered: CompletionNo) {
     {
         let mut state = inner.pages.borrow_mut();
         let Some(number) = state.numbers.get(&incarnation).copied() else { return };

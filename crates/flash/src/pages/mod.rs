@@ -31,7 +31,7 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
-use crate::number::{BlockNo, PageNo, VolumeId};
+use crate::number::{BlockNo, CompletionNo, PageNo, VolumeId};
 use crate::store::Inner;
 use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
@@ -253,12 +253,12 @@ impl<S: Seam> PagesOf<S> {
 
     /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
     /// [`PagesOf::flushed`].
-    pub fn end_write(&self, mark: WriteMark, sequence: u64) {
+    pub fn end_write(&self, mark: WriteMark, sequence: CompletionNo) {
         bypass::end_write(&self.inner, mark, sequence);
     }
 
     /// Notes a successful flush of the backing that was issued after all completions below `covered`.
-    pub fn flushed(&self, covered: u64) {
+    pub fn flushed(&self, covered: CompletionNo) {
         bypass::flushed(&self.inner, self.incarnation, covered);
     }
 

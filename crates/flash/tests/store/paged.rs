@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId};
+use flash::{
+    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId,
+};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -219,7 +221,7 @@ impl PagedLife {
             let written = held.unflushed.iter_mut().find(|(other, _)| *other == tag);
             written.expect("a write ends once").1 = Some(sequence);
         }
-        of.end_write(mark, sequence);
+        of.end_write(mark, CompletionNo(sequence));
     }
 
     /// Flushes a backing.
@@ -234,7 +236,7 @@ impl PagedLife {
                 destaged.push(*block);
             }
         }
-        of.flushed(covered);
+        of.flushed(CompletionNo(covered));
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
