@@ -61,7 +61,7 @@ pub use self::status::override_reports;
 use self::stop::Clients;
 use self::volumes::Busy;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
-use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
+use state::{Acceptance, StateDir, draw_identity, draw_number};
 use systemd::Notifier;
 use terminal::log;
 use terminal::{EXIT_FAILED, Failure};
@@ -133,7 +133,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let mut state =
         StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
     let (identity, life) = draw_identity()
-        .and_then(|identity| Ok((identity, draw_incarnation()?)))
+        .and_then(|identity| Ok((identity, draw_number()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
     state
         .change(|state| {

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use control::{ErrorKind, Failure};
+use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
 use seam::real::{NbdUnder, has_client};
 use seam::{Address, DiskError};
@@ -25,7 +26,7 @@ const LINKS_MAX: usize = 16;
 
 /// Identities of this daemon's volumes.
 #[derive(Clone, Debug, Default)]
-pub struct OwnVolumes(Vec<u64>);
+pub struct OwnVolumes(Vec<VolumeId>);
 
 impl OwnVolumes {
     /// The volumes of this daemon's records.
@@ -51,9 +52,9 @@ impl OwnVolumes {
 }
 
 /// The incarnation of the volume that `hotset attach` wrote on a device.
-fn volume_of(backend: &str) -> Option<u64> {
+fn volume_of(backend: &str) -> Option<VolumeId> {
     let (incarnation, _) = backend.strip_prefix(ATTACHED)?.split_once('/')?;
-    u64::from_str_radix(incarnation, 16).ok()
+    u64::from_str_radix(incarnation, 16).ok().map(VolumeId)
 }
 
 impl Daemon {

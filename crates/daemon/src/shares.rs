@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure};
-use engine::{FlashShare, MemoryShare, ShareError};
+use engine::{FlashShare, MemoryShare, PageNo, ShareError};
 
 use super::cores::{Cores, Local, core_gone};
 use super::daemon::Daemon;
@@ -30,7 +30,8 @@ pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashSh
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
     let pinned = effective(record, PINNED, Pinned::default());
-    FlashShare { pinned: pinned.pages(), ..flash_share(config.flash, min, max) }
+    let pinned = pinned.pages().into_iter().map(|range| PageNo(range.start)..PageNo(range.end));
+    FlashShare { pinned: pinned.collect(), ..flash_share(config.flash, min, max) }
 }
 
 impl Daemon {

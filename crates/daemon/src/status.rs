@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use control::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
-use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
+use engine::{BlockNo, CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
 
 use super::cores::Local;
@@ -32,7 +32,7 @@ struct Counted {
     mode: CacheMode,
     size_bytes: u64,
     /// Blocks without a good copy on any flash device, in order.
-    lost: Vec<u64>,
+    lost: Vec<BlockNo>,
 }
 
 /// A core's counters.
@@ -243,7 +243,7 @@ async fn count(local: &Local) -> Seen {
         }
         volume.turn_heat();
         let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
-        let mut lost: Vec<u64> = mine.map(|owner| owner.block).collect();
+        let mut lost: Vec<BlockNo> = mine.map(|owner| owner.block).collect();
         lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
         counted.push((volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost }));
@@ -304,10 +304,10 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
 const LOST_RANGES_MAX: usize = 100;
 
 /// Merges adjacent blocks into ranges.
-fn lost_ranges(blocks: &[u64]) -> Vec<LostRange> {
+fn lost_ranges(blocks: &[BlockNo]) -> Vec<LostRange> {
     let block = seam::BLOCK_BYTES as u64;
-    let runs = blocks.chunk_by(|one, next| one + 1 == *next);
-    let range = |run: &[u64]| LostRange { at_bytes: run[0] * block, length_bytes: run.len() as u64 * block };
+    let runs = blocks.chunk_by(|one, next| one.next() == *next);
+    let range = |run: &[BlockNo]| LostRange { at_bytes: run[0].offset(), length_bytes: run.len() as u64 * block };
     runs.take(LOST_RANGES_MAX).map(range).collect()
 }
 
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn lost_blocks_are_listed_as_exact_ranges() {
         let range = |at_bytes, length_bytes| LostRange { at_bytes, length_bytes };
-        assert_eq!(lost_ranges(&[1, 2, 3, 7]), [range(4096, 12_288), range(28_672, 4096)]);
-        assert_eq!(lost_ranges(&(0..1_000).map(|block| block * 2).collect::<Vec<_>>()).len(), LOST_RANGES_MAX);
+        assert_eq!(lost_ranges(&[1, 2, 3, 7].map(BlockNo)), [range(4096, 12_288), range(28_672, 4096)]);
+        assert_eq!(lost_ranges(&(0..1_000).map(|block| BlockNo(block * 2)).collect::<Vec<_>>()).len(), LOST_RANGES_MAX);
     }
 }

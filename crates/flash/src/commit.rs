@@ -228,7 +228,7 @@ fn out_of_patience<T>() -> DiskResult<T> {
 
 fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
-    state.next = header.sequence + 1;
+    state.next = header.sequence.next();
     state.previous = checksum;
     let segments = &mut state.segments;
     if header.offset == 0 {

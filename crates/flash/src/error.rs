@@ -3,6 +3,7 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
+use crate::number::{BlockNo, Sequence, StoreGeneration, VolumeId};
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
@@ -33,9 +34,9 @@ pub enum StoreError {
     #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
     Lost {
         /// The volume.
-        incarnation: u64,
+        incarnation: VolumeId,
         /// The block.
-        block: u64,
+        block: BlockNo,
     },
     /// A device that is to be formatted is not empty.
     #[error("{device} holds {what}: give another device, or --force to destroy that")]
@@ -104,9 +105,9 @@ pub enum StoreError {
     )]
     Outdated {
         /// The membership generation on these devices.
-        generation: u64,
+        generation: StoreGeneration,
         /// The generation that the owner saw last.
-        seen: u64,
+        seen: StoreGeneration,
     },
     /// The log ends before the position that its owner has seen.
     #[error(
@@ -115,9 +116,9 @@ pub enum StoreError {
     )]
     Behind {
         /// The sequence number that the next batch would get.
-        sequence: u64,
+        sequence: Sequence,
         /// The sequence number that the owner has seen as the next one.
-        seen: u64,
+        seen: Sequence,
     },
     /// A change of the members is not possible; the text says why.
     #[error("{0}")]
@@ -135,7 +136,7 @@ pub enum StoreError {
     )]
     Damaged {
         /// The first batch that is missing.
-        sequence: u64,
+        sequence: Sequence,
     },
     /// A device reports an error where its data is needed.
     #[error("{device}: {error}")]

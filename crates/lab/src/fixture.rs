@@ -1,6 +1,6 @@
 //! A simulated world with an engine, for named cases, workloads in virtual time and measurements.
 
-use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeSpec, WriteFlags};
+use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags};
 use flash::{FormatOptions, OpenOptions, Store};
 use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
 use seam::sim::{
@@ -25,7 +25,7 @@ pub struct Fixture {
 /// The default specification of the volume `name`, changed by `edit`.
 pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
     let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
-    let mut spec = VolumeSpec::new(name, incarnation);
+    let mut spec = VolumeSpec::new(name, VolumeId(incarnation));
     edit(&mut spec);
     spec
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
-pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
+pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_number};
 pub use loss::{owed_loss, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{

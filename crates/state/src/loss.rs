@@ -5,7 +5,7 @@
 //! one. In the first generation after a loss, the first flush of each client therefore fails, once. If the daemon is
 //! killed before its clients have returned, the next generation inherits the loss.
 
-use engine::UnflushedLoss;
+use engine::{UnflushedLoss, VolumeId};
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
@@ -44,8 +44,13 @@ mod tests {
     /// A state of generation 5 with a volume last served by `generation`.
     fn state(generation: u64, clean: bool) -> State {
         let mut state = State { generation, ..State::default() };
-        let record =
-            VolumeRecord { incarnation: 7, name: "v".to_owned(), generation, clean, ..VolumeRecord::default() };
+        let record = VolumeRecord {
+            incarnation: VolumeId(7),
+            name: "v".to_owned(),
+            generation,
+            clean,
+            ..VolumeRecord::default()
+        };
         state.volumes.push(record);
         state.boot = Some(BootRecord { id: "this".to_owned(), generation: 3 });
         state.generation = 5;

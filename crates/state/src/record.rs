@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use engine::VolumeId;
+use flash::{Sequence, StoreGeneration};
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
@@ -169,8 +171,8 @@ pub struct FlashDevices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Persistent identity, 16 hexadecimal digits.
-    #[serde(with = "hex")]
-    pub incarnation: u64,
+    #[serde(with = "hex_volume")]
+    pub incarnation: VolumeId,
     /// Name at the last service.
     pub name: String,
     /// Identity of its backing.
@@ -274,7 +276,11 @@ impl State {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));
             }
             if self.store(&store).is_none() {
-                self.stores.push(StoreRecord { generation, map_void, ..StoreRecord::new(&store) });
+                self.stores.push(StoreRecord {
+                    generation: StoreGeneration(generation),
+                    map_void,
+                    ..StoreRecord::new(&store)
+                });
             }
             self.wear.extend(written);
         }
@@ -302,12 +308,12 @@ impl State {
     }
 
     /// The record of this incarnation.
-    pub fn by_incarnation(&self, incarnation: u64) -> Option<&VolumeRecord> {
+    pub fn by_incarnation(&self, incarnation: VolumeId) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|record| record.incarnation == incarnation)
     }
 
     /// The record of this incarnation, mutable.
-    pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
+    pub fn by_incarnation_mut(&mut self, incarnation: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
     }
 }
@@ -324,3 +330,37 @@ pub(super) mod hex {
         u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
     }
 }
+
+mod hex_volume {
+    use engine::VolumeId;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &VolumeId, serializer: S) -> Result<S::Ok, S::Error> {
+        super::hex::serialize(&value.0, serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Error> {
+        super::hex::deserialize(deserializer).map(VolumeId)
+    }
+}
+
+/// Defines the two directions of a typed number that is a plain number in the file.
+macro_rules! plain_number {
+    ($module:ident, $number:ident) => {
+        pub(super) mod $module {
+            use flash::$number;
+            use serde::{Deserialize, Deserializer, Serializer};
+
+            pub fn serialize<S: Serializer>(value: &$number, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_u64(value.0)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$number, D::Error> {
+                u64::deserialize(deserializer).map($number)
+            }
+        }
+    };
+}
+
+plain_number!(sequence, Sequence);
+plain_number!(store_generation, StoreGeneration);

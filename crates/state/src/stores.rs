@@ -9,10 +9,11 @@
 
 use std::collections::BTreeSet;
 
-use flash::Ownership;
+use engine::VolumeId;
+use flash::{Ownership, Sequence, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
-use super::record::{State, hex, is_zero};
+use super::record::{State, hex, is_zero, sequence, store_generation};
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
 /// Most recorded lives of consecutive interrupted openings.
@@ -27,7 +28,8 @@ pub struct StoreRecord {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
     /// Last seen generation of its members: devices with an older one were taken out of service.
-    pub generation: u64,
+    #[serde(with = "store_generation")]
+    pub generation: StoreGeneration,
     /// The directory's generation at the last opening.
     #[serde(default)]
     pub epoch: u64,
@@ -38,8 +40,8 @@ pub struct StoreRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openings: Vec<String>,
     /// Sequence number of its log at the last close.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub sequence: u64,
+    #[serde(default, with = "sequence", skip_serializing_if = "is_no_sequence")]
+    pub sequence: Sequence,
     /// Its map of clean pages is void: all devices with the map had failed, and backings have been written since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub map_void: bool,
@@ -51,6 +53,10 @@ pub struct StoreRecord {
     pub newer: serde_json::Map<String, serde_json::Value>,
 }
 
+fn is_no_sequence(sequence: &Sequence) -> bool {
+    *sequence == Sequence(0)
+}
+
 impl StoreRecord {
     /// The record of a store of which only the identity is known.
     pub fn new(store: &str) -> StoreRecord {
@@ -59,7 +65,7 @@ impl StoreRecord {
 
     /// True if a device with this life may belong to the last use.
     fn may_be_in(&self, life: u64) -> bool {
-        life == self.life || self.openings.contains(&show_incarnation(life))
+        life == self.life || self.openings.contains(&show_number(life))
     }
 }
 
@@ -111,8 +117,13 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
 }
 
 /// An incarnation as 16 hexadecimal digits.
-pub fn show_incarnation(incarnation: u64) -> String {
-    format!("{incarnation:016x}")
+pub fn show_incarnation(incarnation: VolumeId) -> String {
+    show_number(incarnation.0)
+}
+
+/// 16 hexadecimal digits.
+fn show_number(number: u64) -> String {
+    format!("{number:016x}")
 }
 
 impl State {
@@ -235,15 +246,15 @@ impl State {
         if used == StoreUse::New {
             record.life = found.ownership.life;
         }
-        record.openings.push(show_incarnation(life));
+        record.openings.push(show_number(life));
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
-        record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
+        record.sequence = if found.ownership.life == 0 { Sequence(0) } else { record.sequence };
     }
 
     /// Records that a store was opened in this life: all its superblocks name it.
-    pub fn store_opened(&mut self, store: &str, generation: u64) {
+    pub fn store_opened(&mut self, store: &str, generation: StoreGeneration) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
         (record.epoch, record.life, record.generation) = (epoch, life, generation);
@@ -279,7 +290,7 @@ mod tests {
         let found = found(before, holds_data);
         let used = state.judge_store(&found).expect("it may be used");
         state.begin_store(&found, used);
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
 
@@ -324,7 +335,7 @@ mod tests {
             "killed again, before any was written"
         );
         let second = state.ownership();
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         let refused = state.judge_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();
@@ -409,7 +420,7 @@ mod tests {
     fn store_needed_by_a_volume_never_counts_as_new() {
         let mut state = state();
         opened(&mut state, Ownership::default(), false);
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("ab"));
         let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
         assert!(state.judge_store(&found(emptied, false)).is_err());
@@ -420,7 +431,7 @@ mod tests {
     #[test]
     fn store_records_are_bounded_and_needed_ones_stay() {
         let mut state = state();
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("0"));
         for number in 0..2 * STORES_MAX {
             state.store_mut(&number.to_string());

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError, StoreIdentity};
+use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration, StoreIdentity};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +17,7 @@ use state::{Refusal, show_uuid};
 const LOCK_WAIT_MS: u64 = 10_000;
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
-pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
+pub type NoteThis = (StoreGeneration, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Opened {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
     /// Its membership generation.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The devices' identities and paths.
     pub names: Names,
     /// Device identities of earlier versions, and the present ones.
@@ -90,9 +90,9 @@ pub struct Grant {
     /// The owner to write into its superblocks.
     pub ownership: Ownership,
     /// The membership generation that was last saved.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The sequence of its log when it was closed.
-    pub sequence_min: u64,
+    pub sequence_min: Sequence,
     /// Its map of clean pages is void.
     pub map_void: bool,
 }

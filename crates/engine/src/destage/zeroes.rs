@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use flash::{Epoch, VolumeId};
 use seam::{Nanos, RangeKind, RangeNote};
 
 use crate::memory::noted::Noted;
@@ -32,9 +33,9 @@ pub enum ZeroState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroRange {
     /// One past its last block.
-    pub end: u64,
+    pub end: BlockNo,
     /// Oldest epoch whose content the range carries.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Its write-back state.
     pub state: ZeroState,
     /// Time at which it became dirty.
@@ -57,7 +58,7 @@ impl ZeroRange {
 /// The zero-ranges of a volume.
 #[derive(Default)]
 pub struct ZeroRanges {
-    ranges: BTreeMap<u64, ZeroRange>,
+    ranges: BTreeMap<BlockNo, ZeroRange>,
     /// The ranges' tags in persisted memory.
     noted: Noted,
 }
@@ -74,9 +75,9 @@ impl ZeroRanges {
     }
 
     /// The range that contains a block.
-    pub fn find(&self, block: BlockNo) -> Option<(u64, ZeroRange)> {
-        let (start, range) = self.ranges.range(..=block.0).next_back()?;
-        (block.0 < range.end).then_some((*start, *range))
+    pub fn find(&self, block: BlockNo) -> Option<(BlockNo, ZeroRange)> {
+        let (start, range) = self.ranges.range(..=block).next_back()?;
+        (block < range.end).then_some((*start, *range))
     }
 
     /// True if a block reads as zeroes because of a range.
@@ -85,17 +86,17 @@ impl ZeroRanges {
     }
 
     /// All ranges, by their first block, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &ZeroRange)> {
+    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, &ZeroRange)> {
         self.ranges.iter().map(|(start, range)| (*start, range))
     }
 
     /// The range that starts at `start`.
-    pub fn get_mut(&mut self, start: u64) -> Option<&mut ZeroRange> {
+    pub fn get_mut(&mut self, start: BlockNo) -> Option<&mut ZeroRange> {
         self.ranges.get_mut(&start)
     }
 
     /// Adds a range over blocks that are in no range.
-    pub fn insert(&mut self, start: u64, range: ZeroRange) {
+    pub fn insert(&mut self, start: BlockNo, range: ZeroRange) {
         assert!(start < range.end, "a range holds a block at least");
         let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
         assert!(!overlap, "zero-ranges do not overlap");
@@ -109,24 +110,25 @@ impl ZeroRanges {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let wanted = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
-            Some(RangeNote { owner, start, end, kind: RangeKind::Zeroes { may_unmap } })
+            Some(RangeNote { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
         };
         self.noted.follow(wanted, note)
     }
 
     /// The range before the one at `start`, if the two may be merged.
-    pub fn left_to_merge(&self, start: u64) -> Option<u64> {
+    pub fn left_to_merge(&self, start: BlockNo) -> Option<BlockNo> {
         let range = self.ranges.get(&start)?;
         let (left, before) = self.ranges.range(..start).next_back()?;
-        (before.end == start && before.merges_with(range) && range.end - left <= MERGED_BLOCKS_MAX).then_some(*left)
+        (before.end == start && before.merges_with(range) && range.end.since(*left) <= MERGED_BLOCKS_MAX)
+            .then_some(*left)
     }
 
     /// Merges the range at `right` into the one at `left`, which ends where it starts.
-    pub fn merge(&mut self, left: u64, right: u64) {
+    pub fn merge(&mut self, left: BlockNo, right: BlockNo) {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
         (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
@@ -134,28 +136,28 @@ impl ZeroRanges {
     }
 
     /// The range that starts where the one at `start` ends.
-    pub fn next_of(&self, start: u64) -> Option<u64> {
+    pub fn next_of(&self, start: BlockNo) -> Option<BlockNo> {
         let end = self.ranges.get(&start)?.end;
         self.ranges.contains_key(&end).then_some(end)
     }
 
     /// First blocks of the ranges in `blocks` that operation `id` is writing.
-    pub fn in_flight(&self, blocks: Range<u64>, id: u64) -> Vec<u64> {
+    pub fn in_flight(&self, blocks: Range<BlockNo>, id: u64) -> Vec<BlockNo> {
         let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
         here.map(|(start, _)| *start).collect()
     }
 
     /// Removes the range that starts at `start`.
-    pub fn remove(&mut self, start: u64) -> Option<ZeroRange> {
+    pub fn remove(&mut self, start: BlockNo) -> Option<ZeroRange> {
         self.noted.changed(start);
         self.ranges.remove(&start)
     }
 
     /// Cuts `blocks` out of all ranges. Returns the ranges as they were and their remainders, so that counts can
     /// follow.
-    pub fn cut(&mut self, blocks: Range<u64>) -> Cut {
+    pub fn cut(&mut self, blocks: Range<BlockNo>) -> Cut {
         let mut cut = Cut::default();
-        let starts: Vec<u64> = {
+        let starts: Vec<BlockNo> = {
             let before = self.ranges.range(..blocks.start).next_back().filter(|(_, range)| range.end > blocks.start);
             before.into_iter().chain(self.ranges.range(blocks.clone())).map(|(start, _)| *start).collect()
         };
@@ -182,9 +184,9 @@ impl ZeroRanges {
 #[derive(Debug, Default)]
 pub struct Cut {
     /// The ranges before the cut.
-    pub removed: Vec<(u64, ZeroRange)>,
+    pub removed: Vec<(BlockNo, ZeroRange)>,
     /// Their remainders.
-    pub left: Vec<(u64, ZeroRange)>,
+    pub left: Vec<(BlockNo, ZeroRange)>,
 }
 
 #[cfg(test)]
@@ -192,14 +194,21 @@ mod tests {
     use super::*;
 
     fn range(end: u64) -> ZeroRange {
-        ZeroRange { end, epoch: 1, state: ZeroState::Dirty, since: Nanos::ZERO, may_unmap: false, owed: false }
+        ZeroRange {
+            end: BlockNo(end),
+            epoch: Epoch(1),
+            state: ZeroState::Dirty,
+            since: Nanos::ZERO,
+            may_unmap: false,
+            owed: false,
+        }
     }
 
     #[test]
     fn write_in_the_middle_splits_a_range() {
         let mut zeroes = ZeroRanges::default();
-        zeroes.insert(10, range(20));
-        let cut = zeroes.cut(14..15);
+        zeroes.insert(BlockNo(10), range(20));
+        let cut = zeroes.cut(BlockNo(14).only());
         assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
         assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
         assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));
@@ -208,26 +217,29 @@ mod tests {
     #[test]
     fn only_equal_adjacent_dirty_ranges_merge() {
         let mut zeroes = ZeroRanges::default();
-        zeroes.insert(0, range(4));
-        zeroes.insert(4, range(8));
-        zeroes.insert(8, ZeroRange { may_unmap: true, ..range(12) });
-        zeroes.insert(12, ZeroRange { epoch: 2, may_unmap: true, ..range(16) });
-        zeroes.insert(17, range(20));
-        assert_eq!([4, 8, 12, 17].map(|start| zeroes.left_to_merge(start)), [Some(0), None, None, None]);
-        zeroes.merge(0, 4);
-        assert_eq!((zeroes.find(BlockNo(7)).map(|(start, _)| start), zeroes.len()), (Some(0), 4));
-        assert_eq!((zeroes.next_of(0), zeroes.next_of(12)), (Some(8), None));
+        zeroes.insert(BlockNo(0), range(4));
+        zeroes.insert(BlockNo(4), range(8));
+        zeroes.insert(BlockNo(8), ZeroRange { may_unmap: true, ..range(12) });
+        zeroes.insert(BlockNo(12), ZeroRange { epoch: Epoch(2), may_unmap: true, ..range(16) });
+        zeroes.insert(BlockNo(17), range(20));
+        assert_eq!(
+            [4, 8, 12, 17].map(|start| zeroes.left_to_merge(BlockNo(start))),
+            [Some(BlockNo(0)), None, None, None]
+        );
+        zeroes.merge(BlockNo(0), BlockNo(4));
+        assert_eq!((zeroes.find(BlockNo(7)).map(|(start, _)| start), zeroes.len()), (Some(BlockNo(0)), 4));
+        assert_eq!((zeroes.next_of(BlockNo(0)), zeroes.next_of(BlockNo(12))), (Some(BlockNo(8)), None));
     }
 
     #[test]
     fn cut_across_several_ranges_removes_or_trims_each() {
         let mut zeroes = ZeroRanges::default();
-        zeroes.insert(0, range(4));
-        zeroes.insert(6, range(8));
-        zeroes.insert(9, range(20));
-        let cut = zeroes.cut(2..10);
+        zeroes.insert(BlockNo(0), range(4));
+        zeroes.insert(BlockNo(6), range(8));
+        zeroes.insert(BlockNo(9), range(20));
+        let cut = zeroes.cut(BlockNo(2)..BlockNo(10));
         assert_eq!((cut.removed.len(), cut.left.len()), (3, 2));
-        let left: Vec<_> = zeroes.iter().map(|(start, range)| (start, range.end)).collect();
+        let left: Vec<_> = zeroes.iter().map(|(start, range)| (start.0, range.end.0)).collect();
         assert_eq!(left, [(0, 2), (10, 20)]);
     }
 }

@@ -10,8 +10,9 @@ mod slot;
 
 use seam::{Block, Seam};
 
+pub use flash::{BlockNo, PageNo};
 pub use index::hash;
-pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written};
+pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
@@ -90,13 +91,13 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Like [`Memory::hint`], for the first blocks of one request.
-    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<u64>) {
-        if blocks.end - blocks.start < 2 {
+    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
+        if BlockNo::count(&blocks) < 2 {
             return;
         }
         let mut run = [BlockNo(0); HINTS_MAX];
-        let count = blocks.clone().count().min(HINTS_MAX);
-        run.iter_mut().zip(blocks).for_each(|(block, number)| *block = BlockNo(number));
+        let count = BlockNo::each(&blocks).count().min(HINTS_MAX);
+        run.iter_mut().zip(BlockNo::each(&blocks)).for_each(|(slot, block)| *slot = block);
         self.hint(volume, &run[..count]);
     }
 

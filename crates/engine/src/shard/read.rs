@@ -12,7 +12,7 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
-use crate::memory::{Memory, Sectors};
+use crate::memory::{BlockNo, Memory, PageNo, Sectors};
 use crate::pages::figures::NotHit;
 use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
@@ -104,7 +104,7 @@ impl<S: Seam> Shard<S> {
                 served.wanted = spans.len();
                 served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
                 let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
-                served.earned = self.note_misses(missing.map(|(span, _)| span.block.0), sequential);
+                served.earned = self.note_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let rested = !plan.resting.is_empty();
             for run in plan.resting {
@@ -204,12 +204,12 @@ impl<S: Seam> Shard<S> {
                 plan.join = Some(Rc::clone(ticket));
                 continue;
             }
-            let block = span.block.0;
+            let block = span.block;
             let rests = state.ledger.rests(block) && !self.sabotage(Sabotage::FillOverResting);
             let runs = if rests { &mut plan.resting } else { &mut plan.missing };
             match runs.last_mut() {
-                Some(run) if run.end == block && run.end - run.start < FILL_BLOCKS_MAX => run.end += 1,
-                _ => runs.push(block..block + 1),
+                Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
+                _ => runs.push(block.only()),
             }
         }
         plan
@@ -219,10 +219,10 @@ impl<S: Seam> Shard<S> {
     /// that a bad sector fails only the requests for it. `earned`: pages to be promoted.
     async fn fill_all(
         self: &ShardRef<S>,
-        runs: Vec<Range<u64>>,
+        runs: Vec<Range<BlockNo>>,
         how: Option<Admit>,
         spans: &[Span],
-        earned: &[u64],
+        earned: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
@@ -253,12 +253,12 @@ impl<S: Seam> Shard<S> {
             match result {
                 Ok(one) => filled.push(one),
                 Err(DiskError::Gone) => return Err(DiskError::Gone.into()),
-                Err(error) if run.end - run.start == 1 => {
+                Err(error) if BlockNo::count(&run) == 1 => {
                     filled.push(self.fill_sectors(run.start, spans, error).await?)
                 }
                 Err(_) => {
-                    for block in run {
-                        match self.fill(block..block + 1, how, Cause::ClientRead).await {
+                    for block in BlockNo::each(&run) {
+                        match self.fill(block.only(), how, Cause::ClientRead).await {
                             Ok(one) => filled.push(one),
                             Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
                         }
@@ -270,8 +270,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads only the sectors of a block that the request needs, after the whole block failed.
-    async fn fill_sectors(&self, block: u64, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
-        let span = spans.iter().find(|span| span.block.0 == block).expect("only blocks of the request are filled");
+    async fn fill_sectors(&self, block: BlockNo, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
+        let span = spans.iter().find(|span| span.block == block).expect("only blocks of the request are filled");
         let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
         if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
             return Err(error.into());
@@ -297,29 +297,29 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
-    pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<u64>) {
+    pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         self.bring(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
     /// As [`Shard::read_ahead`], for another cause.
-    pub async fn bring(self: &ShardRef<S>, blocks: Range<u64>, how: Admit, cause: Cause) {
+    pub async fn bring(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
-                let absent = |block: u64| {
-                    let block = crate::memory::BlockNo(block);
+                let absent = |block: BlockNo| {
                     memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
-                        && !state.ledger.rests(block.0)
+                        && !state.ledger.rests(block)
                         && state.ticket_for(block, Sectors::ALL).is_none()
                 };
-                let start = (next..blocks.end).find(|block| absent(*block))?;
-                let end = (start..blocks.end.min(start + FILL_BLOCKS_MAX)).find(|block| !absent(*block));
-                Some(start..end.unwrap_or(blocks.end.min(start + FILL_BLOCKS_MAX)))
+                let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
+                let most = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
+                let end = BlockNo::each(&(start..most)).find(|block| !absent(*block));
+                Some(start..end.unwrap_or(most))
             });
             let Some(run) = run else { return };
             next = run.end;
-            let bytes = (run.end - run.start) * BLOCK_BYTES as u64;
+            let bytes = BlockNo::count(&run) * BLOCK_BYTES as u64;
             if self.fill(run, Some(how), cause).await.is_err() {
                 return;
             }
@@ -339,25 +339,25 @@ struct Served {
     /// Blocks that flash failed to deliver.
     bad: usize,
     /// Pages to be promoted.
-    earned: Vec<u64>,
+    earned: Vec<PageNo>,
 }
 
 /// A run and the result of its fill.
-type RunResult<S> = (Range<u64>, Result<Filled<S>, DiskError>);
+type RunResult<S> = (Range<BlockNo>, Result<Filled<S>, DiskError>);
 
 struct Plan {
     /// Runs to be read from the backing.
-    missing: Vec<Range<u64>>,
+    missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
-    resting: Vec<Range<u64>>,
+    resting: Vec<Range<BlockNo>>,
     /// Another request's fill that will bring more blocks.
     join: Option<Rc<Ticket>>,
 }
 
 fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {
-    let last = filled.first + filled.blocks.len() as u64;
+    let last = filled.first.plus(filled.blocks.len() as u64);
     if place.is_none()
-        && (filled.first..last).contains(&span.block.0)
+        && (filled.first..last).contains(&span.block)
         && let Some(data) = filled.content(span.block, span.sectors())
     {
         *place = Some(Piece::new(data.clone(), span.start, span.len));

@@ -15,6 +15,7 @@ use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
+use crate::number::{PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
@@ -42,8 +43,8 @@ struct Put {
 /// Writes blocks of a page to flash.
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     blocks: Vec<(u32, S::Block)>,
 ) -> Result<u16, PutError> {
     let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
@@ -91,8 +92,8 @@ pub async fn put<S: Seam>(
 fn begin<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     requested: u16,
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
@@ -150,8 +151,8 @@ fn begin<S: Seam>(
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
@@ -181,7 +182,7 @@ async fn write<S: Seam>(
         for (half, word) in words.iter_mut().enumerate() {
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
-                let number = page * u64::from(PAGE_BLOCKS) + block as u64;
+                let number = page.block(block);
                 *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
             }
         }

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use engine::VolumeId;
 use flash::{RecoveredContent, SuperblockFound};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
@@ -136,7 +137,7 @@ async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Ve
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(of_store);
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
     let newest = newest.ok_or("no device has a sound superblock")?;
-    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for one in &inspection.dirty {
         let blocks = match one.content {
             RecoveredContent::Data => 1,

@@ -1,7 +1,7 @@
 //! A backing that was changed while it was not served: the change is detected before a stale byte is served, wherever
 //! the changes lie.
 
-use engine::{Backing, CoreSpec, Volume, VolumeProblem, VolumeSpec};
+use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeProblem, VolumeSpec};
 use lab::fixture::{Fixture, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -41,7 +41,7 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
-        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", 1), Backing::plain(disk)).await;
+        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), Backing::plain(disk)).await;
         volume.expect("the log is readable")
     })
 }

@@ -2,7 +2,7 @@
 //! the same seeds pass without the fault.
 
 use engine::spec::Sabotage;
-use engine::{Backing, CoreSpec, Volume, VolumeSpec};
+use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::torture::{Options, run};
@@ -96,7 +96,7 @@ fn rewrite_during_destage(sabotage: Sabotage) -> Vec<u64> {
 fn serve(fixture: &Fixture, log: &FlashOptions, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(log.open(&fixture.seam, &fixture.core, first, false)).unwrap();
     let disk = Backing::plain(fixture.open("disk"));
-    fixture.world.block_on(fixture.core.attach_recovered(VolumeSpec::new("disk", 1), disk)).unwrap()
+    fixture.world.block_on(fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk)).unwrap()
 }
 
 #[test]

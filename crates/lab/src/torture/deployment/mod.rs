@@ -11,6 +11,7 @@ mod start;
 use std::fmt;
 use std::rc::Rc;
 
+use engine::VolumeId;
 use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
@@ -167,7 +168,7 @@ struct Deployment {
 
 /// A volume served in the present session.
 struct Attached {
-    incarnation: u64,
+    incarnation: VolumeId,
     drops_pages: bool,
 }
 

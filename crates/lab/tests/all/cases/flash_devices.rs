@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{CoreSpec, Volume, VolumeSpec};
-use flash::{FormatOptions, MemberStatus, OpenOptions, Store, StoreError};
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
+use flash::{FormatOptions, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Seam};
@@ -40,7 +40,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
     };
     fixture.core.open_log(store.clone(), found);
     let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
-    let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", 1), backing).await;
+    let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
     (volume.expect("the log is readable"), store)
 }
 
@@ -116,7 +116,7 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
 #[test]
 fn flushes_fail_until_the_dropped_device_is_recorded() {
     let (fixture, volume, store) = first_session(3, &[40, 40]);
-    let (noted, may_note) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let (noted, may_note) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
     let (note, may) = (Rc::clone(&noted), Rc::clone(&may_note));
     store.note_generations(move |generation| {
         let may = may.get();
@@ -131,7 +131,7 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
             let error = volume.flush().await.expect_err("one copy, and no note of it").to_string();
             assert!(error.contains("could not be noted (the disk is full)"), "{error}");
         }
-        assert_eq!((noted.get(), store.copies()), (0, 1));
+        assert_eq!((noted.get(), store.copies()), (StoreGeneration(0), 1));
         may_note.set(true);
         fixture.seam.sleep(Nanos::from_secs(2)).await;
         write_all(&volume, 5).await;

@@ -1,7 +1,7 @@
 //! The flash log under the engine: the durability of a flush without the backing, and the records that a recovery must
 //! or must not return.
 
-use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -40,7 +40,7 @@ fn serve(fixture: &Fixture, segments: u64, first: bool) -> Volume<SimSeam> {
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         fixture
             .core
-            .attach_recovered(VolumeSpec::new("disk", 1), engine::Backing::plain(disk))
+            .attach_recovered(VolumeSpec::new("disk", VolumeId(1)), engine::Backing::plain(disk))
             .await
             .expect("the log is readable")
     })
@@ -162,7 +162,7 @@ fn filled_by_another(seed: u64) -> (Fixture, Volume<SimSeam>, Volume<SimSeam>) {
     let (fixture, volume) = first_session(seed, 30);
     let other = fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
     other.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    let other = fixture.attach("other", |spec| spec.incarnation = 2).unwrap();
+    let other = fixture.attach("other", |spec| spec.incarnation = VolumeId(2)).unwrap();
     fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         volume.flush().await.unwrap();

@@ -1,6 +1,6 @@
 //! Clean pages on flash under the engine: when they serve reads, and when they must not.
 
-use engine::{CoreSpec, Volume, VolumeSpec};
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, FlashPlan, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, Skew, play};
@@ -35,11 +35,11 @@ fn first_session(seed: u64) -> (Fixture, Volume<SimSeam>) {
 
 /// Serves the disk and waits until its pages have been compared with it.
 fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
-    serve_as(fixture, first, 1, false)
+    serve_as(fixture, first, VolumeId(1), false)
 }
 
 /// Serves the disk under an incarnation. With `void` the map of pages on the devices is recorded as void.
-fn serve_as(fixture: &Fixture, first: bool, incarnation: u64, void: bool) -> Volume<SimSeam> {
+fn serve_as(fixture: &Fixture, first: bool, incarnation: VolumeId, void: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
@@ -240,7 +240,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
         let volume = match alone {
             true => serve(&fixture, false),
             // The data on the devices was abandoned, so the volume has a new incarnation.
-            false => serve_as(&fixture, false, 2, true),
+            false => serve_as(&fixture, false, VolumeId(2), true),
         };
         hot_reads_as(&fixture, &volume, expected);
     }

@@ -1,6 +1,6 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
-use engine::{Amount, CoreSpec, FlashShare, ShareError, Volume};
+use engine::{Amount, CoreSpec, FlashShare, PageNo, ShareError, Volume};
 use lab::fixture::{Fixture, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, play};
@@ -61,12 +61,12 @@ fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
 #[test]
 fn case_24_pinned_pages_are_loaded_kept_and_updated() {
     // Without a pin none of the pages would be there, so the test can fail.
-    for pinned in [vec![8..20, 40..48], Vec::new()] {
+    for pinned in [vec![PageNo(8)..PageNo(20), PageNo(40)..PageNo(48)], Vec::new()] {
         let share = FlashShare { pinned: pinned.clone(), ..FlashShare::default() };
         let (fixture, [small, greedy]) = two_volumes(4, [share.clone(), FlashShare::default()]);
         fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
         let flash = small.stats().flash;
-        let count = pinned.iter().map(|range| range.end - range.start).sum::<u64>();
+        let count = pinned.iter().map(PageNo::count).sum::<u64>();
         assert_eq!((flash.pages, flash.pinned_whole, flash.pin_waits), (count, count, None));
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
         assert_eq!(small.stats().flash.pages, count);
@@ -99,7 +99,10 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
 fn pinning_more_than_fits_is_refused() {
     let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashShare::default()]);
     let slots = fixture.core.pages().expect("there is flash").slots_max();
-    let pin = |pages: u64| FlashShare { pinned: std::iter::once(0..pages).collect(), ..FlashShare::default() };
+    let pin = |pages: u64| FlashShare {
+        pinned: std::iter::once(PageNo(0)..PageNo(pages)).collect(),
+        ..FlashShare::default()
+    };
     let refused = greedy.set_flash_share(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
     assert!(refused.to_string().contains("can still be promised"), "{refused}");
     let few = FlashShare { max: Some(Amount::Pages(10)), ..pin(11) };

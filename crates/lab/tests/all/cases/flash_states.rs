@@ -2,7 +2,7 @@
 //! spilled, for four blocks on both sides of a page boundary × starts and ends × policies, with racing eviction,
 //! discard and destage.
 
-use engine::{CoreSpec, FlashShare, Volume, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{CoreSpec, FlashShare, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -55,9 +55,9 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
         for (name, number) in [("disk", 1), ("scan", 2)] {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
             let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
-            let pinned = if number == 1 { std::iter::once(0..2).collect() } else { Vec::new() };
+            let pinned = if number == 1 { std::iter::once(PageNo(0)..PageNo(2)).collect() } else { Vec::new() };
             let flash = FlashShare { enabled: number == 1, pinned, ..FlashShare::default() };
-            let spec = VolumeSpec { flash, ..VolumeSpec::new(name, number) };
+            let spec = VolumeSpec { flash, ..VolumeSpec::new(name, VolumeId(number)) };
             attached.push(fixture.core.attach_recovered(spec, disk).await.expect("the log is readable"));
         }
         let (scan, volume) = (attached.pop().expect("two"), attached.pop().expect("two"));

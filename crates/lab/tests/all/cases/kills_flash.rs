@@ -2,7 +2,7 @@
 //! other or of the backing.
 
 use engine::spec::Sabotage;
-use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
+use engine::{AttachError, Backing, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
 use lab::fixture::{Fixture, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
@@ -35,7 +35,7 @@ fn first_session(blocks: usize, sabotage: Sabotage) -> (Fixture, Volume<SimSeam>
     let backing = Backing::plain(fixture.open("disk"));
     let volume = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, true, false).await.expect("new devices");
-        fixture.core.attach_recovered(VolumeSpec::new("disk", 1), backing).await
+        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await
     });
     (fixture, volume.expect("new devices"))
 }
@@ -57,7 +57,10 @@ fn attach(fixture: &Fixture, kept: &LeftBehind) -> Result<Volume<SimSeam>, Attac
     let backing = Backing::plain(fixture.open("disk"));
     let attached = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
-        fixture.core.attach_left(VolumeSpec::new("disk", 1), backing, &left, |place| Tags(kept.tags(place))).await
+        fixture
+            .core
+            .attach_left(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
+            .await
     });
     attached.map(|(volume, _)| volume)
 }

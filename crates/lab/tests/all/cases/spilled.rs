@@ -1,7 +1,7 @@
 //! Dirty blocks spilled to flash: flash, not memory, bounds the dirty data. An attach reads none of it, and older
 //! content never replaces it.
 
-use engine::{CoreSpec, Volume, VolumeSpec};
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
@@ -32,7 +32,7 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
-        fixture.core.attach_recovered(VolumeSpec::new("disk", 1), disk).await.expect("the log is readable")
+        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk).await.expect("the log is readable")
     })
 }
 
