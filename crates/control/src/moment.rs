@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+
 const UNITS: [(&str, u64); 4] = [("s", 1), ("min", 60), ("h", 3600), ("d", 86_400)];
-const DAY: u64 = 86_400;
 
 /// Time since 1970.
 pub fn since_1970() -> Duration {
@@ -35,55 +36,16 @@ pub fn parse_span(text: &str) -> Result<u64, String> {
     number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(wrong)
 }
 
-/// RFC 3339 in UTC.
+/// RFC 3339, in UTC or with an offset such as `+01:00`.
 fn parse_date(text: &str) -> Option<u64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let three = |text: &str, mark: char| -> Option<[u64; 3]> {
-        let mut parts = text.split(mark).map(|part| part.parse::<u64>().ok());
-        let three = [parts.next()??, parts.next()??, parts.next()??];
-        parts.next().is_none().then_some(three)
-    };
-    let ([year, month, day], [hour, minute, second]) = (three(date, '-')?, three(time, ':')?);
-    if !(1970..=9999).contains(&year) || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let days = days_of(year, month, day)?;
-    Some(days * DAY + hour * 3600 + minute * 60 + second)
-}
-
-/// Days from 1970 to a date that there is (H. Hinnant, chrono-compatible low-level date algorithms, `days_from_civil`).
-fn days_of(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let counted = year - u64::from(month <= 2);
-    let (era, of_era) = (counted / 400, counted % 400);
-    let shifted = if month > 2 { month - 3 } else { month + 9 };
-    let of_year = (153 * shifted + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
-    let days = days.checked_sub(719_468)?;
-    // The 31st of a month that has 30 days is another date.
-    (date(days) == (year, month, day)).then_some(days)
+    text.parse::<Timestamp>().ok()?.as_second().try_into().ok()
 }
 
 /// `2026-11-22T05:51:03Z`.
 pub fn show(since_1970: Duration) -> String {
-    let seconds = since_1970.as_secs();
-    let (days, second) = (seconds / DAY, seconds % DAY);
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
-}
-
-/// The Gregorian date of a day counted from 1970 (H. Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`).
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
+    // The calendar ends with the year 9999.
+    let second = since_1970.as_secs().try_into().ok().and_then(|second| Timestamp::from_second(second).ok());
+    format!("{:.0}", second.unwrap_or(Timestamp::MAX))
 }
 
 #[cfg(test)]
@@ -101,12 +63,14 @@ mod tests {
             assert_eq!(show(Duration::from_secs(seconds)), text);
             assert_eq!(parse(text, 7), Ok(seconds));
         }
+        assert_eq!(show(Duration::MAX), "9999-12-30T22:00:00Z");
     }
 
     #[test]
     fn a_point_in_time_is_written_in_several_ways_and_no_other() {
         assert_eq!((parse("now", 7), parse("1234", 7)), (Ok(7), Ok(1234)));
         assert_eq!((parse("-2min", 500), parse("-1d", 500), parse("-30", 500)), (Ok(380), Ok(0), Ok(470)));
+        assert_eq!((parse("1970-01-01T01:00:07+01:00", 0), parse("1970-01-01T00:00:07.9Z", 0)), (Ok(7), Ok(7)));
         assert_eq!((parse_span("90"), parse_span("2h")), (Ok(90), Ok(7200)));
         for wrong in [
             "",
@@ -116,6 +80,7 @@ mod tests {
             "2026-13-01T00:00:00Z",
             "2026-01-01",
             "2026-01-01T24:00:00Z",
+            "1969-12-31T23:59:59Z",
             "yesterday",
             "-1y",
         ] {
