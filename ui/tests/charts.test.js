@@ -1,4 +1,4 @@
-// The charts' ranges, zoom, cursor and export, in a real Chromium on the history of a real daemon under load.
+// Time range, zoom, cursor, events and export of charts, in Chromium on a daemon under load.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -8,8 +8,8 @@ import { promisify } from 'node:util';
 import { badge, openPage, setVisible } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
-const REQUESTS = 'Requests a second';
-const SOURCES = 'Reads a second, by source';
+const REQUESTS = 'Requests per second';
+const SOURCES = 'Reads per second by source';
 /** How much of its colour a band has. */
 const BAND = 0.35;
 /** Samples that the stream keeps for who comes back. */
@@ -76,7 +76,7 @@ async function table(page, title) {
 }
 /** Whole steps of a chart have the figures that its command gives: of each column what the history calls it. */
 async function agrees(page, title, columns) {
-  const curl = await (await exportOf(page, title)).getByLabel('The same with curl').inputValue();
+  const curl = await (await exportOf(page, title)).getByLabel('Equivalent curl command').inputValue();
   // The newest step still grows.
   const whole = (rows) => rows.slice(-4, -1);
   await until('the same figures', async () => {
@@ -85,8 +85,8 @@ async function agrees(page, title, columns) {
     const told = JSON.parse(stdout);
     const parts = Object.entries(columns).flatMap(([column, name]) => [
       [column, told.series[name].mean],
-      [`${column} least`, told.series[name].min],
-      [`${column} most`, told.series[name].max],
+      [`${column} min`, told.series[name].min],
+      [`${column} max`, told.series[name].max],
     ]);
     const isSame = (row) => {
       const index = told.at_unix_seconds.indexOf(row.at_unix_seconds);
@@ -151,7 +151,7 @@ const painted = (page, title, name, alpha) =>
       { name, alpha },
     );
 
-test('a lone tab has the past that was before it', { skip }, async (t) => {
+test('a single tab shows the time before it opened', { skip }, async (t) => {
   await known(15);
   const opened = seconds();
   const page = await open(t);
@@ -165,7 +165,7 @@ test('a lone tab has the past that was before it', { skip }, async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
-test('a spike stands out of steps of any length, as a band', { skip }, async (t) => {
+test('the band shows a spike at every resolution', { skip }, async (t) => {
   const page = await open(t);
   await badge(page, 'live');
   const before = seconds();
@@ -189,9 +189,9 @@ test('a spike stands out of steps of any length, as a band', { skip }, async (t)
     await step(page, REQUESTS, wanted);
     const rows = await until('the spike', async () => {
       const rows = await table(page, REQUESTS);
-      return rows.some((row) => row['Reads most'] >= top * 0.8) && rows;
+      return rows.some((row) => row['Reads max'] >= top * 0.8) && rows;
     });
-    const [mean, most] = ['Reads', 'Reads most'].map((name) => Math.max(...rows.map((row) => row[name])));
+    const [mean, most] = ['Reads', 'Reads max'].map((name) => Math.max(...rows.map((row) => row[name])));
     t.diagnostic(`${range}: a mean of ${mean.toFixed(0)}, at most ${most} a second`);
     assert.ok(most < top * 1.3 && mean < most / 2, `${range}: mean ${mean}, most ${most}, seen ${top}`);
     const pixels = await painted(page, REQUESTS, 'memory', BAND);
@@ -200,56 +200,52 @@ test('a spike stands out of steps of any length, as a band', { skip }, async (t)
   assert.deepEqual(page.errors, []);
 });
 
-test(
-  'a part that is marked stays as it is, through refreshes and a reload, until one steps back',
-  { skip },
-  async (t) => {
-    await known(45);
-    const page = await open(t);
-    await badge(page, 'live');
-    await until('a past', async () => (await table(page, REQUESTS)).length > 40);
-    const started = seconds();
-    await drag(page, REQUESTS, 0.93, 0.98);
-    const part = await shown(page);
-    assert.ok(part[0] > started - 60 && part[1] < started && part[1] - part[0] < 60, `${part} of ${started}`);
-    const middle = async () => {
-      await hover(page, SOURCES, 0.1);
-      await hover(page, REQUESTS, 0.5);
-      return legend(page, REQUESTS, 'at');
-    };
-    const there = await middle();
-    const values = new Set();
-    await until('other figures', async () => values.add(await page.textContent('[data-figure=reads]')).size > 3);
-    assert.deepEqual(await shown(page), part);
-    assert.equal(await middle(), there, 'a refresh moved the chart');
-    await page.reload();
-    await badge(page, 'live');
-    await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
-    assert.deepEqual(await shown(page), part);
-    assert.equal(await middle(), there, 'a reload shows another part');
-    // Further in by keys alone.
-    await page.getByRole('group', { name: REQUESTS }).focus();
-    for (const key of ['ArrowLeft', 'ArrowLeft', ...Array.from({ length: 8 }, () => 'Shift+ArrowLeft'), 'Enter']) {
-      await page.keyboard.press(key);
-    }
-    const inner = await shown(page);
-    assert.ok(
-      inner[0] >= part[0] && inner[1] <= part[1] && inner[1] - inner[0] < part[1] - part[0],
-      `${inner} in ${part}`,
-    );
-    await page.getByRole('button', { name: 'Step back' }).click();
-    assert.deepEqual(await shown(page), part);
-    await page.goBack();
-    await until('what was before, by the browser', async () => String(await shown(page)) === String(inner));
-    await page.getByRole('group', { name: REQUESTS }).focus();
-    await page.keyboard.press('Escape');
-    assert.deepEqual(await shown(page), part);
-    await plot(page, REQUESTS).dblclick();
-    await until('now', async () => (await shown(page))[1] > started);
-    assert.ok(!page.url().includes('zoom'));
-    assert.deepEqual(page.errors, []);
-  },
-);
+test('a zoomed range survives refreshes and a reload until zoomed out', { skip }, async (t) => {
+  await known(45);
+  const page = await open(t);
+  await badge(page, 'live');
+  await until('a past', async () => (await table(page, REQUESTS)).length > 40);
+  const started = seconds();
+  await drag(page, REQUESTS, 0.93, 0.98);
+  const part = await shown(page);
+  assert.ok(part[0] > started - 60 && part[1] < started && part[1] - part[0] < 60, `${part} of ${started}`);
+  const middle = async () => {
+    await hover(page, SOURCES, 0.1);
+    await hover(page, REQUESTS, 0.5);
+    return legend(page, REQUESTS, 'at');
+  };
+  const there = await middle();
+  const values = new Set();
+  await until('other figures', async () => values.add(await page.textContent('[data-figure=reads]')).size > 3);
+  assert.deepEqual(await shown(page), part);
+  assert.equal(await middle(), there, 'a refresh moved the chart');
+  await page.reload();
+  await badge(page, 'live');
+  await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
+  assert.deepEqual(await shown(page), part);
+  assert.equal(await middle(), there, 'a reload shows another part');
+  // Further in by keys alone.
+  await page.getByRole('group', { name: REQUESTS }).focus();
+  for (const key of ['ArrowLeft', 'ArrowLeft', ...Array.from({ length: 8 }, () => 'Shift+ArrowLeft'), 'Enter']) {
+    await page.keyboard.press(key);
+  }
+  const inner = await shown(page);
+  assert.ok(
+    inner[0] >= part[0] && inner[1] <= part[1] && inner[1] - inner[0] < part[1] - part[0],
+    `${inner} in ${part}`,
+  );
+  await page.getByRole('button', { name: 'Zoom out' }).click();
+  assert.deepEqual(await shown(page), part);
+  await page.goBack();
+  await until('what was before, by the browser', async () => String(await shown(page)) === String(inner));
+  await page.getByRole('group', { name: REQUESTS }).focus();
+  await page.keyboard.press('Escape');
+  assert.deepEqual(await shown(page), part);
+  await plot(page, REQUESTS).dblclick();
+  await until('now', async () => (await shown(page))[1] > started);
+  assert.ok(!page.url().includes('zoom'));
+  assert.deepEqual(page.errors, []);
+});
 
 test('the resolution follows the zoom', { skip }, async (t) => {
   const page = await open(t, '#/?range=24h');
@@ -260,12 +256,12 @@ test('the resolution follows the zoom', { skip }, async (t) => {
   await drag(page, SOURCES, 0.8, 1);
   await step(page, SOURCES, 1);
   await until('seconds', async () => (await table(page, SOURCES)).some(({ Memory }) => Memory > 0));
-  await page.getByRole('button', { name: 'Step back' }).click();
+  await page.getByRole('button', { name: 'Zoom out' }).click();
   await step(page, SOURCES, 5);
   assert.deepEqual(page.errors, []);
 });
 
-test('all charts of a view have one cursor and one range', { skip }, async (t) => {
+test('all charts of a view share cursor and range', { skip }, async (t) => {
   await known(20);
   const page = await open(t, '#/volumes/database?range=1min');
   await badge(page, 'live');
@@ -285,7 +281,7 @@ test('all charts of a view have one cursor and one range', { skip }, async (t) =
   assert.deepEqual(page.errors, []);
 });
 
-test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
+test('a link restores range, hidden lines and sort order', { skip }, async (t) => {
   const page = await open(t, '#/volumes/database');
   await badge(page, 'live');
   await page.click('[data-range="1h"]');
@@ -315,7 +311,7 @@ test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
-test('events are marked on every chart: a volume has its own and the daemon’s', { skip }, async (t) => {
+test('volume charts mark events of the volume and of the daemon', { skip }, async (t) => {
   const titles = (page) => page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
   /** Pixels of marks, of each chart; each has to have some, or none has to. */
   const marked = (page, wanted) =>
@@ -366,15 +362,15 @@ test('events are marked on every chart: a volume has its own and the daemon’s'
   assert.deepEqual([...page.errors, ...live.errors], []);
 });
 
-test('flash has a past as well, with bands, zoom, one cursor, and marks of its own events', { skip }, async (t) => {
+test('flash charts have history, bands, zoom, a shared cursor and event marks', { skip }, async (t) => {
   const PAST = {
-    'Written to all devices, by cause': {
+    'Flash writes by cause': {
       Promotion: 'flash_promotion_bytes',
       'Dirty data': 'flash_log_bytes',
       Map: 'flash_journal_bytes',
     },
     'Clean pages': { Pages: 'flash_pages' },
-    'Free segments of the log': { Free: 'flash_log_free_segments' },
+    'Free log segments': { Free: 'flash_log_free_segments' },
   };
   const [WRITTEN, PAGES, FREE] = Object.keys(PAST);
   await known(30);
@@ -418,9 +414,7 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
   await until('seconds after it', () => seconds() > from + 8);
   await page.goto(`${daemon.url}#/flash?zoom=${from}-${from + 30}`);
   await until('the part', async () => (await shown(page))[0] === from);
-  await page.waitForFunction(() =>
-    document.querySelector('.ranges .hint')?.textContent.includes('until you step back'),
-  );
+  await page.waitForFunction(() => document.querySelector('.ranges .hint')?.textContent.includes(', fixed.'));
   await isMarked(0);
   await daemon.command('flash', 'add', await daemon.sparse('flash-2', 256));
   await isMarked(1);
@@ -435,13 +429,13 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
   await until('one cursor', async () => new Set(await times()).size === 1);
   const starts = await Promise.all(Object.keys(PAST).map((title) => chart(page, title).getAttribute('data-from')));
   assert.deepEqual(new Set(starts.map(Number)), new Set([inner]));
-  await page.getByRole('button', { name: 'Step back' }).click();
+  await page.getByRole('button', { name: 'Zoom out' }).click();
   assert.equal((await shown(page))[0], from);
   assert.deepEqual(page.errors, []);
 });
 
-test('a datastore has a past, with zoom, its own events, and what changed in it', { skip }, async (t) => {
-  const DIRTY = 'Not yet on the array';
+test('datastore charts have history, zoom, event marks and comparison', { skip }, async (t) => {
+  const DIRTY = 'Dirty data';
   await known(30);
   const opened = seconds();
   const page = await open(t, '#/datastores?range=1min');
@@ -452,7 +446,7 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
     return at.some((second) => second < opened - 10) && at.some((second) => second > opened + 2);
   });
   // The busiest one, until another one is chosen; a link brings that back.
-  assert.match(await page.locator('h2:has-text("over time")').innerText(), /^shelf/);
+  assert.match(await page.locator('h2:has-text(": history")').innerText(), /^shelf/);
   await page.click('[data-range="1h"]');
   for (const [title, columns] of [
     [REQUESTS, { Reads: 'reads', Writes: 'writes' }],
@@ -489,21 +483,21 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
   const marks = async () => Number(await chart(page, REQUESTS).getAttribute('data-marks'));
   await until('the event of its volume, and none of the other one', async () => (await marks()) === 1);
   await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
-  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.getByRole('button', { name: 'Compare with previous period' }).click();
   await page.waitForSelector('[data-changes=Volume] tbody tr');
   const names = await page.locator('[data-changes=Volume] tbody a').allInnerTexts();
   assert.deepEqual(names.toSorted(), ['database', 'desktops']);
-  await page.getByRole('link', { name: 'without a datastore', exact: true }).click();
-  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  await page.getByRole('link', { name: 'no datastore', exact: true }).click();
+  await page.waitForSelector('h2:text-is("no datastore: history")');
   assert.deepEqual(await shown(page), [from, from + 30]);
   await page.reload();
-  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  await page.waitForSelector('h2:text-is("no datastore: history")');
   await page.goto(`${daemon.url}#/datastores?of=none`);
   await page.waitForSelector('[role=alert]:has-text("“none”")');
   assert.deepEqual(page.errors, []);
 });
 
-test('a chart is exported as a picture, as values, and as the command that gives the same', { skip }, async (t) => {
+test('a chart is exported as PNG, CSV and curl command', { skip }, async (t) => {
   await known(30);
   const page = await open(t, '#/volumes/database?range=1h');
   await badge(page, 'live');
@@ -518,7 +512,7 @@ test('a chart is exported as a picture, as values, and as the command that gives
   assert.deepEqual(page.errors, []);
 });
 
-test('of a part that is zoomed into the page says what changed most', { skip }, async (t) => {
+test('a zoomed range is compared with the previous period', { skip }, async (t) => {
   const from = seconds();
   await daemon.burst('mail');
   const to = Math.max(seconds() + 1, from + 5);
@@ -526,7 +520,7 @@ test('of a part that is zoomed into the page says what changed most', { skip }, 
   const page = await open(t, `#/?zoom=${from}-${to}`);
   await badge(page, 'live');
   await until('volumes', () => page.locator('.ranks tbody a').count());
-  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.getByRole('button', { name: 'Compare with previous period' }).click();
   await page.waitForSelector('[data-changes=Volume] tbody tr');
   const rows = (what) => page.locator(`[data-changes=${what}] tbody tr`).allInnerTexts();
   const [volumes, figures] = [await rows('Volume'), await rows('Figure')];
@@ -542,7 +536,7 @@ test('of a part that is zoomed into the page says what changed most', { skip }, 
   assert.deepEqual(page.errors, []);
 });
 
-test('a tab that slept for longer than the stream waits wakes up without a gap', { skip }, async () => {
+test('a long-hidden tab resumes without a gap', { skip }, async () => {
   await until('a long sleep', () => seconds() > sleptAt + STREAM_SECONDS + 5, 90_000);
   const asleep = await table(sleeper, REQUESTS);
   assert.ok(asleep.at(-1).at_unix_seconds <= sleptAt + 2, 'a hidden tab goes on');

@@ -1,11 +1,11 @@
-// Pictures of all views into a folder: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
+// Screenshots of all views: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
 
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Daemon, launch, until } from './daemon.js';
 
 const folder = process.argv[2];
-if (!folder) throw new Error('say into which folder');
+if (!folder) throw new Error('usage: screenshots FOLDER');
 await mkdir(folder, { recursive: true });
 const views = {
   overview: '#/?range=1min',
@@ -32,8 +32,8 @@ try {
           return [name, page];
         }),
       );
-      // Charts want a past.
-      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_PAST_MS ?? 30_000)));
+      // Charts need some history.
+      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_WARMUP_MS ?? 30_000)));
       for (const [name, page] of pages) {
         await until(`${name} live`, () => page.locator('[data-badge=live]').count());
         await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`), fullPage: true });
