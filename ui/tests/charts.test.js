@@ -303,7 +303,7 @@ test('a link restores range, hidden lines and sort order', { skip }, async (t) =
   await memory(other).click();
   await until('memory', async () => (await painted(other, SOURCES, 'memory', 1)) > 50);
   // Another view shows the same time.
-  await page.locator('main').getByRole('link', { name: 'Volumes' }).click();
+  await page.getByRole('navigation', { name: 'Views' }).getByRole('link', { name: 'Volumes' }).click();
   await page.getByRole('button', { name: 'Requests' }).click();
   await page.reload();
   await page.waitForSelector('th[aria-sort=descending] >> text=Requests');

@@ -30,7 +30,7 @@ async function login(page, role) {
 
 test('every view and tab shows progress and end of a flush', { skip }, async (t) => {
   await makeDirty();
-  const page = await open(t, '#/volumes/mail');
+  const page = await open(t, '#/volumes/mail/controls');
   await badge(page, 'live');
   // A view in which nothing moves by itself.
   const other = await page.context().newPage();

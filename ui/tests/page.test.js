@@ -9,12 +9,18 @@ const VIEWS = [
   '#/?range=1h',
   '#/volumes',
   '#/volumes/database',
+  '#/volumes/database/sizing',
+  '#/volumes/database/io',
+  '#/volumes/database/qos',
+  '#/volumes/database/controls',
   '#/datastores',
   '#/flash',
   '#/advice',
   '#/events',
   '#/settings',
 ];
+/** Present once a view has data. */
+const FILLED = 'tbody td:not(.empty), .events li, .settings li, .recommendations li, .setting, .keys b';
 
 let daemon, browser;
 
@@ -118,8 +124,8 @@ test('a table of 1,000 volumes sorts and filters; a link restores both', { skip 
 });
 
 test('a policy change requires a login', { skip }, async (t) => {
-  const page = await open(t, '#/volumes/mail');
-  await page.getByLabel('Policy').selectOption('write-through');
+  const page = await open(t, '#/volumes/mail/controls');
+  await page.getByLabel('Policy', { exact: true }).selectOption('write-through');
   await page.getByRole('button', { name: 'Change policy' }).click();
   await page.waitForSelector('[data-controls] [role=alert]');
   assert.equal((await daemon.json('volumes/mail')).policy, 'write-back');
@@ -289,7 +295,7 @@ test('no view has a serious axe finding, in light or dark', { skip }, async (t) 
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
       await badge(page, 'live');
-      await page.waitForSelector('tbody td:not(.empty), .events li, .settings li, .recommendations li');
+      await page.waitForSelector(FILLED);
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       assert.deepEqual(await axeFindings(page), [], `${view} ${colorScheme}`);
     }
@@ -300,7 +306,7 @@ test('no view overflows at 390 pixels', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
-    await page.waitForSelector('tbody td, .events li, .settings li, .recommendations li');
+    await page.waitForSelector(FILLED);
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);

@@ -34,7 +34,7 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
     await badge(page, 'live');
     return page;
   };
-  const page = await openFixed('#/volumes/database');
+  const page = await openFixed('#/volumes/database/sizing');
   const memory = page.locator('[data-curve=memory]');
   const slider = memory.getByLabel('Trial size');
   await slider.waitFor();
@@ -71,14 +71,14 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
 });
 
 test('cache quotas change after a login, and invalid values are refused', { skip }, async (t) => {
-  const page = await open(t, '#/volumes/mail');
+  const page = await open(t, '#/volumes/mail/controls');
   await badge(page, 'live');
-  const share = (key) => page.locator(`[data-share=${key}]`);
-  const field = (key, name) => share(key).getByLabel(name);
-  const change = (key) => share(key).getByRole('button', { name: 'Change' });
-  await share('memory').waitFor();
+  const form = (key) => page.locator(`[data-setting-form=${key}]`);
+  const field = (key, name) => form(key).getByLabel(name);
+  const change = (key) => form(key).getByRole('button', { name: 'Apply' });
+  await form('memory').waitFor();
   assert.ok(await change('memory').isDisabled(), 'nothing was typed');
-  await field('memory', 'at most').fill('50%');
+  await field('memory', 'Maximum').fill('50%');
   await change('memory').click();
   await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'shares', '--role', 'operate'));
   await page.getByRole('button', { name: 'Log in' }).click();
@@ -91,14 +91,14 @@ test('cache quotas change after a login, and invalid values are refused', { skip
     return [memory.min, memory.max, flash.min, flash.max];
   };
   assert.deepEqual(await told(), ['0', '50%', '0', 'none']);
-  await until('what holds', async () => (await field('memory', 'at most').getAttribute('placeholder')) === '50%');
-  assert.equal(await field('memory', 'at most').inputValue(), '');
-  await field('flash', 'at least').fill('64 MiB');
-  await field('flash', 'at most').fill('20%');
+  await until('what holds', async () => (await page.textContent('[data-current=memory_max]')) === '50%');
+  assert.equal(await field('memory', 'Maximum').inputValue(), '');
+  await field('flash', 'Guaranteed minimum').fill('64 MiB');
+  await field('flash', 'Maximum').fill('20%');
   await change('flash').click();
   await page.waitForSelector('text=Flash: done.');
   assert.deepEqual(await told(), ['0', '50%', '64 MiB', '20%']);
-  await field('memory', 'at least').fill('lots');
+  await field('memory', 'Guaranteed minimum').fill('lots');
   await change('memory').click();
   await page.waitForSelector('[data-controls] [role=alert]:has-text("lots")');
   assert.deepEqual(await told(), ['0', '50%', '64 MiB', '20%']);
@@ -110,12 +110,12 @@ test('cache quotas change after a login, and invalid values are refused', { skip
 });
 
 test('limits, shares and reservation change after a login, and invalid values are refused', { skip }, async (t) => {
-  const page = await open(t, '#/volumes/mail');
+  const page = await open(t, '#/volumes/mail/qos');
   await badge(page, 'live');
-  const group = (key) => page.locator(`[data-share=${key}]`);
+  const group = (key) => page.locator(`[data-setting-form=${key}]`);
   const change = async (key, values, said) => {
     for (const [name, value] of Object.entries(values)) await group(key).getByLabel(name).fill(value);
-    await group(key).getByRole('button', { name: 'Change' }).click();
+    await group(key).getByRole('button', { name: 'Apply' }).click();
     if (said) await page.waitForSelector(`text=${said}: done.`);
   };
   await group('shares').waitFor();
@@ -128,16 +128,13 @@ test('limits, shares and reservation change after a login, and invalid values ar
     return [shares, limit_iops, burst_iops, limit_bytes, reservation_iops];
   };
   assert.deepEqual(await told(), [1000, 0, 0, 0, 0]);
-  await change('shares', {}, 'Shares');
-  await change('limit-iops', { 'At most': '500', 'and a burst of': '50' }, 'Limit of requests');
-  await change('limit-bytes', { 'At most': '20 MB' }, 'Limit of throughput');
+  await change('shares', {}, 'Shares and reservation');
+  await change('limit-iops', { Limit: '500', Burst: '50' }, 'Request limit');
+  await change('limit-bytes', { Limit: '20 MB' }, 'Throughput limit');
   assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
-  await until(
-    'what holds',
-    async () => (await group('limit-iops').getByLabel('At most').getAttribute('placeholder')) === '500',
-  );
+  await until('what holds', async () => (await page.textContent('[data-current=limit_iops]')) === '500/s');
   // It is on no datastore, which could not promise anything.
-  await change('shares', { reserved: '300' });
+  await change('shares', { Reservation: '300' });
   await page.waitForSelector('[data-controls] [role=alert]:has-text("without a datastore")');
   assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
   await daemon.command('volume', 'set', 'mail', 'shares=normal', 'limit_iops=0', 'limit_bytes=0', 'burst_iops=0');
@@ -149,7 +146,7 @@ test('limits, shares and reservation change after a login, and invalid values ar
 });
 
 test('ranges are pinned and unpinned after a login, and invalid ranges are refused', { skip }, async (t) => {
-  const page = await open(t, '#/volumes/mail');
+  const page = await open(t, '#/volumes/mail/controls');
   await badge(page, 'live');
   const pins = page.locator('[data-pins]');
   await pins.waitFor();
@@ -207,7 +204,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
   const sum = (what, part) => told.rows.reduce((all, row) => all + row[what][part], 0);
   const [reads, writes] = [sum('reads', 0), sum('writes', 32)];
   assert.ok(reads > 1_000 && writes > 10, `${reads} reads, ${writes} writes`);
-  const page = await open(t, '#/volumes/mail');
+  const page = await open(t, '#/volumes/mail/io');
   await badge(page, 'live');
   const heat = page.locator('[data-heat]');
   const counted = (wanted) =>
@@ -264,8 +261,40 @@ test('the heat map matches the API as map, summary, table and export', { skip },
   const { stdout } = await promisify(execFile)('sh', ['-c', await heat.locator('.curl').inputValue()]);
   assert.deepEqual(JSON.parse(stdout).rows.at(-1).writes, told.rows.at(-1).writes);
   // Of one that nobody uses that is said.
-  await page.goto(`${daemon.url}#/volumes/volume-0000`);
+  await page.goto(`${daemon.url}#/volumes/volume-0000/io`);
   await until('no request', async () => (await text()).includes('No reads and writes in the last hour.'));
   assert.equal(await drawn(), 0);
+  assert.deepEqual(page.errors, []);
+});
+
+test('sections have addresses, and the back button and the keyboard reach them', { skip }, async (t) => {
+  const page = await open(t, '#/volumes/database?range=1h');
+  await badge(page, 'live');
+  const sections = page.getByRole('navigation', { name: 'Sections of database' });
+  const shown = (key) => until(`section ${key}`, () => page.locator(`[data-section="${key}"]`).count());
+  const current = () => sections.locator('[aria-current=page]').innerText();
+  await shown('');
+  const links = await sections.getByRole('link').all();
+  assert.equal(links.length, 5);
+  await sections.getByRole('link', { name: 'Summary' }).focus();
+  for (const key of ['sizing', 'io', 'qos', 'controls']) {
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Enter');
+    await shown(key);
+    assert.ok(page.url().endsWith(`#/volumes/database/${key}?range=1h`), page.url());
+    assert.equal(await page.locator('h1').innerText(), 'database');
+  }
+  assert.equal(await current(), 'Controls');
+  await page.goBack();
+  await shown('qos');
+  assert.equal(await current(), 'QoS');
+  await page.reload();
+  await shown('qos');
+  for (const width of [390, 1440]) {
+    await page.setViewportSize({ width, height: 900 });
+    assert.ok(await sections.getByRole('link', { name: 'Controls' }).isVisible(), `${width}`);
+  }
+  await page.goto(`${daemon.url}#/volumes/database/nonsense`);
+  await page.getByText('Section not found.').waitFor();
   assert.deepEqual(page.errors, []);
 });

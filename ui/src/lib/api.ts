@@ -65,6 +65,7 @@ export const api = {
       query.set('after', page.next);
     }
   },
+  volumeAdvice: (name: string) => request<AdvicePage>('GET', `advice?volume=${encodeURIComponent(name)}`),
   heat: (name: string) => request<Heat>('GET', `${named(name)}/heat`),
   slow: (name: string) => request<SlowRequest[]>('GET', `${named(name)}/slow`),
   /** `path` comes from `historyPath`. */

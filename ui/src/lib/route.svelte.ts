@@ -39,4 +39,6 @@ class Route {
 
 export const route = new Route();
 
-export const linkTo = (name: string) => `#/volumes/${encodeURIComponent(name)}`;
+/** Address of a volume, or of a section of its page. */
+export const linkTo = (name: string, section = '') =>
+  `#/volumes/${encodeURIComponent(name)}${section === '' ? '' : `/${section}`}`;
