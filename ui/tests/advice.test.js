@@ -23,7 +23,7 @@ const recommendations = (page) =>
   page.locator('[data-recommendation]').evaluateAll((all) => all.map((one) => one.dataset.recommendation));
 const figure = (page, key) => text(page.locator(`[data-figure=${key}]`));
 
-/** What a size does is its hits; of `today` it is what was counted. */
+/** One tier of an answer; sizes in GiB. */
 const side = (today, knee, steps) => ({
   today: { size_bytes: today[0] * GIB, hit_ratio: today[1] },
   knee_bytes: knee === null ? null : knee * GIB,
@@ -38,7 +38,7 @@ const advice = (volume, rate, memory, flash, requests = 1_000_000) => ({
   flash,
 });
 
-/** The view on what `answer` gives for each question. */
+/** Opens the view with answers from `answer`. */
 async function openOn(t, answer) {
   const page = await open(t, '#/events');
   await badge(page, 'live');
@@ -51,7 +51,7 @@ const told = (volumes, next = null) => ({ json: { assumptions: ASSUMED, volumes,
 
 test('recommendations are sorted by gain over both tiers, and need enough data', { skip }, async (t) => {
   const volumes = [
-    // Flash hits half already: two of the four tenths that memory would have more are its own.
+    // Flash serves half already, so of memory's gain of 0.4 only 0.2 counts.
     advice(
       'sql',
       100,
@@ -64,7 +64,7 @@ test('recommendations are sorted by gain over both tiers, and need enough data',
       side([2, 0.4], 2, [[2, 0.5]]),
     ),
     advice('web', 1_000, side([0, 0], null, [[1, 0.1]]), NONE),
-    // What memory takes over from flash spares the array nothing.
+    // Hits that move from flash to memory avoid no array requests.
     advice(
       'app',
       50,
@@ -110,7 +110,7 @@ test('recommendations are sorted by gain over both tiers, and need enough data',
     await text(page.locator('[data-unavailable] ul')),
     '999 requests observed, at least 1,000 required: new it is refused: it has no miss-ratio curve: off',
   );
-  // By what a GiB brings it is the same; by hits the other way round, and a link brings that back.
+  // Sorting by hit ratio reverses the order; a link restores it.
   await page.getByLabel('Sort by').selectOption('hits');
   await until('the other order', async () => (await recommendations(page))[0] === 'sql memory');
   await page.reload();
@@ -171,7 +171,7 @@ test('loading and errors are shown, and the last results stay', { skip }, async 
 });
 
 test('recommendations for a loaded volume match the API', { skip }, async (t) => {
-  // With all of its hot set in memory it needs no more.
+  // With its hot set in memory it needs no larger cache.
   await daemon.command('volume', 'set', 'database', 'memory_max=4 MiB');
   await until('enough requests, and little memory', async () => {
     const [{ requests, memory }] = (await daemon.json('advice?volume=database')).volumes;
@@ -197,7 +197,7 @@ test('recommendations for a loaded volume match the API', { skip }, async (t) =>
       `${size} is none of ${sizes}`,
     );
   }
-  // Idle ones are not passed over in silence.
+  // Idle volumes are listed with the reason.
   assert.match(
     await text(page.locator('[data-unavailable]')),
     /nothing was read or written yet, so there is nothing to say: .*volume-0000, volume-0001/,

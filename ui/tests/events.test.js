@@ -34,7 +34,7 @@ test('an alert shows severity, subject, time, cause, effect and remedy', { skip 
   const alert = (kind) => page.locator(`[data-alert=${kind}]`);
   await alert('cache-paused').waitFor();
   await matchesApi(daemon, page, 'cache-paused', '● info');
-  // It leads to its volume, which shows its own alerts alone.
+  // The link leads to the volume, which shows its own alerts only.
   await alert('cache-paused').getByRole('link', { name: 'mail' }).click();
   await page.waitForSelector('h1:text-is("mail")');
   await alert('cache-paused').waitFor();
@@ -50,7 +50,7 @@ test('an alert shows severity, subject, time, cause, effect and remedy', { skip 
 });
 
 test('a flash alert is shown on the flash view and links to it', { skip }, async (t) => {
-  // Without one of its devices there is no flash cache, and what may lie there alone is not served.
+  // Without one of its devices the flash cache is not used, and volumes with data there are refused.
   const daemon = await Daemon.start();
   t.after(() => daemon.stop());
   await daemon.kill();
@@ -97,7 +97,7 @@ test('events arrive live with their actor, and a link restores filters', { skip 
   const other = await open(t, new URL(page.url()).hash);
   await other.waitForSelector('[data-event]');
   assert.deepEqual(await numbers(other), [told.number]);
-  // What does not fit stays away, what fits comes.
+  // The filter applies to live events.
   await daemon.command('volume', 'set', 'mail', 'policy=write-around');
   await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
   await until('another event', async () => (await rows(other)).length > 1);
@@ -115,7 +115,7 @@ test('events arrive live with their actor, and a link restores filters', { skip 
 test('older events load by pages, and bursts lose none', { skip }, async (t) => {
   const page = await open(t, '#/events?subject=volume-0000');
   await badge(page, 'live');
-  // More than the stream tells in one sample, and than a page has.
+  // More than a sample of the stream and than a page.
   const token = await daemon.command('token', 'create', 'many', '--role', 'operate');
   const headers = { Authorization: `Bearer ${token}` };
   for (let round = 0; round < 110; round++) {
@@ -128,7 +128,7 @@ test('older events load by pages, and bursts lose none', { skip }, async (t) => 
   await page.reload();
   await page.waitForSelector('[data-event]');
   assert.deepEqual(await numbers(page), told.slice(0, 100));
-  // With keys alone.
+  // By keyboard.
   await page.getByRole('button', { name: 'Load older events' }).focus();
   await page.keyboard.press('Enter');
   await until('all of them, by pages', async () => String(await numbers(page)) === String(told));

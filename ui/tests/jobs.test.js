@@ -19,7 +19,7 @@ const cancel = (page) => page.getByRole('button', { name: 'Cancel flush of mail'
 const under = async () => (await daemon.json('status')).jobs.length;
 const width = (page) => page.evaluate(() => document.documentElement.scrollWidth);
 
-/** Writes what takes the array many seconds. */
+/** Creates dirty data that takes the array many seconds. */
 const makeDirty = () => daemon.burst('mail', ['--rw=randwrite', '--size=2g', '--runtime=3', '--iodepth=16']);
 
 async function login(page, role) {
@@ -32,7 +32,7 @@ test('every view and tab shows progress and end of a flush', { skip }, async (t)
   await makeDirty();
   const page = await open(t, '#/volumes/mail/controls');
   await badge(page, 'live');
-  // A view in which nothing moves by itself.
+  // A view with a static layout.
   const other = await page.context().newPage();
   const asked = [];
   for (const tab of [page, other]) tab.on('request', (request) => asked.push(request.url()));
@@ -66,9 +66,9 @@ test('every view and tab shows progress and end of a flush', { skip }, async (t)
   await page.getByRole('navigation').getByRole('link', { name: 'Flash' }).click();
   await daemon.command('volume', 'flush', 'mail');
   await said(page, 'flush of mail: done');
-  // What has ended is shown for a while alone.
+  // Ended jobs disappear.
   for (const tab of [page, other]) await tab.waitForSelector('[data-tray]', { state: 'detached' });
-  // The stream tells it to all tabs: none of them asks.
+  // Jobs arrive by the stream: no tab polls.
   assert.deepEqual(
     asked.filter((url) => url.endsWith('/jobs')),
     [],
@@ -127,7 +127,7 @@ test('the tray shows failures, and paused jobs of flash devices', { skip }, asyn
       assert.ok(text.includes(part), `${part} is not in: ${text}`);
     }
     assert.ok(!text.includes(': done'), 'what is done has been shown for long enough');
-    // All else looks old: what was told ends at once.
+    // The stream has ended, so the rest of the page is faded.
     assert.deepEqual(await axeFindings(page, '.tray'), [], colorScheme);
     assert.ok((await width(page)) <= 390, `it is ${await width(page)} pixels wide`);
     await page.getByText('2 jobs running').click();

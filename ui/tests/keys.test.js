@@ -32,7 +32,7 @@ test('Ctrl+K opens every view, volume, datastore and setting', { skip }, async (
     await page.keyboard.press('Enter');
     await isIn(page, label.toLowerCase());
     assert.equal(await dialog.count(), 0, 'it stays open');
-    // The same time is shown there.
+    // The time range is kept.
     assert.ok(page.url().endsWith('?range=1h'), page.url());
   }
   await go('0017');
@@ -43,7 +43,7 @@ test('Ctrl+K opens every view, volume, datastore and setting', { skip }, async (
   await page.keyboard.press('Enter');
   await isIn(page, 'volumes');
   await until('its volumes', async () => (await page.locator('tbody tr').count()) === 2);
-  // Out of a field, too; and arrows choose another one.
+  // Also from a text field; arrow keys select a result.
   await page.getByRole('searchbox').focus();
   await go('memory');
   await until('settings', async () => (await dialog.locator('li').count()) >= 3);
@@ -80,16 +80,16 @@ test('? opens keyboard help except in text fields', { skip }, async (t) => {
   for (const part of ['open a view, volume', 'Charts', 'focus the filter', 'Trial size']) {
     assert.ok(text.includes(part), `${part} is not in: ${text}`);
   }
-  // From one to the other.
+  // One dialog replaces the other.
   await page.keyboard.press('Control+k');
   await page.getByRole('dialog', { name: 'Go to' }).waitFor();
   assert.equal(await help.count(), 0);
-  // However soon after it was closed.
+  // Also in quick succession.
   await Promise.all(['Escape', '?', 'Escape', '?'].map((key) => page.keyboard.press(key)));
   await help.waitFor();
   await page.keyboard.press('Escape');
   await until('no help', async () => (await help.count()) === 0);
-  // With a mouse, as well.
+  // By mouse.
   await page.getByRole('button', { name: 'Keyboard shortcuts' }).click();
   await help.waitFor();
   await help.getByRole('button', { name: 'Close' }).click();

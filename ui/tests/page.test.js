@@ -42,7 +42,7 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
   const reads = async () => (await daemon.json('status')).volumes.reduce((sum, volume) => sum + volume.reads, 0);
   const [from, began] = [await reads(), Date.now()];
   const seen = [];
-  // The load is even, and so may be its rate; how long requests take is not.
+  // The load is constant, so rates may be, too; latencies vary.
   const others = new Set();
   while (Date.now() - began < 6_000) {
     seen.push(await figure(page, 'reads'));
@@ -79,7 +79,7 @@ test('tabs share one stream; hidden tabs pause and catch up', { skip }, async (t
   assert.deepEqual(page.errors, []);
 });
 
-/** What the API would tell of a thousand volumes: the real ones, and copies of an idle one. */
+/** Extends the API's answer to 1,000 volumes by copies of an idle one. */
 async function swell(route) {
   const answer = await route.fetch();
   const told = await answer.json();
@@ -184,7 +184,7 @@ test('a datastore shows contention, waiting requests and congestion history', { 
   };
   const members = (await rows()).map((row) => row.split(' ').slice(0, 2).join(' '));
   assert.deepEqual(members.toSorted(), ['database 1,000', 'desktops 1,000']);
-  // One that is congested is seldom at hand.
+  // Congestion is prepared.
   const told = await daemon.json('datastores');
   const shelf = told.find(({ name }) => name === 'shelf');
   const part = { shares: 1000, reservation_iops: 0, entitled_ratio: 0.2, used_ratio: 0.7, waits: 9, waited_us: 2e6 };
@@ -248,7 +248,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
   await rows(3);
   const added = (await daemon.json('flash')).devices.find(({ device }) => device === path);
   assert.equal(added.state, 'in-service');
-  // Nothing goes by a slip of the hand.
+  // Removal requires typing the name.
   const remove = page.getByRole('button', { name: 'Remove' });
   await page.getByLabel('Remove', { exact: true }).selectOption(String(added.number));
   assert.ok(await remove.isDisabled());
@@ -266,7 +266,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
 test('drive health is listed beside the write count', { skip }, async (t) => {
   const page = await open(t, '#/flash');
   await badge(page, 'live');
-  // Here the devices are files.
+  // The test's devices are files.
   await page.waitForSelector('[data-drives="0"]:has-text("files have no drive")');
   const status = await daemon.json('status');
   const drive = { drive: '/dev/nvme0n1', model: 'Example', read_unix_seconds: 1e9, temperature_celsius: 41 };
@@ -285,7 +285,7 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   for (const part of ['▲ it takes no more writes', '4 % (threshold 10 %)', '112 %', '31 %', '2,190']) {
     assert.ok((await row(second)).includes(part), `${part} is not in: ${await row(second)}`);
   }
-  // What was told ends at once, and old figures are pale: that is not what is judged here.
+  // The stream has ended and figures fade, which lowers the contrast.
   await page.evaluate(() => document.styleSheets[0].insertRule('main.stale table { opacity: 1 !important }'));
   assert.deepEqual(await axeFindings(page, '[data-drives]'), []);
 });

@@ -11,8 +11,13 @@ const views = {
   overview: '#/?range=1min',
   volumes: '#/volumes?sort=requests&down=1',
   volume: '#/volumes/database?range=1min',
+  'volume-sizing': '#/volumes/database/sizing',
+  'volume-io': '#/volumes/database/io',
+  'volume-qos': '#/volumes/database/qos',
+  'volume-controls': '#/volumes/database/controls',
   datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
+  initiators: '#/initiators',
   advice: '#/advice',
   events: '#/events',
   settings: '#/settings',
@@ -23,7 +28,7 @@ const browser = await launch();
 try {
   daemon.load(600);
   for (const colorScheme of ['light', 'dark']) {
-    for (const width of [1440, 390]) {
+    for (const width of [1440, 1024, 390]) {
       const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme });
       const pages = await Promise.all(
         Object.entries(views).map(async ([name, view]) => {

@@ -24,7 +24,7 @@ test('each key shows value, source, default, meaning and when it takes effect', 
   await badge(page, 'live');
   await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
   await page.waitForSelector('[data-setting]');
-  // All that are documented, and no other.
+  // Exactly the documented keys.
   const docs = await readFile(new URL('../../docs/admin/configuration.md', import.meta.url), 'utf8');
   const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
   const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
@@ -60,7 +60,7 @@ test('each key shows value, source, default, meaning and when it takes effect', 
     await setting(page, 'volume.policy').innerText(),
     /immediately when set on the volume page or by hotset volume set/,
   );
-  // Where it comes from, and what only the file knows.
+  // Source of a value, and keys that only the file has.
   assert.deepEqual(await from(page, 'memory.size'), ['from the file']);
   assert.deepEqual(await from(page, 'flash.scrub'), []);
   assert.equal(await holds(page, 'flash.scrub'), '4 MiB');
@@ -111,7 +111,7 @@ test('settings stay while the daemon does not answer, and recover', { skip }, as
   const page = await open(t, '#/settings');
   await page.waitForSelector('[data-setting]');
   await page.route('**/api/v1/configuration', (route) => route.abort());
-  // Something has to change for it to be asked again.
+  // A change triggers the next request.
   await daemon.command('volume', 'set', 'mail', 'flash_max=50%');
   await page.waitForSelector('[role=alert]:has-text("out of date")');
   assert.equal(await holds(page, 'volume.flash_max'), 'none');

@@ -26,7 +26,7 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
     return points.length > 10 && points.at(-1).miss_ratio < points[0].miss_ratio - 0.3 && curve;
   });
   const { points } = told.memory;
-  // The load goes on: this one stays.
+  // The load continues: fix the answer.
   const openFixed = async (hash) => {
     const page = await open(t, '#/events');
     await page.route('**/miss-ratio-curve', (route) => route.fulfill({ json: told }));
@@ -53,7 +53,7 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
   await isSaid(points.at(-1));
   assert.ok((await marked()) > left + 100, 'the mark stays where it was');
   await slider.press('Home');
-  // Between the ends it lies on the line.
+  // Values between points are interpolated.
   for (let step = 0; step < 60; step++) await slider.press('ArrowRight');
   const chosen = await tried();
   const [below, above] = [
@@ -133,7 +133,7 @@ test('limits, shares and reservation change after a login, and invalid values ar
   await change('limit-bytes', { Limit: '20 MB' }, 'Throughput limit');
   assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
   await until('what holds', async () => (await page.textContent('[data-current=limit_iops]')) === '500/s');
-  // It is on no datastore, which could not promise anything.
+  // Without a datastore a reservation is refused.
   await change('shares', { Reservation: '300' });
   await page.waitForSelector('[data-controls] [role=alert]:has-text("without a datastore")');
   assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
@@ -174,7 +174,7 @@ test('ranges are pinned and unpinned after a login, and invalid ranges are refus
   assert.equal(await pinned(), `${64 << 20}..${66 << 20}`);
   assert.deepEqual((await pins.locator('td').allInnerTexts()).slice(0, 3), ['64 MiB', '66 MiB', '2 MiB']);
   await says('32 of 32 pages on flash.');
-  // What the command does is seen as well.
+  // Changes by command appear.
   await daemon.command('volume', 'pin', 'mail', '1GiB..1025MiB');
   await has(2);
   await type('lots', '');
@@ -220,11 +220,11 @@ test('the heat map matches the API as map, summary, table and export', { skip },
   ]);
   const minutes = (what, part) => told.rows.filter((row) => row[what][part] > 0).length;
   assert.equal(await drawn(), minutes('reads', 0) + minutes('writes', 32));
-  // What a colour stands for is said beside it, and the deepest is the most.
+  // The legend lists ranges; the deepest colour is the highest.
   const most = Math.max(...told.rows.map((row) => row.reads[0]));
   assert.ok((await heat.locator('.keys li').last().innerText()).trim() === `${number(Math.ceil(most / 4))} or more`);
   assert.equal(await heat.locator('.map .step-5').count(), told.rows.filter((row) => row.reads[0] >= most / 4).length);
-  // By keys from minute to minute: somewhere among the last ones are the reads.
+  // Arrow keys move by minute; the reads are among the newest ones.
   await heat.locator('.map').focus();
   const under = [];
   for (let moved = 0; moved < 5; moved++) {
@@ -241,7 +241,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
     rows.some((count) => seen.includes(count)),
     `${seen} and not ${rows}`,
   );
-  // The part that is chosen stands in the address.
+  // The selected kind is in the address.
   await heat.getByLabel('Requests', { exact: true }).selectOption('writes');
   await counted(writes);
   assert.equal(await drawn(), minutes('writes', 32));
@@ -260,7 +260,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
   assert.deepEqual([column(4), column(5)], [reads, writes]);
   const { stdout } = await promisify(execFile)('sh', ['-c', await heat.locator('.curl').inputValue()]);
   assert.deepEqual(JSON.parse(stdout).rows.at(-1).writes, told.rows.at(-1).writes);
-  // Of one that nobody uses that is said.
+  // An idle volume has an empty map.
   await page.goto(`${daemon.url}#/volumes/volume-0000/io`);
   await until('no request', async () => (await text()).includes('No reads and writes in the last hour.'));
   assert.equal(await drawn(), 0);
