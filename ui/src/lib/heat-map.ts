@@ -1,8 +1,8 @@
-// From a volume's rows of counts to a map: minutes across, addresses upwards, and how much was asked there.
+// Heat map of a volume: minutes on the x axis, addresses on the y axis, requests as colour.
 
 import type { Heat } from './types';
 
-/** What is counted. */
+/** Kinds of requests to count. */
 export const KINDS = [
   { key: '', label: 'reads and writes' },
   { key: 'reads', label: 'reads' },
@@ -10,20 +10,20 @@ export const KINDS = [
 ] as const;
 export type Kind = (typeof KINDS)[number]['key'];
 
-/** Steps of colour; each begins at a quarter of the next one's least. */
+/** Colour steps; each starts at a quarter of the next one's lower bound. */
 export const STEPS = 5;
 const RATIO = 4;
-/** Most of the requests. */
-const MOST = 0.8;
+/** The part of all requests that the summary accounts for. */
+const SUMMARY_RATIO = 0.8;
 
-/** Neighbouring parts of a minute in the same step of colour. */
+/** Adjacent parts of one minute with the same colour. */
 export interface Run {
   column: number;
-  /** The lowest part. */
+  /** First part. */
   from: number;
-  /** Behind the highest. */
+  /** One past the last part. */
   to: number;
-  /** From 1, the palest, to `STEPS`. */
+  /** From 1 (palest) to `STEPS`. */
   step: number;
 }
 
@@ -35,15 +35,15 @@ export interface Part {
 }
 
 export class HeatMap {
-  /** Parts that the volume has. */
+  /** Number of parts of the volume. */
   readonly parts: number;
-  /** When each column begins, in seconds since 1970. */
+  /** Start of each column, Unix seconds. */
   readonly at: number[];
   private readonly rows: (Heat['rows'][number] | undefined)[];
-  /** The least that each step of colour stands for, the palest first; none where nothing was asked. */
+  /** Lower bound of each colour step, palest first; empty without requests. */
   readonly least: number[];
 
-  /** The minutes that are kept up to `now`, in seconds since 1970. */
+  /** Covers the retained minutes up to `now`, Unix seconds. */
   constructor(
     private readonly heat: Heat,
     private readonly kind: Kind,
@@ -51,7 +51,7 @@ export class HeatMap {
   ) {
     const { step_seconds: step, keep_seconds: kept, rows } = heat;
     this.parts = Math.max(1, Math.ceil(heat.size_bytes / heat.part_bytes));
-    // All minutes begin at the same second, about.
+    // All minutes start at about the same second.
     const phase = rows.at(-1)?.at_unix_seconds ?? now;
     const newest = phase + step * Math.max(0, Math.floor((now - phase) / step));
     const columns = kept / step;
@@ -62,7 +62,7 @@ export class HeatMap {
     this.least = most === 0 ? [] : [...new Set([1, ...least.slice(1)])];
   }
 
-  /** What was asked of a part in a minute. */
+  /** Requests to a part in a minute. */
   cell(column: number, part: number): Part {
     const { part_bytes: bytes, size_bytes: size } = this.heat;
     const row = this.rows[column];
@@ -74,7 +74,7 @@ export class HeatMap {
     };
   }
 
-  /** Of what is counted. */
+  /** Requests of the selected kind. */
   count({ reads, writes }: Part): number {
     return (this.kind === 'writes' ? 0 : reads) + (this.kind === 'reads' ? 0 : writes);
   }
@@ -101,7 +101,7 @@ export class HeatMap {
     });
   }
 
-  /** What was asked of each part in all these minutes, the hottest first. */
+  /** Requests per part over all minutes, hottest first. */
   hottest(): Part[] {
     const parts = Array.from({ length: this.parts }, (_, part) =>
       this.at
@@ -115,16 +115,16 @@ export class HeatMap {
     return parts.filter((part) => this.count(part) > 0).toSorted((a, b) => this.count(b) - this.count(a));
   }
 
-  /** How much was asked in all, and of how few parts most of it. */
-  sum(): { all: number; few: number; share: number } {
+  /** All requests, and the number of hottest parts that received `ratio` of them. */
+  summary(): { all: number; hotParts: number; ratio: number } {
     const counts = this.hottest().map((part) => this.count(part));
     const all = counts.reduce((sum, count) => sum + count, 0);
-    let [few, covered] = [0, 0];
-    while (covered < all * MOST) covered += counts[few++]!;
-    return { all, few, share: all > 0 ? covered / all : 0 };
+    let [hotParts, covered] = [0, 0];
+    while (covered < all * SUMMARY_RATIO) covered += counts[hotParts++]!;
+    return { all, hotParts, ratio: all > 0 ? covered / all : 0 };
   }
 
-  /** A line for each part of each minute in which it was asked for. */
+  /** One line per part and minute with requests. */
   csv(): string {
     const lines = ['time,at_unix_seconds,from_bytes,to_bytes,reads,writes'];
     for (const [column, seconds] of this.at.entries()) {

@@ -1,9 +1,9 @@
-// What alerts and events are about, and where the page shows that.
+// The subject of an alert or event as a link to the view that shows it.
 
 import { linkTo } from './route.svelte';
 import type { Alert, Event } from './types';
 
-/** Kinds of alerts that are about flash, whatever their subject is. */
+/** Kinds of alerts that concern the flash cache, whatever their subject is. */
 const OF_FLASH = [
   'flash-data-lost',
   'no-copy',
@@ -16,25 +16,24 @@ const OF_FLASH = [
   'pages-dropped',
 ];
 
-/** What has no name of its own in an alert that no other kind tells. */
-const isFlashAlone = (kind: string, subject: string | null) => kind === 'other' && subject === 'flash';
-/** A volume's name has none of these; a path, `number 3` and `core 0` have one. */
+/** An alert of kind `other` with the subject `flash` concerns the flash cache as a whole. */
+const isWholeFlash = (kind: string, subject: string | null) => kind === 'other' && subject === 'flash';
+/** Names of volumes contain none of these characters; paths, `number 3` and `core 0` do. */
 const isVolume = (subject: string) => !/[ /[\]]/.test(subject);
 const isDevice = (subject: string | null) => subject !== null && /^\/|^number \d/.test(subject);
 
 export const isOfFlash = ({ kind, subject }: Pick<Alert | Event, 'kind' | 'subject'>) =>
-  kind === 'device' || OF_FLASH.includes(kind) || isFlashAlone(kind, subject) || isDevice(subject);
+  kind === 'device' || OF_FLASH.includes(kind) || isWholeFlash(kind, subject) || isDevice(subject);
 
-export interface About {
+export interface SubjectLink {
   text: string;
-  /** Where it is shown; undefined where it has no view. */
+  /** Undefined where no view shows the subject. */
   href?: string;
   isVolume: boolean;
 }
 
-/** Of an alert's or an event's kind and subject. */
-export function aboutOf(kind: string, subject: string | null): About {
-  if (subject !== null && isVolume(subject) && kind !== 'device' && !isFlashAlone(kind, subject)) {
+export function subjectLinkOf(kind: string, subject: string | null): SubjectLink {
+  if (subject !== null && isVolume(subject) && kind !== 'device' && !isWholeFlash(kind, subject)) {
     return { text: subject, href: linkTo(subject), isVolume: true };
   }
   if (isOfFlash({ kind, subject })) {

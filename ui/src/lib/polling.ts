@@ -1,15 +1,15 @@
-// What is asked for again and again while a view shows it, and what went on between two answers.
+// Periodic requests while a view is shown, and rates between two answers.
 
 import { live } from '../feed/live.svelte';
 import { between, hitRatio, type Rates } from './rates';
 import type { Counters } from './types';
 
-/** Asks at once, and again after each pause as long as anybody sees the tab, until what it returns is called. */
-export function again(ask: () => Promise<void>, pauseMs: () => number): () => void {
+/** Requests at once and after each pause while the tab is visible. Returns a function that stops it. */
+export function poll(load: () => Promise<void>, pauseMs: () => number): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let isOver = false;
   const next = async () => {
-    if (live.isVisible) await ask();
+    if (live.isVisible) await load();
     if (!isOver) timer = setTimeout(() => void next(), pauseMs());
   };
   void next();
@@ -19,31 +19,31 @@ export function again(ask: () => Promise<void>, pauseMs: () => number): () => vo
   };
 }
 
-/** One of those that an answer tells of, and what it did since the answer before; null where that says nothing. */
-export interface Compared<T> {
+/** An item of an answer with its rates since the previous answer; null while there is none to compare with. */
+export interface Sampled<T> {
   found: T;
   rates: Rates | null;
   hits: number | null;
 }
 
-/** Holds each answer against the one before. */
-export class Comparison<T extends Counters & { name: string }> {
-  /** When the counts of the newest answer were taken. */
+/** Computes rates from successive answers. */
+export class RateSampler<T extends Counters & { name: string }> {
+  /** Time of the newest counters. */
   atMs = 0;
   private before = new Map<string, T>();
 
-  /** A longer time between two answers than `gapMsMax` is a gap. */
+  /** More than `gapMsMax` between two answers is a gap without rates. */
   constructor(private readonly gapMsMax = Number.POSITIVE_INFINITY) {}
 
-  async look(ask: () => Promise<T[]>): Promise<Compared<T>[]> {
-    const asked = Date.now();
-    const all = await ask();
-    // The counts were taken in between: a first answer is late, while the page still loads.
-    const now = (asked + Date.now()) / 2;
+  async sample(load: () => Promise<T[]>): Promise<Sampled<T>[]> {
+    const requestedMs = Date.now();
+    const all = await load();
+    // The counters were taken between request and answer; the first answer is slow while the page loads.
+    const now = (requestedMs + Date.now()) / 2;
     const took = now - this.atMs;
     const compared = all.map((found) => {
       const before = this.before.get(found.name);
-      // Counts that fell are those of another life of the daemon, or of fewer volumes.
+      // Counters that fell belong to a restarted daemon or to fewer volumes.
       const isSame = before !== undefined && before.reads <= found.reads && before.writes <= found.writes;
       const rates = isSame && took <= this.gapMsMax ? between(before, found, now + live.skewMs, took) : null;
       return { found, rates, hits: rates === null ? null : hitRatio(rates.sources) };
