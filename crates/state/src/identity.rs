@@ -1,9 +1,10 @@
 //! Identification of a volume by its backing, and admission to service. The decision uses the backing's identity, its
 //! dirty data and its content, never a name.
 
-use engine::VolumeId;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+
+use engine::VolumeId;
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
 use super::record::{State, VolumeRecord};

@@ -133,6 +133,19 @@ impl<S: Seam> Memory<S> {
         self.rooms.used(self.slots[slot as usize].volume);
     }
 
+    /// Records that a client has read `end` bytes of a block from its beginning, or up to there. True if the block was
+    /// prefetched: a read up to its end is the last one that counts as such, so that reads of sectors in a row do not
+    /// count as repeated reads of the block.
+    pub fn use_prefetched(&mut self, slot: u32, end: usize) -> bool {
+        let slot = &mut self.slots[slot as usize];
+        let was_prefetched = slot.prefetched;
+        // A slot is written only if necessary: hits share its cache line.
+        if was_prefetched && end == seam::BLOCK_BYTES {
+            slot.prefetched = false;
+        }
+        was_prefetched
+    }
+
     /// Allocates a buffer; at the pool's ceiling it evicts a clean block. Returns `None` if no block can be evicted
     /// now.
     pub fn alloc(&mut self) -> Option<S::BlockMut> {
@@ -164,7 +177,7 @@ impl<S: Seam> Memory<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        (slot.transit, slot.owed) = (false, false);
+        (slot.transit, slot.owed, slot.prefetched) = (false, false, false);
         self.index.insert(volume, block, id);
         self.policy.insert(volume, id, block_key(volume, block), how);
         self.rooms.change(volume, |room| room.held += 1);

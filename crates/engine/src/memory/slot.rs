@@ -95,6 +95,8 @@ pub struct Slot<B> {
     pub owed: bool,
     /// True if the block leaves the cache as soon as it is clean.
     pub transit: bool,
+    /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
+    pub prefetched: bool,
     /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
     /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
@@ -120,6 +122,7 @@ impl<B> Slot<B> {
             owed: false,
             dirty_since: Nanos::ZERO,
             transit: false,
+            prefetched: false,
         }
     }
 

@@ -170,6 +170,7 @@ impl<S: Seam> Shard<S> {
         let mut found = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = found.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();
+        let is_from_backing: Vec<bool> = found.content.iter().map(Option::is_none).collect();
         for run in missing {
             let first = blocks.start.plus(run.start as u64);
             let taken =
@@ -180,8 +181,11 @@ impl<S: Seam> Shard<S> {
         }
         let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
         self.with(|state, memory| {
-            for (block, data) in BlockNo::each(&blocks).zip(&content) {
-                self.install(state, memory, ticket, block, data, how);
+            for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
+                let new = self.install(state, memory, ticket, block, data, how);
+                if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
+                    memory.slot_mut(id).prefetched = true;
+                }
             }
         });
         let from_flash = content.len() - from_backing;
@@ -245,7 +249,8 @@ impl<S: Seam> Shard<S> {
         Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, waited, ticket })
     }
 
-    /// Installs a block that was read under `ticket` in memory, as far as it is still valid.
+    /// Installs a block that was read under `ticket` in memory, as far as it is still valid. Returns the slot of a block
+    /// that had none.
     pub fn install(
         &self,
         state: &State,
@@ -254,18 +259,12 @@ impl<S: Seam> Shard<S> {
         block: BlockNo,
         data: &S::Block,
         how: Option<Admit>,
-    ) {
+    ) -> Option<u32> {
         let void = if self.sabotage(Sabotage::NoTickets) { Sectors::NONE } else { ticket.voided(block) };
         let Some(id) = memory.find(self.number, block) else {
-            let inside = block < self.end_block();
-            if let Some(how) = how
-                && void == Sectors::NONE
-                && !state.zeroes.contains(block)
-                && inside
-            {
-                memory.insert(self.number, block, data.clone(), Sectors::ALL, how);
-            }
-            return;
+            let is_valid = void == Sectors::NONE && !state.zeroes.contains(block) && block < self.end_block();
+            let how = how.filter(|_| is_valid)?;
+            return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, how));
         };
         let present = memory.slot(id).present;
         let missing = match () {
@@ -274,7 +273,7 @@ impl<S: Seam> Shard<S> {
             () => Sectors::ALL.without(present).without(void),
         };
         if missing == Sectors::NONE {
-            return;
+            return None;
         }
         // R1: holders of the partial block keep their content; the merged block is a copy where necessary.
         let mut merged = match memory.take_unique(id) {
@@ -286,7 +285,7 @@ impl<S: Seam> Shard<S> {
                     copy
                 }
                 // Without a buffer for the copy the block stays partial until a later fill.
-                None => return,
+                None => return None,
             },
         };
         for (start, len) in missing.runs() {
@@ -296,6 +295,7 @@ impl<S: Seam> Shard<S> {
         let old = slot.data.replace(merged.freeze());
         slot.present = present.with(missing);
         memory.changed(id, old);
+        None
     }
 }
 

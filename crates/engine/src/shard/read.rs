@@ -17,7 +17,7 @@ use crate::pages::figures::NotHit;
 use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
-use crate::stats::ReadKind;
+use crate::stats::{ReadKind, SourceBytes};
 use crate::{CacheMode, RequestError};
 
 /// Longest read tried without waiting, in blocks.
@@ -32,21 +32,23 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let before = out.len();
-        let whole = self.with(|state, memory| {
+        let prefetched = self.with(|state, memory| {
             memory.hint_run(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| match self.look(state, memory, &span) {
+            let mut is_prefetched = false;
+            let whole = spans(at, len).all(|span| match self.look(state, memory, &span, &mut is_prefetched) {
                 Some(piece) => {
                     out.push(piece);
                     true
                 }
                 None => false,
-            })
+            });
+            whole.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
         });
-        if !whole {
+        let Some(prefetched) = prefetched else {
             out.truncate(before);
             return false;
-        }
-        self.counters.read_hit(len as u64);
+        };
+        self.counters.read_hit(len as u64, prefetched);
         self.curves.borrow_mut().used(at, len as u64);
         self.note_read(at, len);
         true
@@ -99,10 +101,17 @@ impl<S: Seam> Shard<S> {
         let mut first_look = true;
         self.last_request.set(self.seam().now());
         loop {
-            let plan = self.with(|state, memory| self.plan(state, memory, &spans, &mut got));
+            let (plan, prefetched_bytes) = self.with(|state, memory| {
+                let plan = self.plan(state, memory, &spans, &mut got);
+                let found = spans.iter().zip(&got).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
+                let bytes = if plan.is_prefetched { self.use_prefetched(memory, found) } else { 0 };
+                (plan, bytes)
+            });
             if std::mem::take(&mut first_look) {
                 served.wanted = spans.len();
                 served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
+                served.memory_bytes = got.iter().flatten().map(|piece| piece.len() as u64).sum();
+                served.prefetched_bytes = prefetched_bytes;
                 let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
                 served.earned = self.note_misses(missing.map(|(span, _)| span.block), sequential);
             }
@@ -137,7 +146,7 @@ impl<S: Seam> Shard<S> {
             served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
             served.from_flash += from_flash;
-            served.from_backing |= !all_flash;
+            served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
             let step = if all_flash { Step::Flash } else { Step::Backing };
             steps.passed(step, self.seam().now());
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
@@ -153,30 +162,50 @@ impl<S: Seam> Shard<S> {
     }
 
     fn note_served(&self, bytes: u64, served: &Served, well: bool) {
-        let elsewhere = served.from_backing || served.joined || !well;
+        let elsewhere = served.from_backing > 0 || served.joined || !well;
         let from_cache = served.from_memory + served.from_flash;
         let kind = match () {
+            () if served.from_memory == served.wanted && well && served.prefetched_bytes > 0 => ReadKind::Prefetched,
             () if served.from_memory == served.wanted && well => ReadKind::Memory,
             () if !elsewhere && served.from_flash > 0 => ReadKind::Flash,
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
-        self.counters.read_served(bytes, kind);
+        self.counters.read_served(bytes, kind, served.bytes(bytes));
         let figures = &self.level.figures;
         match kind {
-            ReadKind::Memory => {}
+            ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().hit(),
             _ if !well => figures.not_hit(NotHit::Failed),
             _ if served.bad > 0 => figures.not_hit(NotHit::BadCopy),
-            _ if served.joined && !served.from_backing => figures.not_hit(NotHit::Joined),
+            _ if served.joined && served.from_backing == 0 => figures.not_hit(NotHit::Joined),
             _ if self.level.is_used() && !self.level.is_checked() => figures.not_hit(NotHit::Unchecked),
             ReadKind::Part => figures.not_hit(NotHit::Part),
             ReadKind::Miss => figures.not_hit(NotHit::Absent),
         }
     }
 
-    /// A block's part of the request, from memory or a zero-range.
-    fn look(&self, state: &State, memory: &mut Memory<S>, span: &Span) -> Option<Piece<S::Block>> {
+    /// Bytes of these spans that are served from prefetched blocks; the blocks count as used.
+    fn use_prefetched(&self, memory: &mut Memory<S>, spans: impl Iterator<Item = Span>) -> u64 {
+        let mut bytes = 0;
+        for span in spans {
+            if let Some(id) = memory.find(self.number, span.block)
+                && memory.use_prefetched(id, span.start + span.len)
+            {
+                bytes += span.len as u64;
+            }
+        }
+        bytes
+    }
+
+    /// A block's part of the request, from memory or a zero-range. Sets `is_prefetched` if the block is prefetched.
+    fn look(
+        &self,
+        state: &State,
+        memory: &mut Memory<S>,
+        span: &Span,
+        is_prefetched: &mut bool,
+    ) -> Option<Piece<S::Block>> {
         if let Some(id) = memory.find(self.number, span.block) {
             let slot = memory.slot(id);
             let bypass = self.mode.get() == CacheMode::Paused && slot.is_clean();
@@ -184,6 +213,7 @@ impl<S: Seam> Shard<S> {
                 return None;
             }
             let data = slot.data.clone().expect("a slot in use has content");
+            *is_prefetched |= slot.prefetched;
             memory.touch(id);
             return Some(Piece::new(data, span.start, span.len));
         }
@@ -192,10 +222,10 @@ impl<S: Seam> Shard<S> {
     }
 
     fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None };
+        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None, is_prefetched: false };
         for (span, place) in spans.iter().zip(got) {
             if place.is_none() {
-                *place = self.look(state, memory, span);
+                *place = self.look(state, memory, span, &mut plan.is_prefetched);
             }
             if place.is_some() {
                 continue;
@@ -334,12 +364,30 @@ struct Served {
     wanted: usize,
     from_memory: usize,
     from_flash: usize,
-    from_backing: bool,
+    from_backing: usize,
+    /// Bytes from memory, those of prefetched blocks included.
+    memory_bytes: u64,
+    prefetched_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
     bad: usize,
     /// Pages to be promoted.
     earned: Vec<PageNo>,
+}
+
+impl Served {
+    /// Bytes of a request of `all` bytes by source. A fill reads whole blocks: its parts are divided in proportion.
+    fn bytes(&self, all: u64) -> SourceBytes {
+        let rest = all - self.memory_bytes;
+        let filled = (self.from_flash + self.from_backing) as u64;
+        let flash = rest * self.from_flash as u64 / filled.max(1);
+        SourceBytes {
+            memory: self.memory_bytes - self.prefetched_bytes,
+            prefetched: self.prefetched_bytes,
+            flash,
+            backing: rest - flash,
+        }
+    }
 }
 
 /// A run and the result of its fill.
@@ -352,6 +400,8 @@ struct Plan {
     resting: Vec<Range<BlockNo>>,
     /// Another request's fill that will bring more blocks.
     join: Option<Rc<Ticket>>,
+    /// A block that was found is prefetched.
+    is_prefetched: bool,
 }
 
 fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {

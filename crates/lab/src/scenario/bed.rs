@@ -269,7 +269,7 @@ impl TestBed {
         let counters = Counters {
             busy: self.arrays.iter().map(|array| array.busy().0).sum(),
             reads: sum(|stats| stats.reads),
-            hits: sum(|stats| stats.memory_hits + stats.flash_hits),
+            hits: sum(|stats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits),
             backing_read: sum(|stats| stats.backing_read_bytes),
             backing_written: sum(|stats| stats.backing_write_bytes),
         };

@@ -1,6 +1,6 @@
 //! Scans beside a hot set: one volume reads ten times the cache, and its neighbour keeps 95 % of its hits.
 
-use lab::fixture::{Fixture, Target};
+use lab::fixture::{Fixture, Target, read};
 use lab::workload::{Load, Pattern, Skew, play};
 use seam::sim::{Latency, SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
@@ -42,4 +42,51 @@ fn scanned(skew: Skew) {
     let beside = hits(2);
     assert!(scan.stats().read_bytes >= 320 * MIB, "the scan read {} bytes", scan.stats().read_bytes);
     assert!(beside >= 0.95 * alone, "{:.1} % hits beside a scan, {:.1} % alone", beside * 100.0, alone * 100.0);
+}
+
+#[test]
+fn cold_scan_is_prefetched_and_second_scan_hits() {
+    const SIZE: u64 = 8 * MIB;
+    let fixture = Fixture::with_memory(1, 32 * MIB);
+    let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
+    fixture.add_disk("v", SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
+    let volume = fixture.attach("v", |_| ()).unwrap();
+    for (request_bytes, is_first) in [(16 << 10, true), (16 << 10, false), (512, false)] {
+        let before = volume.stats();
+        for at in (0..SIZE).step_by(request_bytes) {
+            fixture.world.block_on(read(&volume, at, request_bytes));
+            // Clients that think leave the readahead time to arrive.
+            fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
+        }
+        let after = volume.stats();
+        let hits = after.memory_hits - before.memory_hits;
+        let prefetched = after.prefetched_hits - before.prefetched_hits;
+        let reads = after.reads - before.reads;
+        let backing_bytes = after.backing_read_bytes - before.backing_read_bytes;
+        assert_eq!(reads, SIZE / request_bytes as u64);
+        if is_first {
+            assert_eq!((hits, backing_bytes), (0, SIZE), "the backing has read every byte");
+            assert!(prefetched > reads * 9 / 10, "{prefetched} of {reads}");
+        } else {
+            assert_eq!((hits, prefetched, backing_bytes), (reads, 0, 0), "{request_bytes}");
+        }
+    }
+    let bytes = volume.stats().source_bytes;
+    assert_eq!(bytes.memory, 2 * SIZE);
+    assert_eq!(bytes.prefetched + bytes.backing, SIZE);
+    assert_eq!(bytes.flash, 0);
+}
+
+#[test]
+fn cold_scan_by_sectors_has_no_hits_of_prefetched_blocks() {
+    const SIZE: u64 = 2 * MIB;
+    let fixture = Fixture::with_memory(1, 32 * MIB);
+    fixture.add_disk("v", SimDiskSpec::new(SIZE));
+    let volume = fixture.attach("v", |_| ()).unwrap();
+    for at in (0..SIZE).step_by(1024) {
+        fixture.world.block_on(read(&volume, at, 1024));
+        fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
+    }
+    let stats = volume.stats();
+    assert!(stats.memory_hits * 20 < stats.reads, "{} of {}", stats.memory_hits, stats.reads);
 }
