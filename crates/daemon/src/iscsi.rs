@@ -13,13 +13,13 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
+use super::cores::CORE_PATIENCE;
 use super::cores::{Cores, Local, core_gone};
 use super::records::{Records, state_failed};
 use super::settings::Settings;
-use super::status::CORE_PATIENCE;
 use super::volumes::{Known, Placed, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
-use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
+use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
 use terminal::log;
 
 /// The target has one port, whatever the number of its portals.
@@ -174,8 +174,7 @@ impl Units {
         }
         let known: BTreeSet<&str> =
             volumes.iter().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
-        let drawn =
-            || draw_incarnation().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+        let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut asking = Vec::new();
         for (at, (config, _)) in wanted.iter().enumerate() {
             let Ok(incarnation) = identified[at] else { continue };
@@ -262,10 +261,9 @@ impl Units {
 
     /// `volume set declared_lost=…`, where the file says `file`.
     pub async fn set_lost(&self, name: &str, placed: &Placed, lost: bool, file: &str) -> Result<(), Failure> {
-        let noted = self.records.change(|state| {
+        self.records.change(|state| {
             state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
-        });
-        noted?;
+        })?;
         self.tell_lost(name, placed, lost).await?;
         log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
         Ok(())
@@ -273,10 +271,9 @@ impl Units {
 
     /// Applies the LUN's access list and `declared_lost` from the file.
     pub async fn reload(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
-        let noted = self.records.change(|state| {
+        self.records.change(|state| {
             state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
-        });
-        noted?;
+        })?;
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
         self.tell_lost(&now.name, placed, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);

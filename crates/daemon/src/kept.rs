@@ -20,7 +20,7 @@ use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, 
 use super::cores::{Cores, Local, core_gone};
 use super::records::Records;
 use config::{Config, KeepIn};
-use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_incarnation};
+use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_number};
 use terminal::log;
 use units::show_bytes;
 
@@ -62,7 +62,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
         let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
         return Ok(Plan { kept: None, not_kept });
     }
-    let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;

@@ -29,7 +29,7 @@ async fn look(
     world: &World,
     seam: &SimSeam,
     names: &[&str],
-) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<u64>>) {
+) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
     let disks = disks(seam, names).await;
     let (devices, found) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());

@@ -166,7 +166,7 @@ struct VolumeClaim<'a> {
 }
 
 struct Found {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<VolumeId, Waiting>,
     evidence: Evidence,
 }
 
@@ -311,7 +311,7 @@ fn judge(
         writes: true,
         accept,
     };
-    deployment.state.identify(&claim_of, || drawn)
+    deployment.state.identify(&claim_of, || VolumeId(drawn))
 }
 
 /// Identifier of the data that a refusal says may be lost.

@@ -1,5 +1,22 @@
 //! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
 
+mod actions;
+mod add_remove;
+mod advice;
+mod audit;
+mod by_signal;
+mod configuration;
+mod flash_watch;
+mod flushes;
+mod heat;
+mod reload;
+mod retry;
+mod sample;
+mod start;
+mod status;
+mod stop;
+mod traces;
+
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +26,9 @@ use flash::Store;
 use seam::real::RealSeam;
 use tokio::sync::watch;
 
+pub use self::start::serve;
+pub use self::status::override_reports;
+use super::attachments::Attachments;
 use super::certificates::Certificates;
 use super::cores::{Cores, DataCore};
 use super::events::Journal;
@@ -19,10 +39,11 @@ use super::jobs::Jobs;
 use super::kept::{PersistedMemory, Plan};
 use super::listen::Listeners;
 use super::records::Records;
-use super::reload::answer_of;
+use super::said::answer_of;
 use super::settings::Settings;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
+use super::volume_settings::VolumeSettings;
 use super::volumes::Volumes;
 use config::Config;
 use state::StateDir;
@@ -31,35 +52,39 @@ use systemd::Notifier;
 /// The daemon's parts on the control thread. Each part owns its state; the methods here do what crosses parts.
 pub struct Daemon {
     /// The configuration in force.
-    pub(super) settings: Rc<Settings>,
+    settings: Rc<Settings>,
     /// The durable records.
-    pub(super) records: Rc<Records>,
+    records: Rc<Records>,
     /// The data cores.
-    pub(super) cores: Rc<Cores>,
+    cores: Rc<Cores>,
     /// All volumes.
-    pub(super) volumes: Volumes,
+    volumes: Rc<Volumes>,
     /// The flash log.
-    pub(super) flash: Rc<FlashLog>,
+    flash: Rc<FlashLog>,
     /// Persisted memory.
-    pub(super) memory: PersistedMemory,
+    memory: Rc<PersistedMemory>,
     /// The volumes as units of the iSCSI target.
-    pub(super) units: Rc<Units>,
+    units: Rc<Units>,
+    /// Attaching and detaching volumes.
+    attachments: Attachments,
+    /// Settings of served volumes.
+    volume_settings: VolumeSettings,
     /// The listeners of the front ends.
-    pub(super) listeners: Listeners,
+    listeners: Listeners,
     /// The HTTP interface.
-    pub(super) http: Rc<HttpInterface>,
+    http: Rc<HttpInterface>,
     /// TLS certificates of the listeners.
-    pub(super) certificates: Rc<Certificates>,
+    certificates: Rc<Certificates>,
     /// Samples and their history.
-    pub(super) telemetry: Telemetry,
+    telemetry: Telemetry,
     /// Flushes of volumes and changes of the flash devices.
-    pub(super) jobs: Rc<Jobs>,
+    jobs: Rc<Jobs>,
     /// Events and alerts.
-    pub(super) journal: Journal,
+    journal: Journal,
     /// State of a stop.
-    pub(super) stop: Stop,
+    stop: Stop,
     /// Connection to the service manager.
-    pub(super) notifier: Rc<Notifier>,
+    notifier: Rc<Notifier>,
 }
 
 impl Daemon {
@@ -69,26 +94,49 @@ impl Daemon {
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
         let cores = Rc::new(Cores::new(cores));
+        let volumes = Rc::<Volumes>::default();
         let certificates = Rc::<Certificates>::default();
         let jobs = Rc::<Jobs>::default();
         let flash = FlashLog::new(settings.clone(), records.clone(), cores.clone(), jobs.clone());
+        let flash = Rc::new(flash);
+        let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
+        let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
+        let attachments = Attachments::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            memory.clone(),
+            units.clone(),
+        );
+        let volume_settings = VolumeSettings::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            units.clone(),
+        );
         let http = HttpInterface::new(settings.clone(), records.clone(), certificates.clone());
         Daemon {
-            volumes: Volumes::default(),
-            flash: Rc::new(flash),
-            memory: PersistedMemory::new(memory, cores.clone(), records.clone()),
-            units: Rc::new(Units::new(settings.clone(), records.clone(), cores.clone())),
+            attachments,
+            volume_settings,
             listeners: Listeners::new(settings.clone(), cores.clone()),
             http: Rc::new(http),
-            certificates,
             telemetry: Telemetry::new(),
-            jobs,
-            journal,
             stop: Stop::default(),
             notifier: Rc::new(notifier),
             settings,
             records,
             cores,
+            volumes,
+            flash,
+            memory,
+            units,
+            certificates,
+            jobs,
+            journal,
         }
     }
 
