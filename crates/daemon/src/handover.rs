@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::VolumeId;
 use nbd::{Handed, NoWay, Terms};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
@@ -80,7 +81,7 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kep
     // A core that has ended drops the connections.
     let Ok(refused) = cores.first().call(take).await else { return };
     log::info(format!("NBD clients of the last daemon that go on: {}", count - refused.len()));
-    let mut reasons: BTreeMap<(u64, String), usize> = BTreeMap::new();
+    let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
     for (terms, why) in refused {
         *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 use control::{ErrorKind, Failure};
-use engine::Volume;
+use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
 use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::RealSeam;
@@ -36,7 +36,7 @@ pub struct IscsiSpec {
 
 /// A record of reservations to be saved, and the channel for the result.
 pub struct Kept {
-    incarnation: u64,
+    incarnation: VolumeId,
     record: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -48,7 +48,7 @@ pub type Keeping = mpsc::UnboundedReceiver<Kept>;
 struct ByControl(mpsc::UnboundedSender<Kept>);
 
 impl Keeper for ByControl {
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         let (done, is_done) = oneshot::channel();
         let sent = self.0.send(Kept { incarnation, record, done });
         Box::pin(async move {
@@ -166,7 +166,7 @@ impl Units {
         state: &mut State,
         volumes: &[String],
         wanted: &[WantedVolume],
-        identified: &mut [Result<u64, Failure>],
+        identified: &mut [Result<VolumeId, Failure>],
         adopt: bool,
     ) {
         if !self.settings.has_target() {
@@ -237,7 +237,7 @@ impl Units {
     }
 
     /// The unit for a volume; `None` without a target.
-    pub fn plan(&self, config: &VolumeConfig, incarnation: u64) -> Result<Option<UnitPlan>, Failure> {
+    pub fn plan(&self, config: &VolumeConfig, incarnation: VolumeId) -> Result<Option<UnitPlan>, Failure> {
         if !self.settings.has_target() {
             return Ok(None);
         }

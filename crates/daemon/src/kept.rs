@@ -13,7 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
-use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
+use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 
@@ -112,14 +112,14 @@ pub async fn attach(
     backing: Backing<RealSeam>,
 ) -> Result<Volume<RealSeam>, AttachError> {
     let owner = spec.incarnation;
-    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else {
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner.0).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner.0)?))) else {
         return local.engine.attach_recovered(spec, backing).await;
     };
     let content = |place| Content(file.content(place));
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
-    files.iter().rev().for_each(|file| file.forget(owner));
+    files.iter().rev().for_each(|file| file.forget(owner.0));
     if taken > 0 {
         log::info(format!(
             "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
@@ -131,12 +131,12 @@ pub async fn attach(
 }
 
 /// True when files of earlier daemons hold content of the volume.
-pub fn is_left(local: &Local, owner: u64) -> bool {
+pub fn is_left(local: &Local, owner: VolumeId) -> bool {
     local.left.borrow().iter().any(|file| has_content(file, owner))
 }
 
-fn has_content(file: &LeftBehind, owner: u64) -> bool {
-    file.of(owner).is_some_and(|left| left.has_content())
+fn has_content(file: &LeftBehind, owner: VolumeId) -> bool {
+    file.of(owner.0).is_some_and(|left| left.has_content())
 }
 
 /// Persisted memory: the file of this daemon, and the files that earlier daemons left.
@@ -220,7 +220,7 @@ impl PersistedMemory {
         let records = self.records.view().kept.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.plan.kept.as_ref() != Some(file)).collect();
-        let known: Vec<u64> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
+        let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
         let open = async move |local: Rc<Local>| {
             let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
@@ -235,7 +235,7 @@ impl PersistedMemory {
                 opened
                     .owners()
                     .into_iter()
-                    .filter(|owner| !known.contains(owner))
+                    .filter(|owner| !known.contains(&VolumeId(*owner)))
                     .for_each(|owner| opened.forget(owner));
                 if opened.is_whole() {
                     whole.push(file.id);

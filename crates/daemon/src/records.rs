@@ -8,6 +8,7 @@ use engine::WritePolicy;
 
 use super::volumes::Placed;
 use config::VolumeConfig;
+use flash::StoreGeneration;
 use state::{Refusal, State, StateDir, StateError, effective_policy};
 use terminal::log;
 
@@ -52,7 +53,7 @@ impl Records {
     }
 
     /// Saves the membership generation, so that a removed member is never taken for the last one in service.
-    pub fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
+    pub fn note_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.change(change)
     }

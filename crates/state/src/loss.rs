@@ -5,7 +5,7 @@
 //! one. In the first generation after a loss, the first flush of each client therefore fails, once. If the daemon is
 //! killed before its clients have returned, the next generation inherits the loss.
 
-use engine::{UnflushedLoss, VolumeId};
+use engine::UnflushedLoss;
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
@@ -38,6 +38,8 @@ pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> Unflush
 
 #[cfg(test)]
 mod tests {
+    use engine::VolumeId;
+
     use super::*;
     use crate::BootRecord;
 

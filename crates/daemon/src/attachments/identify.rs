@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::{ErrorKind, Failure};
-use engine::WritePolicy;
+use engine::{VolumeId, WritePolicy};
 
 use super::super::cores::{OpenFacts, Opened, Subject};
 use super::super::volumes::WantedVolume;
@@ -18,7 +18,7 @@ use terminal::log;
 /// Findings about the volumes that are to be served.
 pub struct Found {
     /// Blocks that wait to be destaged, by incarnation.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<VolumeId, Waiting>,
     /// Content of each backing; `None` for one that is not open.
     evidence: Vec<Option<Result<Evidence, Failure>>>,
 }
@@ -103,7 +103,7 @@ impl Attachments {
             let each = each.collect::<Vec<Result<Admission, Failure>>>();
             let incarnation =
                 |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
-            let mut units: Vec<Result<u64, Failure>> = each.iter().map(incarnation).collect();
+            let mut units: Vec<Result<VolumeId, Failure>> = each.iter().map(incarnation).collect();
             self.units.give_luns(state, &self.volumes.names(), wanted, &mut units, accept.adopt);
             each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
@@ -141,7 +141,7 @@ impl Attachments {
             writes: !config.read_only,
             accept,
         };
-        let admission = state.identify(&claim, || drawn);
+        let admission = state.identify(&claim, || VolumeId(drawn));
         let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
         let incarnation = admission.incarnation;
         for key in set_by_command() {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::{Failure, ProgressSender};
-use engine::VolumeSpec;
+use engine::{VolumeId, VolumeSpec};
 
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;
@@ -127,7 +127,7 @@ impl Attachments {
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
     /// service: a stale mark only costs one more check at the next start.
-    fn note_not_on_flash(&self, incarnations: &[u64]) {
+    fn note_not_on_flash(&self, incarnations: &[VolumeId]) {
         if self.flash.store().is_none() {
             return;
         }
@@ -139,7 +139,7 @@ impl Attachments {
         }
     }
 
-    fn spec_of(&self, config: &VolumeConfig, incarnation: u64) -> VolumeSpec {
+    fn spec_of(&self, config: &VolumeConfig, incarnation: VolumeId) -> VolumeSpec {
         let state = self.records.view();
         let record = state.by_name(&config.name);
         VolumeSpec {

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
-use engine::Backing;
 use engine::evidence::{DestagedFound, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
+use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
 use seam::real::RealSeam;
@@ -30,7 +30,7 @@ pub struct Subject {
     /// Its key in the core's map of open backings.
     pub number: u64,
     /// The incarnation that the backing has had so far; `None` for a new backing.
-    pub incarnation: Option<u64>,
+    pub incarnation: Option<VolumeId>,
     /// The backing's size when it was served last, where that is known.
     pub size_before: Option<u64>,
     /// The store's record of destaged blocks is valid: the store was open whenever the volume was served.
@@ -39,16 +39,17 @@ pub struct Subject {
 
 impl Cores {
     /// Blocks that wait to be destaged, of every volume that is not served yet.
-    pub async fn waiting(&self) -> Result<BTreeMap<u64, Waiting>, Failure> {
-        let mut all: BTreeMap<u64, Waiting> = BTreeMap::new();
+    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, Waiting>, Failure> {
+        let mut all: BTreeMap<VolumeId, Waiting> = BTreeMap::new();
         for core in self.iter() {
             let ask = async |local: Rc<Local>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> =
-                    in_log.map(|one| (one, local.engine.waiting_in_log(one, u64::MAX).blocks)).collect();
+                    in_log.map(|one| (one, local.engine.waiting_in_log(one, BlockNo::MAX).blocks)).collect();
                 let files = local.left.borrow();
                 let owners = files.iter().flat_map(|file| file.owners());
-                let in_memory: Vec<_> = owners.map(|one| (one, in_memory(&local, one, u64::MAX).blocks)).collect();
+                let in_memory: Vec<_> =
+                    owners.map(VolumeId).map(|one| (one, in_memory(&local, one, BlockNo::MAX).blocks)).collect();
                 (in_log, in_memory)
             };
             let (in_log, in_memory) = core.call(ask).await.map_err(core_gone)?;
@@ -86,9 +87,9 @@ impl Cores {
 }
 
 /// A volume's blocks in persisted memory, from the oldest file that has any.
-fn in_memory(local: &Local, incarnation: u64, end: u64) -> WaitingBlocks {
+fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
     let files = local.left.borrow();
-    let left = files.iter().find_map(|file| file.of(incarnation));
+    let left = files.iter().find_map(|file| file.of(incarnation.0));
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
 }
 

@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use control::Failure;
-use engine::WritePolicy;
+use engine::{VolumeId, WritePolicy};
+use flash::Sequence;
 use tokio::sync::mpsc;
 
 use self::drives::Drives;
@@ -79,7 +80,7 @@ pub struct FlashLog {
     state: RefCell<Flash>,
     /// Incarnations whose old clean pages are being dropped from the flash store named; the completion is not saved
     /// yet.
-    drops: RefCell<BTreeMap<u64, String>>,
+    drops: RefCell<BTreeMap<VolumeId, String>>,
     wear: Wear,
     drives: Rc<Drives>,
 }
@@ -234,7 +235,7 @@ impl FlashLog {
     }
 
     /// Notes that the old clean pages of a volume have to be dropped from a store.
-    pub fn plan_drop(&self, incarnation: u64, store: String) {
+    pub fn plan_drop(&self, incarnation: VolumeId, store: String) {
         self.drops.borrow_mut().insert(incarnation, store);
     }
 
@@ -274,7 +275,7 @@ impl FlashLog {
             let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
                 Some(store) => store.close().await.map(|sequence| (unclaimed && !left, sequence)),
-                None => Ok((false, 0)),
+                None => Ok((false, Sequence(0))),
             }
         };
         match self.core().call(close).await {

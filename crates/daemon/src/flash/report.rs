@@ -208,7 +208,7 @@ fn lost_block(owner: Owner, volumes: &Volumes) -> LostBlockReport {
     LostBlockReport {
         volume: volumes.name_of(owner.incarnation).unwrap_or_default(),
         incarnation: format!("{:016x}", owner.incarnation),
-        at_bytes: owner.block * seam::BLOCK_BYTES as u64,
+        at_bytes: owner.block.offset(),
     }
 }
 

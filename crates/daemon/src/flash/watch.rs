@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use engine::WritePolicy;
-use flash::{MemberReport, MemberStatus};
+use flash::{MemberReport, MemberStatus, StoreGeneration};
 use seam::Seam;
 
 use super::super::cores::Local;
@@ -24,7 +24,7 @@ pub struct Seen {
 /// The log as a check finds it.
 struct Now {
     members: Vec<MemberReport>,
-    generation: u64,
+    generation: StoreGeneration,
     /// Why the map of clean pages cannot be written any more, if so.
     map_failed: Option<String>,
     /// A map that replaces the one from before the start is durable.

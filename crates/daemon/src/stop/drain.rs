@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use control::ProgressSender;
+use engine::VolumeId;
 use tokio::task::JoinSet;
 
 use super::super::cores::{Cores, Local};
@@ -48,7 +49,7 @@ enum Ended {
     /// Its backing is complete, and its record needs no change.
     Complete,
     /// Its backing is complete, which is to be recorded for its incarnation.
-    Clean(u64),
+    Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
     Parked(Parked),
     /// Its backing does not answer.
@@ -59,7 +60,7 @@ enum Ended {
 
 /// A volume that was left in the flash log.
 struct Parked {
-    incarnation: u64,
+    incarnation: VolumeId,
     name: String,
     /// Its dirty bytes in the flash log.
     bytes: u64,
@@ -82,9 +83,9 @@ pub struct Drain {
 struct Tally {
     fault: Option<Fault>,
     /// Volumes whose backings are complete and that are not recorded as clean yet.
-    clean: Vec<u64>,
+    clean: Vec<VolumeId>,
     /// Volumes left in the flash log, with their numbers of recorded destaged blocks.
-    parked: Vec<(u64, u64)>,
+    parked: Vec<(VolumeId, u64)>,
     /// Volumes with dirty bytes in the flash log.
     left: Vec<(String, u64)>,
 }
@@ -216,7 +217,7 @@ impl Drain {
     }
 
     /// Leaves a volume's dirty data in the flash log.
-    async fn park_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn park_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         loop {
             let volume = name.to_owned();
             let park = async move |local: Rc<Local>| {
@@ -246,7 +247,7 @@ impl Drain {
 
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
     /// incarnation, so that the old data in the log never comes back.
-    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         self.flash.give_up_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
@@ -257,6 +258,7 @@ impl Drain {
             match (self.cores[core].call(destage).await, draw_number()) {
                 (Err(_), _) => return core_has_ended(name),
                 (Ok(Ok(())), Ok(drawn)) => {
+                    let drawn = VolumeId(drawn);
                     self.records.change_or_log(|state| {
                         state.give_up_flash(incarnation, drawn);
                         state.mark_clean(drawn);
@@ -278,7 +280,7 @@ impl Drain {
 
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
     /// volumes parked in the flash log. True when the write succeeded.
-    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) -> bool {
+    fn note_ended(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
         let noted = self.records.change_or_log(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
@@ -290,7 +292,7 @@ impl Drain {
     }
 
     /// Destages and detaches a volume.
-    async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+    async fn drain_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
         let (progress, _) = ProgressSender::new();
         loop {
             let result = self.cores.detach(name, core, self.records.lost_before(name), &progress).await;

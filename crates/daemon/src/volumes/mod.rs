@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use control::{ErrorKind, Failure};
+use engine::VolumeId;
 use seam::Geometry;
 
 use self::absent::Attempts;
@@ -33,7 +34,7 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// The persistent identity of the volume.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// Identity of its backing, as the backing reports it.
     pub identity: String,
     /// The data core that serves it.
@@ -164,7 +165,7 @@ impl Volumes {
     }
 
     /// Name of the served volume with that identity.
-    pub fn name_of(&self, incarnation: u64) -> Option<String> {
+    pub fn name_of(&self, incarnation: VolumeId) -> Option<String> {
         let known = self.known.borrow();
         let is = |known: &Known| known.placed().is_some_and(|placed| placed.incarnation == incarnation);
         known.iter().find(|(_, known)| is(known)).map(|(name, _)| name.clone())

@@ -80,7 +80,7 @@ fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
         let mut expected = all();
         expected.retain(|(block, _)| *block != 2);
         expected[2].1 = None;
-        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(3..4))));
+        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(Sequence(3)..Sequence(4)))));
         assert_eq!(problem, Some(StoreError::Damaged { sequence: Sequence(3) }));
     });
 }

@@ -1,6 +1,6 @@
 //! Scans beside a hot set: one volume reads ten times the cache, and its neighbour keeps 95 % of its hits.
 
-use lab::fixture::{Fixture, Target, read};
+use lab::fixture::{Fixture, Target};
 use lab::workload::{Load, Pattern, Skew, play};
 use seam::sim::{Latency, SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
@@ -51,10 +51,11 @@ fn cold_scan_is_prefetched_and_second_scan_hits() {
     let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
     fixture.add_disk("v", SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
     let volume = fixture.attach("v", |_| ()).unwrap();
+    let target = Target::Volume(volume.clone());
     for (request_bytes, is_first) in [(16 << 10, true), (16 << 10, false), (512, false)] {
         let before = volume.stats();
         for at in (0..SIZE).step_by(request_bytes) {
-            fixture.world.block_on(read(&volume, at, request_bytes));
+            fixture.world.block_on(target.read(&fixture.seam, at, request_bytes)).expect("it is read");
             // Clients that think leave the readahead time to arrive.
             fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
         }
@@ -83,8 +84,9 @@ fn cold_scan_by_sectors_has_no_hits_of_prefetched_blocks() {
     let fixture = Fixture::with_memory(1, 32 * MIB);
     fixture.add_disk("v", SimDiskSpec::new(SIZE));
     let volume = fixture.attach("v", |_| ()).unwrap();
+    let target = Target::Volume(volume.clone());
     for at in (0..SIZE).step_by(1024) {
-        fixture.world.block_on(read(&volume, at, 1024));
+        fixture.world.block_on(target.read(&fixture.seam, at, 1024)).expect("it is read");
         fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
     }
     let stats = volume.stats();
