@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
+use messages::{Answer, ErrorKind, Failure};
 use scsi::{Lun, Removed};
 use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};

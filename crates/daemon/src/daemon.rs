@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
+use control::{Actor, Handler, ProgressSender};
 use events::Wanted;
+use messages::{Answer, ErrorKind, Failure, Request, Sampled};
 use seam::Geometry;
 use seam::real::KeptFile;
 use tokio::sync::watch;

@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
-use control::report::{AlertReport, EventKind};
-use control::{Actor, Answer, ErrorKind, Failure, ProgressSender, Request, StatusReport};
+use control::{Actor, ProgressSender};
 use events::alerts::{Alerts, Limits, untold};
 use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook, asked};
+use messages::report::{AlertReport, EventKind};
+use messages::{Answer, ErrorKind, Failure, Request, StatusReport};
 
 use super::daemon::Daemon;
 use terminal::log;

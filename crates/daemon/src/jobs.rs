@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use control::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
-use control::{Actor, Answer, ErrorKind, Failure, FlashReport, ProgressSender, VolumeReport, moment};
+use control::{Actor, ProgressSender};
 use engine::Volume;
+use messages::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
+use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
 use seam::real::RealSeam;
 use tokio::sync::watch;
 

@@ -12,6 +12,7 @@ mod certificates;
 mod configuration;
 mod daemon;
 mod data_core;
+mod engine_reports;
 mod events;
 mod evidence;
 mod flash;
@@ -44,8 +45,8 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::ErrorKind;
 use engine::CoreSpec;
+use messages::ErrorKind;
 use rustix::process::{Resource, Rlimit};
 use seam::real::{KeptFile, RealCoreSpec, Signal};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -1,7 +1,7 @@
 //! Records of acknowledged writes that are lost with a daemon ([`state::unflushed_loss`] has the rule).
 
 use super::daemon::{Daemon, Placed, state_failed};
-use control::Failure;
+use messages::Failure;
 use state::{BootRecord, State};
 
 /// The kernel's identifier of the machine's boot.

@@ -8,8 +8,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use control::{ErrorKind, Failure};
 use engine::backing::nbd::NbdTarget;
+use messages::{ErrorKind, Failure};
 use seam::real::{NbdUnder, has_client};
 use seam::{Address, DiskError};
 

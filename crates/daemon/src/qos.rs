@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::report::DatastoreReport;
-use control::{ErrorKind, Failure, moment};
 use engine::{DatastoreSpec, DatastoreStats, FLASH_DATASTORE, ReservationError};
+use messages::report::DatastoreReport;
+use messages::{ErrorKind, Failure, moment};
 use seam::Nanos;
 
 use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
+use super::engine_reports;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};
@@ -52,7 +53,7 @@ impl Daemon {
         let epoch_ms = self.epoch_ms.get();
         let report = |stats: DatastoreStats| {
             let is_flash = stats.name == FLASH_DATASTORE;
-            DatastoreReport::new(stats, is_flash, epoch_ms)
+            engine_reports::datastore(stats, is_flash, epoch_ms)
         };
         seen.into_iter().map(report).collect()
     }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{Answer, ErrorKind, Failure, Sampled, moment};
 use history::{History, Options, Question, Subject};
+use messages::{Answer, ErrorKind, Failure, Sampled, moment};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 

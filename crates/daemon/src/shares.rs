@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{Answer, ErrorKind, Failure};
 use engine::{FlashShare, MemoryShare, ShareError};
+use messages::{Answer, ErrorKind, Failure};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;

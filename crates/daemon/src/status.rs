@@ -5,13 +5,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
-use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
+use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
+use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
+use super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
 use super::qos::qos_of;
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
@@ -60,7 +61,7 @@ impl Daemon {
 
     /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
-        let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
+        let curve = self.with_volume(name, |volume| miss_ratio_curve(&volume.curves(), volume.age().as_millis()));
         tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
     }
 
@@ -179,7 +180,7 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
     report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
     report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
     report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
-    report.qos.hold(qos_of(record, config.qos).of_engine());
+    add_qos(&mut report.qos, qos_of(record, config.qos).of_engine());
 }
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
@@ -297,7 +298,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
     report.lost_bytes = counted.lost.len() as u64 * seam::BLOCK_BYTES as u64;
     report.lost = lost_ranges(&counted.lost);
-    report.count(counted.stats);
+    add_volume_stats(&mut report, counted.stats);
     report
 }
 

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
+use messages::{Answer, ErrorKind, Failure};
 use tokio::sync::watch;
 
 use super::daemon::Daemon;

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use control::report::{TraceOpened, Traced};
-use control::{Answer, ErrorKind, Failure};
 use engine::Volume;
 use engine::pages::slow::Asked;
 use engine::volume::tap::{Taken, Tapped};
+use messages::report::{TraceOpened, Traced};
+use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 use trace::Op;
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::Failure;
 use engine::Volume;
+use messages::Failure;
 use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use control::moment;
-use control::report::{EventKind, EventReport, EventsHealth, EventsPage};
+use messages::moment;
+use messages::report::{EventKind, EventReport, EventsHealth, EventsPage};
 
 use super::file::{self, Message, WAITING_MAX};
 

@@ -43,8 +43,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::report::{HistoryHealth, HistoryReport};
-use control::{Failure, Sampled};
+use messages::report::{HistoryHealth, HistoryReport};
+use messages::{Failure, Sampled};
 
 pub use question::Question;
 pub use subject::Subject;

@@ -110,7 +110,7 @@ pub struct TokenRecord {
     /// Its name.
     pub name: String,
     /// What it permits.
-    pub role: control::Role,
+    pub role: messages::Role,
     /// SHA-256 of it, 64 hexadecimal digits.
     pub hash: String,
     /// When it was made, in seconds since 1970.

@@ -19,9 +19,9 @@ pub use wear::Before;
 
 use std::rc::{Rc, Weak};
 
-use control::Failure;
-use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use engine::WritePolicy;
+use messages::Failure;
+use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use tokio::sync::mpsc;
 
 use self::open::{Grant, Opened};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::report::{FlashDeviceReport, WrittenReport};
+use messages::report::{FlashDeviceReport, WrittenReport};
 
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;

@@ -1,8 +1,10 @@
 //! Advice as it is shown: of a volume that is being served, for the command and for the HTTP interface alike, and of a trace.
 
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+
 use crate::advice::{Live, Side, Step, Today};
-use control::report::{Assumptions, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
-use control::{VolumeReport, VolumeState};
+use messages::report::{Assumptions, Curve, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
+use messages::{VolumeReport, VolumeState};
 
 /// The same, for whoever works it out.
 pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
@@ -21,7 +23,7 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     let seconds = curve.observed_ms as f64 / 1e3;
     let advice = crate::advice::of_volume(
         &Live {
-            curves: curve.curves(),
+            curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
             rate: (seconds > 0.0).then(|| requests as f64 / seconds),
             memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
             flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
@@ -35,6 +37,12 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
         flash: side(&advice.flash),
         ..none(report)
     }
+}
+
+fn curve_stats(curve: &Curve) -> CurveStats {
+    let Curve { unit_bytes, accesses, working_set_bytes, ref points } = *curve;
+    let points = points.iter().map(|point| CurvePoint { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
+    CurveStats { unit_bytes, accesses, working_set_bytes, points: points.collect() }
 }
 
 /// Of a volume that has drawn no curves, or whose core does not tell them.
@@ -70,7 +78,7 @@ pub fn side(side: &Side) -> SideAdvice {
 
 #[cfg(test)]
 mod tests {
-    use control::report::{Curve, Point};
+    use messages::report::Point;
 
     use super::*;
 

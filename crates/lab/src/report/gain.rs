@@ -1,6 +1,6 @@
 //! What was gained, added up: requests, what answered them, what the array was spared, how long reads took.
 
-use control::report::HistoryReport;
+use messages::report::HistoryReport;
 use serde::Serialize;
 
 /// Over a time, of a volume or of all together.
@@ -97,7 +97,7 @@ fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use control::report::{FigureReport, LatencyFigures};
+    use messages::report::{FigureReport, LatencyFigures};
 
     use super::*;
 
