@@ -7,7 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
-use control::{Actor, moment};
+use control::Actor;
+use messages::moment;
 
 use crate::access::rules::{Ours, is_forwarded, is_safe, judge, needed};
 use crate::access::{LINK_NAME, Who};

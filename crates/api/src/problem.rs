@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
-use control::{ErrorKind, Failure};
+use messages::{ErrorKind, Failure};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use control::{Handler, Sampled};
+use control::Handler;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use messages::Sampled;
 use rustls::ServerConfig;
 use seam::real::note_accept_error;
 use tokio::io::{AsyncRead, AsyncWrite};

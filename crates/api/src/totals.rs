@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::report::BackingRequests;
-use control::{Counts, LatencyCountsReport, VolumeReport};
+use messages::report::BackingRequests;
+use messages::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::moment;
 use events::{Address, Receiver};
+use messages::moment;
 use toml::de::DeValue;
 
 use super::problem::Source;

@@ -1,7 +1,7 @@
 //! The list of all configuration keys. It serves the parser, the documentation, the suggestions for misspelt keys, and
 //! the reload.
 
-pub use control::report::TakesEffect;
+pub use messages::report::TakesEffect;
 
 /// A table of the file.
 pub struct Table {

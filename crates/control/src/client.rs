@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use messages::{Answer, Failure, Progress, Reply, Request};
+
 use crate::wire::{REPLY_BYTES_MAX, line, too_long};
-use crate::{Answer, Failure, Progress, Reply, Request};
 
 /// Why an action has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use messages::{Answer, ErrorKind, Failure, Progress, Reply, Request};
 use seam::real::note_accept_error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
-use crate::{Actor, Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
+use crate::{Actor, socket};
 
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

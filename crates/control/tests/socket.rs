@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::{Actor, Answer, Client, ClientError, ErrorKind, Failure, Handler, Limits, ProgressSender, Request};
+use control::{Actor, Client, ClientError, Handler, Limits, ProgressSender};
+use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::sync::watch;
 
 /// Answers flushes after some progress, knows no volume named "missing", and counts what it finished.

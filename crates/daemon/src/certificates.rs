@@ -3,7 +3,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
 
-use control::report::CertificateReport;
+use messages::report::CertificateReport;
 use tls::{Files, Identity, ServerConfig};
 
 /// The certificate of one listener. New connections use the one that was read last.

@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use control::report::{AlertReport, DaemonPhase, EventKind, EventReport};
-use control::{Answer, StatusReport, VolumeReport};
 use events::alerts::{Alerts, Limits, untold};
 use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook};
+use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport};
+use messages::{Answer, StatusReport, VolumeReport};
 
 use terminal::log;
 

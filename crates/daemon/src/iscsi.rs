@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
-use control::{ErrorKind, Failure};
 use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
+use messages::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
+use messages::{ErrorKind, Failure};
 use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};

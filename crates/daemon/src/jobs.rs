@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use control::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
-use control::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
+use messages::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
+use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
 use tokio::sync::watch;
 
 /// Id of a change of the flash devices; there is at most one.

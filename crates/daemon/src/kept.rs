@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
 use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
+use messages::{ErrorKind, Failure};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 

@@ -7,6 +7,7 @@ mod attachments;
 mod certificates;
 mod cores;
 mod daemon;
+mod engine_reports;
 mod events;
 mod flash;
 mod handover;

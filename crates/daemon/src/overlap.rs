@@ -8,9 +8,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use control::{ErrorKind, Failure};
 use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
+use messages::{ErrorKind, Failure};
 use seam::Address;
 use seam::real::{NbdUnder, has_client};
 

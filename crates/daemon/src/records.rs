@@ -3,8 +3,8 @@
 use std::cell::{Ref, RefCell};
 use std::path::PathBuf;
 
-use control::{ErrorKind, Failure};
 use engine::WritePolicy;
+use messages::{ErrorKind, Failure};
 
 use super::volumes::Placed;
 use config::VolumeConfig;

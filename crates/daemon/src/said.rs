@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use control::{Answer, Failure};
+use messages::{Answer, Failure};
 
 /// A change that a reload applied or did not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]

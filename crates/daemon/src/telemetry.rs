@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::report::{DatastoreReport, HistoryHealth};
-use control::{Answer, ErrorKind, Failure, Sampled, moment};
 use engine::{DatastoreStats, FLASH_DATASTORE};
 use history::{History, Options, Question};
+use messages::report::{DatastoreReport, HistoryHealth};
+use messages::{Answer, ErrorKind, Failure, Sampled, moment};
 use seam::Nanos;
 use tokio::sync::{oneshot, watch};
 
+use super::engine_reports;
 use terminal::log;
 
 /// The history's folder in the state directory; it may be a mount point of its own.
@@ -115,7 +116,7 @@ impl Telemetry {
         let epoch_ms = self.epoch_ms.get();
         let report = |stats: DatastoreStats| {
             let is_flash = stats.name == FLASH_DATASTORE;
-            DatastoreReport::new(stats, is_flash, epoch_ms)
+            engine_reports::datastore(stats, is_flash, epoch_ms)
         };
         seen.into_iter().map(report).collect()
     }

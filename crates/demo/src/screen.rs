@@ -1,6 +1,6 @@
 //! Text of the demo: progress and summary.
 
-use control::token::LoginLink;
+use messages::token::LoginLink;
 
 use super::figures::{Figures, Latency};
 use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};

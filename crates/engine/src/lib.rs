@@ -32,8 +32,8 @@ pub use spec::{
     VolumeSpec, WritePolicy,
 };
 pub use stats::{
-    BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeProblem,
-    VolumeStats,
+    BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, SourceBytes,
+    VolumeProblem, VolumeStats,
 };
 pub use volume::Volume;
 pub use volume::range_lock::RangeLocks;

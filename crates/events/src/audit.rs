@@ -1,6 +1,6 @@
 //! The text of the event that records a request for a change. Requests that only read have none.
 
-use control::Request;
+use messages::Request;
 
 /// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::EventKind;
-use control::{StatusReport, VolumeReport};
+use messages::report::EventKind;
+use messages::{StatusReport, VolumeReport};
 
 use super::log::Note;
 
@@ -201,9 +201,9 @@ fn job(status: &StatusReport) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use control::VolumeState::{Active, Paused};
-    use control::report::{CoreReport, FlashDeviceReport, FlashJobReport};
-    use control::{FlashReport, VolumeState};
+    use messages::VolumeState::{Active, Paused};
+    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport};
+    use messages::{FlashReport, VolumeState};
 
     use super::*;
 

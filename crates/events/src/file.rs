@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::report::{EventReport, EventsHealth};
+use messages::report::{EventReport, EventsHealth};
 use work_timer::WorkTimer;
 
 /// Size past which a new file is started; at most two files exist.

@@ -6,8 +6,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::moment;
-use control::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
+use messages::moment;
+use messages::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
 use work_timer::WorkTimer;
 
 use super::file::{self, Message, WAITING_MAX};

@@ -43,8 +43,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::report::{HistoryHealth, HistoryReport};
-use control::{Failure, Sampled};
+use messages::report::{HistoryHealth, HistoryReport};
+use messages::{Failure, Sampled};
 use work_timer::WorkTimer;
 
 pub use question::Question;

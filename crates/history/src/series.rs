@@ -1,7 +1,7 @@
 //! The list of figures: name, unit, kind, and source in a report.
 
-use control::report::FlashDeviceReport;
-use control::{StatusReport, VolumeReport};
+use messages::report::FlashDeviceReport;
+use messages::{StatusReport, VolumeReport};
 
 /// Kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

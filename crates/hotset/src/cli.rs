@@ -217,7 +217,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("hotset: {}", control::plain_lines(&failure.message));
+                eprintln!("hotset: {}", messages::plain_lines(&failure.message));
             }
             ExitCode::from(failure.code)
         }

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::report::Notice;
-use control::{Answer, Client, ClientError, Request, VolumeState};
+use control::{Client, ClientError};
+use messages::report::Notice;
+use messages::{Answer, Request, VolumeState};
 
 use super::device::Identifier;
 use super::handshake::{self, Link};

@@ -86,7 +86,7 @@ fn sample() -> State {
         removed: BTreeMap::from([("old".to_owned(), "backing = \"/dev/c\"".to_owned())]),
         tokens: vec![TokenRecord {
             name: "exporter".to_owned(),
-            role: control::Role::Read,
+            role: messages::Role::Read,
             hash: "ab".repeat(32),
             created: 1_700_000_001,
         }],

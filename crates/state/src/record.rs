@@ -115,7 +115,7 @@ pub struct TokenRecord {
     /// Name of the token.
     pub name: String,
     /// Role that the token grants.
-    pub role: control::Role,
+    pub role: messages::Role,
     /// SHA-256 of the token, 64 hexadecimal digits.
     pub hash: String,
     /// Creation time, in seconds since 1970.

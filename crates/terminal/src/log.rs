@@ -19,7 +19,7 @@ fn prefix(priority: u8) -> String {
 fn write(priority: u8, text: &str) {
     let prefix = prefix(priority);
     for line in text.lines() {
-        eprintln!("{prefix}hotset: {}", control::plain(line));
+        eprintln!("{prefix}hotset: {}", messages::plain(line));
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::Role;
+use messages::Role;
 
 use self::secret::{Hash, Secret, hash_of, hex, same};
 

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use control::Role;
+use messages::Role;
 
 use super::host::{is_ours, is_own_origin};
 use super::{Access, Who};

@@ -1,7 +1,7 @@
 //! Families of alerts, of their delivery, and of the log of events.
 
-use control::StatusReport;
-use control::report::AlertKind;
+use messages::StatusReport;
+use messages::report::AlertKind;
 
 use super::lines::{Labels, Lines};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{DriveReport, FlashDeviceReport, IscsiReport, IscsiSessionReport};
-use control::{FlashReport, StatusReport};
+use messages::report::{DriveReport, FlashDeviceReport, IscsiReport, IscsiSessionReport};
+use messages::{FlashReport, StatusReport};
 
 use super::lines::{Labels, Lines};
 
@@ -24,7 +24,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     );
     lines.family("hotset_build_info", "gauge", "1, with the version.");
     lines.sample(&none, &[("version", &status.version)], 1.0);
-    let sum = |of: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
     lines.family("hotset_memory_bytes", "gauge", "Memory for caching: what is configured, and what it is used for.");
     for (name, bytes) in [
         ("configured", status.memory_bytes as f64),

@@ -1,8 +1,8 @@
 //! Families of datastores: congestion, and sums over their volumes. The sums remain when there are too many volumes for
 //! series of their own.
 
-use control::StatusReport;
-use control::report::DatastoreReport;
+use messages::StatusReport;
+use messages::report::DatastoreReport;
 
 use super::lines::{Labels, Lines};
 use crate::totals::{Totals, by_datastore};

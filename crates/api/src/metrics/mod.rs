@@ -6,7 +6,7 @@ mod datastores;
 mod lines;
 mod volumes;
 
-use control::StatusReport;
+use messages::StatusReport;
 
 pub use self::lines::CONTENT_TYPE;
 use self::lines::Lines;

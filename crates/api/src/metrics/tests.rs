@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::{
+use messages::report::{
     AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport,
     FlashDeviceReport, QosUse, WebhookHealth,
 };
-use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::*;
 

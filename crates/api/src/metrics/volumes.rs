@@ -1,6 +1,6 @@
 //! Families of volumes: at most 64 series each.
 
-use control::{StatusReport, VolumeReport};
+use messages::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 

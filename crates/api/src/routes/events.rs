@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::{EventKind, EventsPage};
-use control::{Answer, Request, moment};
+use messages::report::{EventKind, EventsPage};
+use messages::{Answer, Request, moment};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use control::{Answer, FlashReport, Request, StatusReport, VolumeReport};
+use messages::{Answer, FlashReport, Request, StatusReport, VolumeReport};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::access::Access;

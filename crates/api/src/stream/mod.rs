@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use control::{Sampled, moment};
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use messages::{Sampled, moment};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::ring::{Ring, Start};

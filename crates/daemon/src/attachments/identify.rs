@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::{ErrorKind, Failure};
 use engine::{VolumeId, WritePolicy};
+use messages::{ErrorKind, Failure};
 
 use super::super::cores::{OpenFacts, Opened, Subject};
 use super::super::volumes::WantedVolume;

@@ -6,8 +6,9 @@ mod open;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{Failure, ProgressSender};
+use control::ProgressSender;
 use engine::{VolumeId, VolumeSpec};
+use messages::Failure;
 
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;

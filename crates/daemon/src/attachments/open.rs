@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use control::{ErrorKind, Failure};
+use messages::{ErrorKind, Failure};
 use seam::DiskError;
 
 use super::super::cores::{OpenBacking, OpenPlan, Opened};

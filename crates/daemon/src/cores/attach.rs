@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
 use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
+use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 

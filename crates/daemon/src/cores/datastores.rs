@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use control::Failure;
 use engine::DatastoreSpec;
+use messages::Failure;
 
 use super::data_core::Local;
 use super::{Cores, core_gone};

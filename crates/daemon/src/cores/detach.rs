@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
+use messages::{ErrorKind, Failure};
 use scsi::{Lun, Removed};
 use seam::real::RealSeam;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
 use engine::evidence::{DestagedFound, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
 use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
+use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
 use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_samples};

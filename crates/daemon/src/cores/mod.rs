@@ -13,7 +13,7 @@ use std::ops::Index;
 use std::slice::Iter;
 use std::time::Duration;
 
-use control::{ErrorKind, Failure};
+use messages::{ErrorKind, Failure};
 
 pub use self::attach::{Attaching, Opened};
 pub use self::data_core::{CoreGone, DataCore, DataCoreSpec, Local};

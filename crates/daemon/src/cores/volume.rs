@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::{ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use engine::{RequestError, Volume};
+use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
 use super::super::cores::CORE_PATIENCE;

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::report::SlowReport;
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use engine::pages::slow::Slow;
 use engine::{CacheMode, Volume};
+use messages::report::SlowReport;
+use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 

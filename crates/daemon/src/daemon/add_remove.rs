@@ -1,6 +1,7 @@
 //! `volume add`, `remove` and `adopt`.
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
+use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of;
 use super::super::volumes::Standing;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use control::report::{AdvicePage, Assumptions};
-use control::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
+use messages::report::{AdvicePage, Assumptions};
+use messages::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 
 use super::Daemon;
 use lab::report::advice;

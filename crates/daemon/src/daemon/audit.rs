@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
-use control::{Actor, Answer, ErrorKind, Failure, ProgressSender, Request};
+use control::{Actor, ProgressSender};
 use events::{Touched, asked};
+use messages::{Answer, ErrorKind, Failure, Request};
 
 use super::super::said::{Said, answer_of};
 use super::Daemon;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
+use messages::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
 use super::super::volumes::Known;
 use super::Daemon;

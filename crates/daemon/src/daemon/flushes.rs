@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use control::report::{JobOutcome, JobReport};
-use control::{Actor, Answer, ErrorKind, Failure, ProgressSender};
+use control::{Actor, ProgressSender};
 use engine::Volume;
+use messages::report::{JobOutcome, JobReport};
+use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 
 use super::super::jobs::{FLASH, Listed};

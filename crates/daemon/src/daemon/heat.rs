@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use control::report::{HeatReport, HeatRow};
-use control::{Answer, Failure, moment};
 use engine::volume::heat::{HEAT_ROW, HEAT_ROWS_MAX};
+use messages::report::{HeatReport, HeatRow};
+use messages::{Answer, Failure, moment};
 use seam::{Nanos, Seam};
 
 use super::super::cores::Local;

@@ -20,9 +20,10 @@ mod traces;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
+use control::{Actor, Handler, ProgressSender};
 use events::Wanted;
 use flash::Store;
+use messages::{Answer, ErrorKind, Failure, Request, Sampled};
 use seam::real::RealSeam;
 use tokio::sync::watch;
 

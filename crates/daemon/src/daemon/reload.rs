@@ -1,7 +1,8 @@
 //! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
 //! configuration.
 
-use control::{ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
+use messages::{ErrorKind, Failure};
 
 use super::super::said::Said;
 use super::super::volumes::Standing;

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{ErrorKind, Failure, Sampled, moment};
 use history::Subject;
+use messages::{ErrorKind, Failure, Sampled, moment};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::super::shortage::Shortage;

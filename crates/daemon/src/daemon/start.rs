@@ -4,8 +4,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::ErrorKind;
 use engine::CoreSpec;
+use messages::ErrorKind;
 use seam::real::{KeptFile, RealCoreSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use control::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
-use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{BlockNo, CacheMode, DatastoreStats, VolumeStats, WritePolicy};
+use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
+use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
 use super::super::cores::{CORE_PATIENCE, Local};
+use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
 use super::super::volume_settings::qos_of;
 use super::super::volumes::{Known, Standing};
 use super::Daemon;
@@ -57,7 +58,7 @@ impl Daemon {
 
     /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
-        let curve = self.on_core_of(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
+        let curve = self.on_core_of(name, |volume| miss_ratio_curve(&volume.curves(), volume.age().as_millis()));
         tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
     }
 
@@ -174,7 +175,7 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
     report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
     report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
     report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
-    report.qos.hold(qos_of(record, config.qos).of_engine());
+    add_qos(&mut report.qos, qos_of(record, config.qos).of_engine());
 }
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
@@ -292,7 +293,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
     report.lost_bytes = counted.lost.len() as u64 * seam::BLOCK_BYTES as u64;
     report.lost = lost_ranges(&counted.lost);
-    report.count(counted.stats);
+    add_volume_stats(&mut report, counted.stats);
     report
 }
 

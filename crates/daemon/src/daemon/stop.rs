@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
+use messages::{Answer, ErrorKind, Failure};
 
 use super::super::handover::keep_clients;
 use super::super::stop::{Clients, Drain, Drained, Fault, PROGRESS_PAUSE, Phase};

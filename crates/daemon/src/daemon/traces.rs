@@ -1,10 +1,10 @@
 //! Recording of a volume's requests: the control thread's part.
 
-use control::report::{TraceOpened, Traced};
-use control::{Answer, ErrorKind, Failure};
 use engine::Volume;
 use engine::pages::slow::Asked;
 use engine::volume::tap::{Taken, Tapped};
+use messages::report::{TraceOpened, Traced};
+use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 use trace::Op;
 

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{FlashJobReport, JobOutcome};
-use control::{ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use messages::report::{FlashJobReport, JobOutcome};
+use messages::{ErrorKind, Failure};
 use seam::Disk;
 use seam::real::RealSeam;
 

@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::moment;
-use control::report::DriveReport;
+use messages::moment;
+use messages::report::DriveReport;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;

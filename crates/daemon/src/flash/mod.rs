@@ -19,9 +19,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use control::Failure;
 use engine::{VolumeId, WritePolicy};
 use flash::Sequence;
+use messages::Failure;
 use tokio::sync::mpsc;
 
 use self::drives::Drives;

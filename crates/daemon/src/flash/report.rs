@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, ScrubStats};
+use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
 use super::super::cores::CORE_PATIENCE;

@@ -2,7 +2,7 @@
 //! Base Specification 2.0, "SMART / Health Information") or the vendor-specific attributes of an ATA drive. Values that
 //! are absent stay `None`.
 
-use control::report::DriveReport;
+use messages::report::DriveReport;
 use serde_json::Value;
 
 /// Meaning of each bit of an NVMe drive's critical warning, lowest first.
@@ -100,7 +100,7 @@ fn why(told: &Value) -> String {
 }
 
 fn short(text: &str) -> String {
-    text.chars().filter(|c| !control::is_control(*c)).take(TEXT_MAX).collect()
+    text.chars().filter(|c| !messages::is_control(*c)).take(TEXT_MAX).collect()
 }
 
 #[cfg(test)]

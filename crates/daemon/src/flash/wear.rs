@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::report::{FlashDeviceReport, WrittenReport};
 use flash::{MemberReport, PageMember};
+use messages::report::{FlashDeviceReport, WrittenReport};
 
 use super::super::cores::Local;
 use super::FlashLog;

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use control::token::{LoginLink, TokenCreated, TokenReport};
-use control::{Answer, ErrorKind, Failure, Role};
+use messages::token::{LoginLink, TokenCreated, TokenReport};
+use messages::{Answer, ErrorKind, Failure, Role};
 
 use super::HttpInterface;
 use state::TokenRecord;

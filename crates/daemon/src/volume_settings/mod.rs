@@ -8,8 +8,9 @@ mod shares;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use engine::{CacheMode, Volume, WritePolicy};
+use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
 pub use self::qos::{qos_of, warn_of};

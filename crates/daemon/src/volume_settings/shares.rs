@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
 use engine::{FlashShare, MemoryShare, PageNo, ShareError};
+use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_gone};
 use super::super::volumes::{Placed, Volumes};

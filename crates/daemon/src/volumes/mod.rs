@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use control::{ErrorKind, Failure};
 use engine::VolumeId;
+use messages::{ErrorKind, Failure};
 use seam::Geometry;
 
 use self::absent::Attempts;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::AlertKind;
-use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+use messages::report::AlertKind;
+use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::Limits;
 use super::kinds::Cause;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use control::report::{AlertKind, CertificateReport, Notice};
-use control::{VolumeState, moment};
+use messages::report::{AlertKind, CertificateReport, Notice};
+use messages::{VolumeState, moment};
 
 use super::context::{AlertContext, notices};
 

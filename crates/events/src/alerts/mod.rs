@@ -11,8 +11,8 @@ pub mod kinds;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use control::StatusReport;
-use control::report::{AlertKind, AlertReport, EventKind};
+use messages::StatusReport;
+use messages::report::{AlertKind, AlertReport, EventKind};
 use serde::Serialize;
 
 use self::context::{AlertContext, Memory};

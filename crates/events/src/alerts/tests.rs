@@ -1,10 +1,10 @@
 //! Each kind is found in its condition, none in a healthy status, and alerts do not flap.
 
-use control::report::{
+use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
     HistoryHealth, Notice, WebhookHealth,
 };
-use control::{FlashReport, VolumeReport, VolumeState};
+use messages::{FlashReport, VolumeReport, VolumeState};
 
 use super::*;
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use control::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
-use control::{Answer, Request};
 use lab::advice::of_trace;
 use lab::replay::recording::BLOCK_BYTES;
+use messages::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
+use messages::{Answer, Request};
 use serde::Serialize;
 use trace::Format;
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use control::report::OverrideReport;
+use messages::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 

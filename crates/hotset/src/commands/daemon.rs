@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
+use control::{Client, ClientError};
+use messages::{Answer, ErrorKind, Progress, Request};
 
 use config::control_socket;
 use terminal::Failure;
@@ -52,7 +53,7 @@ impl Shown {
             0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
             total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
         };
-        let text = format!("{}: {far}", control::plain(&progress.what));
+        let text = format!("{}: {far}", messages::plain(&progress.what));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
             // A failed flush only leaves the progress unseen.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::{Answer, Request};
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::datastore::{page, table};

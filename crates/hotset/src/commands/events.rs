@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use control::report::{EventKind, EventReport, EventsPage};
-use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
+use control::{Client, ClientError};
+use messages::report::{EventKind, EventReport, EventsPage};
+use messages::{Answer, ErrorKind, Request, moment};
 
 use super::daemon::{connect, unexpected};
 use config::control_socket;
@@ -54,7 +55,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
         let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
         match client.ask(&request, |_| ())? {
             Answer::Events(page) => Ok(page),
-            _ => Err(control::Failure::new(ErrorKind::Failed, unexpected().message).into()),
+            _ => Err(messages::Failure::new(ErrorKind::Failed, unexpected().message).into()),
         }
     };
     let failed = |error: ClientError| Failure::failed(error.to_string());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use control::{Answer, FlashReport, Request};
+use messages::{Answer, FlashReport, Request};
 
 use super::daemon::{ask, unexpected};
 use super::flash_offline;

@@ -1,7 +1,7 @@
 //! `hotset volume history`: the options.
 
 use clap::Args;
-use control::{Request, moment};
+use messages::{Request, moment};
 
 use terminal::Failure;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::report::JobReport;
-use control::{Answer, Request};
+use messages::report::JobReport;
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::style::Style;
@@ -39,7 +39,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{}", control::plain(line)));
+            said.iter().for_each(|line| println!("{}", messages::plain(line)));
             Ok(())
         }
         // The devices are unchanged; `flash list` shows them.

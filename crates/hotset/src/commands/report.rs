@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use control::report::{EventKind, HistoryReport};
-use control::{Answer, Client, Request, StatusReport, moment};
+use control::Client;
 use lab::report::{Findings, Gain, VolumeGain, page};
+use messages::report::{EventKind, HistoryReport};
+use messages::{Answer, Request, StatusReport, moment};
 
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};

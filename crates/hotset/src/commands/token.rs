@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::{Answer, Request, Role};
+use messages::{Answer, Request, Role};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::style::Style;

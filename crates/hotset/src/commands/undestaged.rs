@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use control::{Answer, Client, Request, StatusReport, VolumeReport};
+use control::Client;
 use engine::VolumeId;
+use messages::{Answer, Request, StatusReport, VolumeReport};
 use serde_json::json;
 
 use super::daemon::unexpected;
@@ -202,7 +203,7 @@ fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use control::VolumeState;
+    use messages::VolumeState;
 
     use super::*;
     use state::VolumeRecord;
@@ -250,8 +251,8 @@ mod tests {
 
     #[test]
     fn silent_data_core_makes_its_volumes_incomplete() {
-        let state = State { volumes: vec![record(1, "a", false, false)], ..State::default() };
-        let answering = control::report::CoreReport::default();
+        let state = State { volumes: vec![record(VolumeId(1), "a", false, false)], ..State::default() };
+        let answering = messages::report::CoreReport::default();
         let status = |cores| StatusReport { cores, volumes: vec![served(VolumeId(1), "a")], ..StatusReport::default() };
         assert_eq!(while_serving(&state, &status(vec![answering])), BTreeSet::new());
         assert_eq!(while_serving(&state, &status(Vec::new())), BTreeSet::from(["a".to_owned()]));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use control::{Answer, Request};
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use super::history::History;
@@ -241,7 +241,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{}", control::plain(line)));
+            said.iter().for_each(|line| println!("{}", messages::plain(line)));
             Ok(())
         }
         _ => Err(unexpected()),

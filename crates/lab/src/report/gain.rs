@@ -1,6 +1,6 @@
 //! Totals of the cache's gain: requests, their sources, requests avoided at the array, and read latency.
 
-use control::report::HistoryReport;
+use messages::report::HistoryReport;
 use serde::Serialize;
 
 /// Totals over a time span, of a volume or of all volumes.
@@ -97,7 +97,7 @@ fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use control::report::{FigureReport, LatencyFigures};
+    use messages::report::{FigureReport, LatencyFigures};
 
     use super::*;
 

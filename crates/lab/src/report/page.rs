@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::markup::escaped;
-use control::moment;
+use messages::moment;
 
 use super::Findings;
 use super::chart::Chart;
@@ -165,7 +165,7 @@ fn alerts(found: &Findings) -> String {
     if events.is_empty() {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
     }
-    let row = |event: &control::report::EventReport| {
+    let row = |event: &messages::report::EventReport| {
         let at = moment::show(Duration::from_millis(event.at_unix_ms));
         let subject = event.subject.as_deref().unwrap_or("");
         format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
@@ -182,7 +182,7 @@ fn capital(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::report::{EventKind, EventReport, EventsPage, HistoryReport};
+    use messages::report::{EventKind, EventReport, EventsPage, HistoryReport};
 
     use super::super::VolumeGain;
     use super::*;

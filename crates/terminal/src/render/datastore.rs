@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::{DatastoreReport, EpisodeReport};
+use messages::moment;
+use messages::report::{DatastoreReport, EpisodeReport};
 
 use super::style::Style;
 use super::table::{Side, Table};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::{EventKind, EventReport};
+use messages::moment;
+use messages::report::{EventKind, EventReport};
 
 use super::style::Style;
 

@@ -1,6 +1,6 @@
 //! The iSCSI target and its sessions.
 
-use control::report::{IscsiReport, IscsiSessionReport};
+use messages::report::{IscsiReport, IscsiSessionReport};
 
 use super::screen::plural;
 use super::style::Style;
@@ -78,7 +78,7 @@ fn manner(session: &IscsiSessionReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::report::SlowCommandReport;
+    use messages::report::SlowCommandReport;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::HistoryReport;
+use messages::moment;
+use messages::report::HistoryReport;
 
 use super::style::Style;
 use super::table::{Side, Table};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::report::Quantiles;
-use control::{FlashReport, StatusReport, VolumeReport};
+use messages::report::Quantiles;
+use messages::{FlashReport, StatusReport, VolumeReport};
 
 use super::iscsi;
 use super::style::Style;

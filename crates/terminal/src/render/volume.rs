@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{QosUse, SlowReport};
-use control::{VolumeReport, VolumeState};
+use messages::report::{QosUse, SlowReport};
+use messages::{VolumeReport, VolumeState};
 
 use super::screen::quantile;
 use super::style::Style;

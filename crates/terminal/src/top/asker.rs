@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
-use control::{Answer, Client, ClientError, Request, StatusReport};
+use control::{Client, ClientError};
+use messages::{Answer, Request, StatusReport};
 
 /// Answers in the queue at most; while it is full, newer ones are dropped.
 const WAITING_MAX: usize = 4;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use api::totals::Totals;
-use control::{Counts, StatusReport, VolumeReport};
+use messages::{Counts, StatusReport, VolumeReport};
 
 /// Shortest interval between samples: a rate over a few milliseconds is noise.
 const MS_MIN: u64 = 50;

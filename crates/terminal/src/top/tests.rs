@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use control::report::CountsBelow;
-use control::report::{CoreReport, PagesReport};
-use control::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 use insta::assert_snapshot;
+use messages::report::CountsBelow;
+use messages::report::{CoreReport, PagesReport};
+use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

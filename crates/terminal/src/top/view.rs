@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use control::StatusReport;
+use messages::StatusReport;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -179,7 +179,7 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
         let room = width.saturating_sub(text.chars().count() + 2).min(trail.len());
         Line::raw(format!("{text} {}", bars(trail.range(trail.len() - room..).copied(), highest(trail))))
     };
-    let quantiles = |label: &str, asked: u64, counts: &control::Counts| {
+    let quantiles = |label: &str, asked: u64, counts: &messages::Counts| {
         let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
         let (half, most) = (show(0.5), show(0.99));
         Line::raw(format!(" {label:<6}{:>7}/s p50 {half} p99 {most}", rate(asked)))
@@ -194,9 +194,9 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
 }
 
 fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {
-    let sum = |field: fn(&control::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
+    let sum = |field: fn(&messages::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
     let oldest = status.volumes.iter().map(|volume| volume.dirty_age_ms).max().unwrap_or(0);
-    let of_core = |field: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
+    let of_core = |field: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
     let filled = |label: &str, used: u64, all: u64, text: String| {
         Line::from(vec![
             Span::raw(format!(" {label:<7}")),

@@ -1,7 +1,5 @@
 //! How many requests took how long, and what was asked of a backing for which reason.
 
-use engine::backing::{Cause, Op};
-use engine::{BackingCount, LatencyCounts, TOLD_OCTAVES};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,14 +39,6 @@ impl Counts {
     }
 }
 
-impl From<LatencyCounts> for Counts {
-    fn from(counts: LatencyCounts) -> Self {
-        let below = TOLD_OCTAVES.iter().zip(counts.below);
-        let below = below.map(|(octave, count)| CountsBelow { us: (1u64 << octave) as f64 / 1e3, count }).collect();
-        Counts { below, all: counts.all, sum_us: counts.sum_ns as f64 / 1e3 }
-    }
-}
-
 /// What was asked of a backing in one way and for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackingRequests {
@@ -63,13 +53,4 @@ pub struct BackingRequests {
     /// How many took how long at the backing; absent on the stream.
     #[serde(default, skip_serializing_if = "Counts::is_untold")]
     pub latency: Counts,
-}
-
-impl From<&BackingCount> for BackingRequests {
-    fn from(count: &BackingCount) -> Self {
-        let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
-        let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
-        let (requests, bytes, latency) = (count.requests, count.bytes, count.latency.into());
-        BackingRequests { op: op.to_owned(), cause: cause.to_owned(), requests, bytes, latency }
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use engine::VolumeProblem;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -55,16 +54,6 @@ impl Notice {
     /// The sentences in one line.
     pub fn join<'a>(notices: impl IntoIterator<Item = &'a Notice>) -> String {
         notices.into_iter().map(|notice| notice.text.as_str()).collect::<Vec<_>>().join("; ")
-    }
-}
-
-impl From<&VolumeProblem> for Notice {
-    fn from(problem: &VolumeProblem) -> Notice {
-        let kind = match problem {
-            VolumeProblem::PagesDropped(_) => AlertKind::PagesDropped,
-            VolumeProblem::DestageFailing { .. } => AlertKind::DestageFailing,
-        };
-        Notice::new(kind, problem.to_string())
     }
 }
 

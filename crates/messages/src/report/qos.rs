@@ -1,7 +1,5 @@
 //! What volumes are entitled to beside others, what datastores do, and who contends there with whom.
 
-use engine::{DatastoreStats, Episode, Limits, MemberStats, Qos, QosStats};
-use seam::Nanos;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -28,21 +26,6 @@ pub struct QosUse {
     pub share_waits: u64,
     /// How long they waited together.
     pub share_waited_us: u64,
-}
-
-impl QosUse {
-    /// Takes over what holds.
-    pub fn hold(&mut self, qos: Qos) {
-        let Qos { shares, reservation_iops, limits: Limits { iops, burst_iops, bytes, burst_bytes } } = qos;
-        (self.shares, self.reservation_iops) = (shares, reservation_iops);
-        (self.limit_iops, self.burst_iops, self.limit_bytes, self.burst_bytes) = (iops, burst_iops, bytes, burst_bytes);
-    }
-
-    /// Takes over what the engine counted.
-    pub fn count(&mut self, stats: &QosStats) {
-        (self.limit_waits, self.limit_waited_us) = (stats.limit_waits, stats.limit_waited_us);
-        (self.share_waits, self.share_waited_us) = (stats.share_waits, stats.share_waited_us);
-    }
 }
 
 /// What a datastore does: whether it is congested, so that shares count, and what each of its volumes has of it.
@@ -117,30 +100,6 @@ pub struct EpisodeReport {
     pub contenders: Vec<String>,
 }
 
-impl DatastoreReport {
-    /// Of what the engine says, whose clock began `epoch_ms` milliseconds after 1970 did.
-    pub fn new(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> DatastoreReport {
-        let ms = |time: Nanos| time.0 as f64 / 1e6;
-        let date = |at: Nanos| (epoch_ms + at.as_millis()) / 1000;
-        DatastoreReport {
-            name: stats.name,
-            is_flash,
-            congested: stats.congested,
-            congested_seconds_total: ms(stats.congested_time) / 1e3,
-            congestion_episodes: stats.episodes,
-            threshold_ms: ms(stats.threshold),
-            threshold_found: stats.threshold_is_found,
-            latency_ms: ms(stats.latency),
-            accesses_per_second: stats.rate,
-            shown_accesses_per_second: stats.shown,
-            window: stats.window,
-            under_way: stats.under_way,
-            members: stats.members.into_iter().map(MemberReport::from).collect(),
-            episodes: stats.lately.into_iter().map(|episode| EpisodeReport::new(episode, date)).collect(),
-        }
-    }
-}
-
 /// Members that are told to whoever follows the daemon as a whole.
 const FOLLOWED: usize = 16;
 
@@ -163,33 +122,6 @@ impl DatastoreReport {
     }
 }
 
-impl EpisodeReport {
-    fn new(episode: Episode, date: impl Fn(Nanos) -> u64) -> EpisodeReport {
-        EpisodeReport {
-            began_unix_seconds: date(episode.began),
-            ended_unix_seconds: episode.ended.map(date),
-            caused_by: episode.caused_by,
-            contenders: episode.contenders,
-        }
-    }
-}
-
-impl From<MemberStats> for MemberReport {
-    fn from(member: MemberStats) -> Self {
-        MemberReport {
-            volume: member.volume,
-            shares: member.shares,
-            reservation_iops: member.reservation_iops,
-            entitled_ratio: member.entitled_ratio,
-            used_ratio: member.used_ratio,
-            accesses: member.accesses,
-            waits: member.waits,
-            waited_us: member.waited.as_micros(),
-            waiting: member.waiting as u64,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,13 +139,5 @@ mod tests {
         let names: Vec<&str> = short.members.iter().map(|member| member.volume.as_str()).collect();
         assert_eq!((names.len(), names[0], names[1], names[15]), (16, "v03", "v25", "v39"));
         assert_eq!(short.window, Some(2.0));
-    }
-
-    #[test]
-    fn episodes_have_dates() {
-        let at = Nanos::from_secs;
-        let episode = Episode { began: at(5), ended: Some(at(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
-        let report = EpisodeReport::new(episode, |at| 1_000 + at.as_millis() / 1000);
-        assert_eq!((report.began_unix_seconds, report.ended_unix_seconds), (1_005, Some(1_007)));
     }
 }
