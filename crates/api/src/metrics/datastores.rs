@@ -37,6 +37,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         |sum| {
             vec![
                 ("memory", sum.memory_hits),
+                ("prefetched", sum.prefetched_hits),
                 ("flash", sum.flash_hits),
                 ("backing", sum.misses),
                 ("mixed", sum.partial_hits),

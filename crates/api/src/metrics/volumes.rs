@@ -39,14 +39,29 @@ const FAMILIES: &[Family] = &[
     }),
     counter(
         "hotset_volume_reads_by_source_total",
-        "Reads by what they were served from: all from memory, all from caches with flash taking part, \
-         all from the backing, or mixed.",
+        "Reads by source: whole from memory, prefetched from the backing for a first read, whole from caches with \
+         flash taking part, whole from the backing, or mixed.",
         |lines, labels, volume| {
             let sources = [
                 ("memory", volume.memory_hits),
+                ("prefetched", volume.prefetched_hits),
                 ("flash", volume.flash_hits),
                 ("backing", volume.misses),
                 ("mixed", volume.partial_hits),
+            ];
+            sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
+        },
+    ),
+    counter(
+        "hotset_volume_read_bytes_by_source_total",
+        "Bytes that clients read, by source.",
+        |lines, labels, volume| {
+            let bytes = &volume.source_bytes;
+            let sources = [
+                ("memory", bytes.memory),
+                ("prefetched", bytes.prefetched),
+                ("flash", bytes.flash),
+                ("backing", bytes.backing),
             ];
             sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
         },

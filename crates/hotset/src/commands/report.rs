@@ -12,12 +12,13 @@ use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
 /// Series that are read from the history.
-const SERIES: [&str; 11] = [
+const SERIES: [&str; 12] = [
     "reads",
     "writes",
     "read_bytes",
     "write_bytes",
     "memory_hits",
+    "prefetched_hits",
     "flash_hits",
     "backing_reads",
     "backing_writes",

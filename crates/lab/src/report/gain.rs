@@ -22,6 +22,8 @@ pub struct Gain {
     pub write_bytes: u64,
     /// Reads served completely from memory.
     pub memory_hits: u64,
+    /// Reads served completely from memory, for which the array was read ahead.
+    pub prefetched_hits: u64,
     /// Reads served completely from flash.
     pub flash_hits: u64,
     /// Reads by the cache from the backing.
@@ -59,6 +61,7 @@ impl Gain {
             read_bytes: sum("read_bytes"),
             write_bytes: sum("write_bytes"),
             memory_hits: sum("memory_hits"),
+            prefetched_hits: sum("prefetched_hits"),
             flash_hits: sum("flash_hits"),
             backing_reads: sum("backing_reads"),
             backing_writes: sum("backing_writes"),

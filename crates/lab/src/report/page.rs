@@ -72,6 +72,11 @@ fn figures(gain: &Gain) -> String {
         ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
         ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
         ("Reads served whole by memory", show_count(gain.memory_hits), show_percent(gain.memory_hits, gain.reads)),
+        (
+            "Reads prefetched from the array",
+            show_count(gain.prefetched_hits),
+            show_percent(gain.prefetched_hits, gain.reads),
+        ),
         ("Reads served whole by flash", show_count(gain.flash_hits), show_percent(gain.flash_hits, gain.reads)),
         ("Reads from the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
         ("Writes to the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),

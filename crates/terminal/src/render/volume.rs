@@ -192,6 +192,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
         ("  memory hits", share(volume.memory_hits)),
+        ("  prefetched", share(volume.prefetched_hits)),
         ("  flash hits", share(volume.flash_hits)),
         ("  partial hits", share(volume.partial_hits)),
         ("  misses", share(volume.misses)),

@@ -149,23 +149,24 @@ fn bar(part: f64, palette: Style) -> Span<'static> {
 fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> {
     let Some(interval) = interval else { return vec![Line::raw(" waiting for two looks, to compare them")] };
     let sources = Sources::of_all(&interval.totals);
-    let all = (sources.memory + sources.flash + sources.array).max(1) as f64;
+    let all = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
     let line = |label: &str, part: u64, colour| {
         let ratio = part as f64 / all;
         let rate = count(interval.rate(part));
         Line::from(vec![
-            Span::raw(format!(" {label:<7}")),
+            Span::raw(format!(" {label:<10}")),
             bar(ratio, palette.of(colour)),
             Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
         ])
     };
     let spared = match sources.hit_ratio() {
         None => " nothing is being read".to_owned(),
-        Some(ratio) => format!(" {} of all reads need no array", percent(ratio)),
+        Some(ratio) => format!(" {} of reads saved an array read", percent(ratio)),
     };
     vec![
         line("memory", sources.memory, Color::Green),
         line("flash", sources.flash, Color::Cyan),
+        line("prefetched", sources.prefetched, Color::Yellow),
         line("array", sources.array, Color::Red),
         Line::raw(spared),
     ]
