@@ -42,7 +42,7 @@ tidy:
 	$(CARGO) test $(PROFILE) --package tidy
 
 e2e: packages page
-	$(CARGO) build $(PROFILE) --package hotset
+	$(CARGO) build $(PROFILE) --package hotset --features sabotage
 	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
 
 api-fuzz: toolchain

@@ -204,6 +204,14 @@ pub enum Sabotage {
     OldRecords,
 }
 
+impl Sabotage {
+    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
+    /// faults.
+    pub(crate) const fn is(self, fault: Sabotage) -> bool {
+        cfg!(feature = "sabotage") && self as u8 == fault as u8
+    }
+}
+
 /// Settings of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {

@@ -63,6 +63,14 @@ pub enum Sabotage {
     ReadOverPut,
 }
 
+impl Sabotage {
+    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
+    /// faults.
+    pub(crate) const fn is(self, fault: Sabotage) -> bool {
+        cfg!(feature = "sabotage") && self as u8 == fault as u8
+    }
+}
+
 /// Whether a member is in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberStatus {

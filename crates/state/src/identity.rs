@@ -67,7 +67,7 @@ impl State {
     /// one that this backing has always had, else `draw`n. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> u64) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
-            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
+            self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
         {
             return Err(Refusal::StateOlder { store, epoch, known });
         }
@@ -79,7 +79,7 @@ impl State {
             && other != claim.name
             && claim.served.contains(other)
         {
-            if self.sabotage != Sabotage::SharedDisk {
+            if !self.sabotage.is(Sabotage::SharedDisk) {
                 return Err(Refusal::BackingTaken { other: other.clone() });
             }
             by_backing = None;
@@ -93,7 +93,7 @@ impl State {
             None => {
                 let unclaimed: Vec<&str> =
                     self.unclaimed.iter().map(String::as_str).filter(|store| !claim.gives_up(store)).collect();
-                if !unclaimed.is_empty() && self.sabotage != Sabotage::AnyState {
+                if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
                 false
@@ -107,7 +107,7 @@ impl State {
         let record = &self.volumes[named];
         let loss = self.loss_of(record, claim);
         let names_it = loss.as_ref().is_none_or(|loss| claim.gives_up(&loss.incarnation))
-            || self.sabotage == Sabotage::AdoptUnnamed;
+            || self.sabotage.is(Sabotage::AdoptUnnamed);
         if claim.accept.adopt && names_it {
             return Ok(());
         }
@@ -151,13 +151,13 @@ impl State {
             return Err(Refusal::DirtyElsewhere { name, why, loss });
         }
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
-        if waiting.in_log > 0 && mark.is_none() && self.sabotage != Sabotage::AnyStore {
+        if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
             return Err(Refusal::LogUnexpected { name, loss });
         }
         let Some(evidence) = claim.evidence else { return Ok(false) };
-        let verdict = match self.sabotage {
-            Sabotage::AnyContent => ContentVerdict::Same,
-            _ => {
+        let verdict = match self.sabotage.is(Sabotage::AnyContent) {
+            true => ContentVerdict::Same,
+            false => {
                 let others = self.volumes.iter().filter(|other| other.incarnation != record.incarnation);
                 let others: Vec<&ContentRecord> = others.filter_map(|other| other.content.as_ref()).collect();
                 judge_content(record.content.as_ref(), evidence, &others)
@@ -170,7 +170,7 @@ impl State {
             }
             ContentVerdict::Unproven | ContentVerdict::Same => {}
         }
-        let is_accepted = claim.accept.discard_past_end || self.sabotage == Sabotage::PastEnd;
+        let is_accepted = claim.accept.discard_past_end || self.sabotage.is(Sabotage::PastEnd);
         if evidence.blocks_past_end > 0 && !is_accepted {
             return Err(Refusal::BackingShrank {
                 name,
@@ -228,7 +228,7 @@ impl State {
         }
         // From the first write on no other store's pages are true to the backing.
         let cached_on = record.cached_on.get_or_insert_default();
-        if claim.writes && sabotage != Sabotage::StalePages {
+        if claim.writes && !sabotage.is(Sabotage::StalePages) {
             cached_on.retain(|store| Some(store.as_str()) == claim.store);
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
@@ -242,7 +242,7 @@ impl State {
             self.retired_luns.extend(lun);
             self.volumes.retain(|record| record.incarnation != former.incarnation);
         }
-        Admission { incarnation, drops_pages: drops_pages && sabotage != Sabotage::StalePages }
+        Admission { incarnation, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
     }
 
     fn has_shrunk(&self, incarnation: u64, claim: &Claim<'_>) -> bool {

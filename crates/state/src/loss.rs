@@ -12,7 +12,7 @@ use crate::trust::Sabotage;
 /// What clients of a volume have to be told in this generation. `record`: as it was before; `is_lost`: no whole memory is left of the daemon
 /// that last served it, and that did not stop it cleanly.
 pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
-    if record.clean || state.sabotage == Sabotage::UntoldLoss {
+    if record.clean || state.sabotage.is(Sabotage::UntoldLoss) {
         return None;
     }
     let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);

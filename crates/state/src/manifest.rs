@@ -111,7 +111,7 @@ impl State {
     /// Judges the copy on the devices of a store that this directory's daemon used last: a newer one means that the directory was copied before its
     /// last change and put back. A copy that cannot be read says nothing.
     pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
-        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && self.sabotage != Sabotage::AnyState;
+        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
             Some(_) => {

@@ -157,11 +157,11 @@ impl State {
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
         let record = self.store(store);
-        if self.sabotage == Sabotage::AnyStore {
+        if self.sabotage.is(Sabotage::AnyStore) {
             return Ok(StoreUse::Known);
         }
         if let Some(OlderThan { store, epoch, known }) =
-            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
+            self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
         {
             // Opening a store would make it look newer than what the directory lacks.
             return Err(Refusal::StateOlder { store, epoch, known });
@@ -181,7 +181,7 @@ impl State {
         let epoch = record.map_or(0, |record| record.epoch);
         // Of one start in two lives neither is an older copy of the other: both came from one copy of the directory.
         let is_fork = record.is_some() && ownership.epoch == epoch && epoch > 0;
-        if is_own && (ownership.epoch > epoch || is_fork) && self.sabotage != Sabotage::AnyState {
+        if is_own && (ownership.epoch > epoch || is_fork) && !self.sabotage.is(Sabotage::AnyState) {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
@@ -189,17 +189,13 @@ impl State {
             // newer than what is written now.
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
-        match self.sabotage {
-            _ if !holds_data && !is_needed => {
-                found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
-            }
-            Sabotage::AnyState => Ok(StoreUse::Known),
-            _ => Err(Refusal::StoreForeign {
-                store: store.clone(),
-                owner: show_uuid(&ownership.owner),
-                epoch: ownership.epoch,
-            }),
+        if !holds_data && !is_needed {
+            return found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New);
         }
+        if self.sabotage.is(Sabotage::AnyState) {
+            return Ok(StoreUse::Known);
+        }
+        Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner), epoch: ownership.epoch })
     }
 
     /// The later start in which this store of another directory was seen, where the present copy is an older one.

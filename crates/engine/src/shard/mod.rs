@@ -113,7 +113,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if this deliberate fault is active.
     pub fn sabotage(&self, which: Sabotage) -> bool {
-        self.core.spec().sabotage == which
+        self.core.spec().sabotage.is(which)
     }
 
     /// Runs `work` on the block states: the shard's state and the core's memory together.

@@ -218,6 +218,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
+        #[cfg(feature = "sabotage")]
         if self.sabotage(Sabotage::OverwriteInFlight) {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
             return data.sabotage_thaw();

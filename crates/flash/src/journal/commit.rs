@@ -132,7 +132,7 @@ fn blocks_for(records: usize) -> usize {
 
 /// Takes all pending records. Page writes that have ended by now are covered by the flush that follows.
 fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
-    let early = inner.sabotage == Sabotage::UnmarkEarly;
+    let early = inner.sabotage.is(Sabotage::UnmarkEarly);
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     state.journal.begun += 1;

@@ -48,7 +48,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let known = inner.state.borrow().superblock.journal;
     let (half, generation) = find(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
-    let short = |half: &Half| half.sequence < known.max(1) && inner.sabotage != Sabotage::KeepShortMap;
+    let short = |half: &Half| half.sequence < known.max(1) && !inner.sabotage.is(Sabotage::KeepShortMap);
     let distrusted = inner.pages.borrow().distrusted;
     let dropped = match &half {
         None if known == 0 => None,

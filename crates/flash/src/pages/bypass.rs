@@ -63,7 +63,7 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, blocks
     inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
     loaded(inner).await;
     let (mark, durable) = mark(inner, incarnation, &blocks);
-    if !durable && inner.sabotage == Sabotage::WriteBeforeMark {
+    if !durable && inner.sabotage.is(Sabotage::WriteBeforeMark) {
         write_now(inner);
     } else if !durable && !wait_durable(inner).await {
         abandoned(inner).await;

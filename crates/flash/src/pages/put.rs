@@ -127,7 +127,7 @@ fn begin<S: Seam>(
         let (place, writes) = (state.table.place(slot), state.table.writes(slot));
         return Ok(Some(Put { slot, place, writes, wanted, there: valid, old: None }));
     }
-    if inner.sabotage == Sabotage::ReuseSlotEarly {
+    if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
         let slot = state.dead.first().copied();
         slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
     }
@@ -245,7 +245,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
     }
     let left = state.putting.remove(&put.slot).unwrap_or(0);
     let written = written.as_ref().copied().unwrap_or(0);
-    let left = if inner.sabotage == Sabotage::PutOverInvalidate { written } else { left & written };
+    let left = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { left & written };
     if state.table.phase(put.slot) == Phase::Live {
         state.table.flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | left;

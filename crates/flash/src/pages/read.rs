@@ -113,9 +113,9 @@ async fn read_slot<S: Seam>(
     // (R2).
     let state = inner.pages.borrow();
     let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
-    let as_it_was = || match inner.sabotage {
-        Sabotage::ReadOverPut => u16::MAX,
-        _ => state.table.writes(slot).same(writes),
+    let as_it_was = || match inner.sabotage.is(Sabotage::ReadOverPut) {
+        true => u16::MAX,
+        false => state.table.writes(slot).same(writes),
     };
     let still = if same { state.table.valid(slot) & as_it_was() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
@@ -166,7 +166,7 @@ async fn read_run<S: Seam>(
     };
     let sums = sums.freeze();
     let mut bad = 0_u16;
-    let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
+    let trusted = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
         let seed = page_seed(incarnation, first + u64::from(block), place, writes.of(block));

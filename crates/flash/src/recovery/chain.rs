@@ -123,7 +123,7 @@ pub async fn follow<S: Seam>(
     }
     if let Some(last) = links.last_mut()
         && !follower.is_whole(last).await?
-        && sabotage != Sabotage::ReplayTorn
+        && !sabotage.is(Sabotage::ReplayTorn)
     {
         links.pop();
     }

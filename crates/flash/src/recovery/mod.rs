@@ -174,7 +174,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
     let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
     let lent = chain.page_lives.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &table, lent, chain.tail);
-    segments.sabotage_reuse = sabotage == Sabotage::ReuseBeforeTail;
+    segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
         devices: members.devices,
         superblock,

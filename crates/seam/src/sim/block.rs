@@ -195,6 +195,7 @@ impl Block for SimBlock {
         self.tags().iter().fold(mix(u64::from(seed)), |sum, tag| mix(sum ^ tag).wrapping_add(sum)) as u32
     }
 
+    #[cfg(feature = "sabotage")]
     fn sabotage_thaw(self) -> SimBlockMut {
         SimBlockMut(self)
     }
