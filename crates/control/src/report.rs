@@ -26,7 +26,7 @@ pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use drive::DriveReport;
-pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
+pub use event::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use iscsi::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};

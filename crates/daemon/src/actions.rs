@@ -6,41 +6,20 @@ use std::rc::Rc;
 use control::report::SlowReport;
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::pages::slow::Slow;
-use engine::{CacheMode, RequestError, Volume, WritePolicy};
+use engine::{CacheMode, Volume, WritePolicy};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
-use super::daemon::{Daemon, Placed, core_gone, state_failed};
-use super::data_core::Local;
+use super::cores::Local;
+use super::cores::core_gone;
+use super::daemon::Daemon;
+use super::volumes::{Known, Placed};
 use config::keys::{KEYS, find_key, nearest, set_by_command};
 use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
 use terminal::log;
 use units::show_bytes;
 
 impl Daemon {
-    /// Runs `work` with the volume on its core, and meanwhile reports its dirty bytes as progress.
-    pub(super) async fn on_volume<T, F>(
-        &self,
-        name: &str,
-        placed: &Placed,
-        what: &str,
-        progress: &ProgressSender,
-        work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
-    ) -> Result<T, Failure>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, RequestError>> + 'static,
-    {
-        let core = &self.cores[placed.core];
-        let volume = name.to_owned();
-        let called = core.call(async move |local: Rc<Local>| match local.engine.find(&volume) {
-            Some(volume) => work(volume).await,
-            None => Err(RequestError::ShuttingDown),
-        });
-        let result = self.watched(core, name, what, progress, called).await.map_err(core_gone)?;
-        result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
-    }
-
     /// `volume set`.
     pub async fn set(
         &self,
@@ -60,12 +39,13 @@ impl Daemon {
         let lost = settings.get(DECLARED_LOST).map(|lost| lost.parse::<bool>()).transpose();
         let lost =
             lost.map_err(|_| invalid(format!("{DECLARED_LOST} is true or false; write {DECLARED_LOST}=true")))?;
-        let _busy = self.begin(name)?;
-        let placed = self.placed(name)?;
+        let _busy = self.volumes.begin(name)?;
+        let placed = self.volumes.placed(name)?;
         self.set_qos(name, &placed, settings).await?;
         self.set_share(name, &placed, settings).await?;
         if let Some(lost) = lost {
-            self.set_lost(name, &placed, lost).await?;
+            let file = self.volumes.setting(name, DECLARED_LOST).unwrap_or_default();
+            self.units.set_lost(name, &placed, lost, &file).await?;
         }
         match policy {
             Some(policy) => self.set_policy(name, &placed, policy, progress).await,
@@ -80,26 +60,26 @@ impl Daemon {
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        if policy == WritePolicy::WriteBack && self.wants_two_copies().await {
+        if policy == WritePolicy::WriteBack && self.flash.wants_two_copies().await {
             let text = format!(
                 "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is \
                  not set"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let file = self.file_policy(name);
-        let before = self.state.borrow().state().clone();
-        let note = self.state.borrow_mut().change(|state| {
+        let file = self.volumes.setting(name, POLICY).unwrap_or_default();
+        let before = self.records.view().clone();
+        let note = self.records.change(|state| {
             state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
         });
-        note.map_err(state_failed)?;
+        note?;
         if let Err(failure) = self.change_policy(name, placed, policy, progress).await {
-            let undone = self.state.borrow_mut().change(|state| {
+            let undone = self.records.change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);
                 state.set_override(placed.incarnation, POLICY, &value, &file);
             });
-            undone.map_err(state_failed)?;
+            undone?;
             return Err(failure);
         }
         log::info(format!("volume {name}: policy {policy} by command"));
@@ -115,44 +95,39 @@ impl Daemon {
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        let read_only = self.volumes.borrow().get(name).is_some_and(|known| known.config.read_only);
+        let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
         if policy == WritePolicy::WriteBack {
-            self.note_policy_on_flash(placed, policy, read_only)?;
+            self.flash.note_policy_on_flash(placed, policy, read_only)?;
         }
         if policy.defers_writes() && !read_only {
-            self.note_deferring(placed)?;
+            self.records.note_deferring(placed)?;
         }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
-        self.on_volume(name, placed, "changing the policy", progress, work).await?;
-        self.note_policy_on_flash(placed, policy, read_only)
-    }
-
-    /// The policy that the volume's own entry asks for.
-    pub fn file_policy(&self, name: &str) -> String {
-        self.volumes.borrow().get(name).map(|known| known.config.policy.to_string()).unwrap_or_default()
+        self.cores.on_volume(name, placed, "changing the policy", progress, work).await?;
+        self.flash.note_policy_on_flash(placed, policy, read_only)
     }
 
     /// `volume pause`, `freeze` and `resume`.
     pub async fn set_mode(&self, name: &str, mode: CacheMode, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let _busy = self.begin(name)?;
-        let placed = self.placed(name)?;
+        let _busy = self.volumes.begin(name)?;
+        let placed = self.volumes.placed(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
-        self.on_volume(name, &placed, "changing the mode", progress, work).await?;
-        let noted = self.state.borrow_mut().change(|state| {
+        self.cores.on_volume(name, &placed, "changing the mode", progress, work).await?;
+        let noted = self.records.change(|state| {
             state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         });
-        noted.map_err(state_failed)?;
+        noted?;
         log::info(format!("volume {name}: {mode} by command"));
         self.show(name).await
     }
 
     /// `volume invalidate`.
     pub async fn invalidate(&self, name: &str, discard_dirty: bool) -> Result<Answer, Failure> {
-        let _busy = self.begin(name)?;
-        let placed = self.placed(name)?;
+        let _busy = self.volumes.begin(name)?;
+        let placed = self.volumes.placed(name)?;
         let (progress, _) = ProgressSender::new();
         let work = async move |volume: Volume<RealSeam>| volume.start_anew(discard_dirty).await;
-        let dropped = self.on_volume(name, &placed, "invalidating", &progress, work).await?;
+        let dropped = self.cores.on_volume(name, &placed, "invalidating", &progress, work).await?;
         let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
         let text = format!(
             "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
@@ -164,7 +139,7 @@ impl Daemon {
 
     /// `volume slow`.
     pub async fn slow(&self, name: &str) -> Result<Answer, Failure> {
-        let placed = self.placed(name)?;
+        let placed = self.volumes.placed(name)?;
         let volume = name.to_owned();
         let called = self.cores[placed.core].call(async move |local: Rc<Local>| {
             let now = local.seam.now();
@@ -186,25 +161,26 @@ impl Daemon {
         if size_bytes.is_some_and(|size| size == 0 || !size.is_multiple_of(512)) {
             return Err(Failure::new(ErrorKind::Invalid, "a volume's size is a multiple of 512 bytes, above 0"));
         }
-        let _busy = self.begin(name)?;
+        let _busy = self.volumes.begin(name)?;
         if discard_dirty && size_bytes.is_none() {
             self.accept_shrunk(name).await?;
         }
-        let placed = self.placed(name)?;
+        let placed = self.volumes.placed(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
-        let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
-        let noted = self.state.borrow_mut().change(|state| state.note_size(placed.incarnation, size));
-        noted.map_err(state_failed)?;
-        self.tell_size(name, &placed).await?;
-        self.tell_guests_size(name, &placed).await?;
+        let size = self.cores.on_volume(name, &placed, "resizing", progress, work).await?;
+        let noted = self.records.change(|state| state.note_size(placed.incarnation, size));
+        noted?;
+        self.units.tell_size(name, &placed).await?;
+        self.cores.tell_guests_size(name, &placed).await?;
         log::info(format!("volume {name}: {} by command", show_bytes(size)));
         self.show(name).await
     }
 
     /// Serves a volume that is refused because its backing shrank. Dirty data past the backing's new end may be lost.
     async fn accept_shrunk(&self, name: &str) -> Result<(), Failure> {
-        let known = self.volumes.borrow().get(name).cloned();
-        let Some(known) = known.filter(|known| known.refusal.as_deref() == Some(BACKING_SHRANK)) else { return Ok(()) };
+        let has_shrunk =
+            |known: &Known| known.refusal().is_some_and(|failure| failure.refusal.as_deref() == Some(BACKING_SHRANK));
+        let Some(known) = self.volumes.find(name).filter(has_shrunk) else { return Ok(()) };
         let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
         self.attach(known.config, known.from_file, accept).await?;
         log::warn(format!(

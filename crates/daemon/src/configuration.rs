@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
 use super::daemon::Daemon;
+use super::volumes::Known;
 use config::keys::{KEYS, Key, TABLES, set_by_command};
 use config::redact;
 use config::written::default_of;
@@ -19,7 +20,7 @@ impl Daemon {
     /// `configuration`.
     pub fn configuration(&self) -> ConfigurationReport {
         let volumes = self.volumes_written();
-        let config = self.config.borrow();
+        let config = self.settings.current();
         let keys = KEYS.iter().map(|key| {
             let mut report = KeyReport {
                 table: key.table.to_owned(),
@@ -52,9 +53,9 @@ impl Daemon {
 
     /// The value in force of a key of a single table, where `written` is its value in the file.
     fn held(&self, key: &Key, written: Option<&str>, default: &str) -> (String, KeySource) {
-        let state = self.state.borrow();
-        if (key.table, key.name) == ("flash", "devices") && state.state().flash_devices.is_some() {
-            let devices = self.flash_devices();
+        let state = self.records.view();
+        if (key.table, key.name) == ("flash", "devices") && state.flash_devices.is_some() {
+            let devices = self.flash.devices();
             let shown: Vec<String> = devices.iter().map(|device| device.display().to_string()).collect();
             let shown = shown.join(", ");
             if written != Some(shown.as_str()) {
@@ -67,9 +68,9 @@ impl Daemon {
     /// Values of the volumes that are not defaults, by volume name.
     fn volumes_written(&self) -> BTreeMap<String, Values> {
         let mut volumes = BTreeMap::<String, Values>::new();
-        let config = self.config.borrow();
-        let known = self.volumes.borrow();
-        for (name, known) in &*known {
+        let config = self.settings.current();
+        for known in self.volumes.map(Known::clone) {
+            let name = &known.config.name;
             let values = volumes.entry(name.clone()).or_default();
             if known.from_file {
                 let written = config.written.entries("volume").find(|(written, _)| *written == name);

@@ -1,244 +1,94 @@
 //! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
 use events::Wanted;
-use seam::Geometry;
-use seam::real::KeptFile;
+use flash::Store;
+use seam::real::RealSeam;
 use tokio::sync::watch;
 
-use super::absent::Attempts;
 use super::certificates::Certificates;
-use super::data_core::{CoreGone, DataCore};
+use super::cores::{Cores, DataCore};
 use super::events::Journal;
-use super::flash::{Before, Drives, Flash};
+use super::flash::FlashLog;
+use super::http::HttpInterface;
+use super::iscsi::Units;
 use super::jobs::Jobs;
-use super::kept::Unreadable;
+use super::kept::{PersistedMemory, Plan};
+use super::listen::Listeners;
+use super::records::Records;
+use super::reload::answer_of;
+use super::settings::Settings;
 use super::stop::Stop;
-use config::{Config, VolumeConfig};
-use state::{StateDir, StateError};
+use super::telemetry::Telemetry;
+use super::volumes::Volumes;
+use config::Config;
+use state::StateDir;
 use systemd::Notifier;
 
-/// Interval of progress reports of a long action.
-const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
-
-/// Status of a volume.
-#[derive(Clone, Debug)]
-pub enum Standing {
-    /// Served to clients.
-    Serving(Placed),
-    /// Being destaged before its removal.
-    Removing(Placed),
-    /// Not served; the reason as text.
-    Refused(String),
-}
-
-/// The identity and the home core of a served volume.
-#[derive(Clone, Debug)]
-pub struct Placed {
-    /// The persistent identity of the volume.
-    pub incarnation: u64,
-    /// Identity of its backing, as the backing reports it.
-    pub identity: String,
-    /// The data core that serves it.
-    pub core: usize,
-    /// Geometry of the backing when it was opened.
-    pub geometry: Geometry,
-}
-
-/// A volume that the daemon knows.
-#[derive(Clone, Debug)]
-pub struct Known {
-    /// Its configuration.
-    pub config: VolumeConfig,
-    /// True if it is in the file; false if it was added by command.
-    pub from_file: bool,
-    /// Its status.
-    pub standing: Standing,
-    /// Code of its refusal, if `docs/admin/refusals.md` lists one.
-    pub refusal: Option<String>,
-}
-
-/// The daemon's state on the control thread. No `RefCell` here stays borrowed over an await.
+/// The daemon's parts on the control thread. Each part owns its state; the methods here do what crosses parts.
 pub struct Daemon {
     /// The configuration in force.
-    pub config: RefCell<Config>,
-    /// The state directory.
-    pub state: RefCell<StateDir>,
-    /// The file of this daemon's persisted memory.
-    pub(super) kept: Option<KeptFile>,
-    /// The reason why memory is not persisted although it should be.
-    pub(super) not_kept: OnceCell<Option<String>>,
-    /// Generations of earlier daemons of which no acknowledged write is lost.
-    pub(super) whole: RefCell<Vec<u64>>,
-    /// Persisted memory of earlier daemons that cannot be read.
-    pub(super) unreadable: RefCell<Vec<Unreadable>>,
+    pub(super) settings: Rc<Settings>,
+    /// The durable records.
+    pub(super) records: Rc<Records>,
     /// The data cores.
-    pub cores: Vec<DataCore>,
+    pub(super) cores: Rc<Cores>,
+    /// All volumes.
+    pub(super) volumes: Volumes,
     /// The flash log.
-    pub flash: RefCell<Flash>,
-    /// Incarnations whose old clean pages are being dropped from the flash store named; the completion is not saved
-    /// yet.
-    pub(super) drops: RefCell<BTreeMap<u64, String>>,
-    /// Bytes written to flash devices before this start.
-    pub wear: RefCell<Before>,
-    /// The health of the drives under flash devices.
-    pub(super) drives: Drives,
-    /// All volumes, by name.
-    pub volumes: RefCell<BTreeMap<String, Known>>,
-    /// Planned attempts at volumes whose backings could not be opened.
-    pub(super) absent: RefCell<Attempts>,
-    /// Volumes with a change under way.
-    busy: RefCell<BTreeSet<String>>,
-    /// Addresses of the listeners.
-    pub listen: RefCell<Vec<String>>,
-    /// LUN numbers that the file assigns, as it was read last.
-    pub(super) fixed_luns: RefCell<BTreeSet<u16>>,
-    /// Tokens and sessions of the HTTP interface.
-    pub access: Arc<api::Access>,
-    /// Address of the HTTP interface, once it listens.
-    pub api: Cell<Option<SocketAddr>>,
+    pub(super) flash: Rc<FlashLog>,
+    /// Persisted memory.
+    pub(super) memory: PersistedMemory,
+    /// The volumes as units of the iSCSI target.
+    pub(super) units: Rc<Units>,
+    /// The listeners of the front ends.
+    pub(super) listeners: Listeners,
+    /// The HTTP interface.
+    pub(super) http: Rc<HttpInterface>,
     /// TLS certificates of the listeners.
-    pub(super) certificates: Certificates,
-    /// History of counters, if one is kept.
-    pub history: RefCell<Option<history::History>>,
-    /// Jobs: flushes of volumes and changes of the flash devices.
+    pub(super) certificates: Rc<Certificates>,
+    /// Samples and their history.
+    pub(super) telemetry: Telemetry,
+    /// Flushes of volumes and changes of the flash devices.
     pub(super) jobs: Rc<Jobs>,
     /// Events and alerts.
-    pub journal: Journal,
-    /// The last sample.
-    pub samples: watch::Sender<Arc<Sampled>>,
-    /// When the daemon started.
-    pub started: Instant,
-    /// Start of the cores' clock, in milliseconds since 1970.
-    pub(super) epoch_ms: Cell<u64>,
+    pub(super) journal: Journal,
     /// State of a stop.
-    pub stop: Stop,
+    pub(super) stop: Stop,
     /// Connection to the service manager.
-    pub notifier: Notifier,
-}
-
-/// Guard of a change of one volume: no other change of it can begin while this lives.
-pub struct Busy<'a> {
-    daemon: &'a Daemon,
-    name: String,
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.daemon.busy.borrow_mut().remove(&self.name);
-    }
-}
-
-/// The failure of an action whose core has ended.
-pub fn core_gone(gone: CoreGone) -> Failure {
-    Failure::new(ErrorKind::Failed, gone.to_string())
-}
-
-/// The failure of an action whose record could not be saved.
-pub fn state_failed(error: StateError) -> Failure {
-    Failure::new(ErrorKind::Failed, error.to_string())
+    pub(super) notifier: Rc<Notifier>,
 }
 
 impl Daemon {
     /// A daemon that serves nothing yet.
-    pub fn new(
-        config: Config,
-        state: StateDir,
-        (cores, kept): (Vec<DataCore>, Option<KeptFile>),
-        notifier: Notifier,
-    ) -> Daemon {
+    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, memory: Plan, notifier: Notifier) -> Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
-        let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
+        let settings = Rc::new(Settings::new(config));
+        let records = Rc::new(Records::new(state));
+        let cores = Rc::new(Cores::new(cores));
+        let certificates = Rc::<Certificates>::default();
+        let jobs = Rc::<Jobs>::default();
+        let flash = FlashLog::new(settings.clone(), records.clone(), cores.clone(), jobs.clone());
+        let http = HttpInterface::new(settings.clone(), records.clone(), certificates.clone());
         Daemon {
-            kept,
-            not_kept: OnceCell::new(),
-            whole: RefCell::default(),
-            unreadable: RefCell::default(),
-            fixed_luns,
-            config: RefCell::new(config),
-            state: RefCell::new(state),
-            cores,
-            flash: RefCell::default(),
-            drops: RefCell::default(),
-            wear: RefCell::default(),
-            drives: Drives::default(),
-            volumes: RefCell::default(),
-            absent: RefCell::default(),
-            busy: RefCell::default(),
-            listen: RefCell::default(),
-            access: Arc::default(),
-            api: Cell::default(),
-            certificates: Certificates::default(),
-            history: RefCell::default(),
-            jobs: Rc::default(),
+            volumes: Volumes::default(),
+            flash: Rc::new(flash),
+            memory: PersistedMemory::new(memory, cores.clone(), records.clone()),
+            units: Rc::new(Units::new(settings.clone(), records.clone(), cores.clone())),
+            listeners: Listeners::new(settings.clone(), cores.clone()),
+            http: Rc::new(http),
+            certificates,
+            telemetry: Telemetry::new(),
+            jobs,
             journal,
-            samples: watch::Sender::default(),
-            started: Instant::now(),
-            epoch_ms: Cell::default(),
             stop: Stop::default(),
-            notifier,
-        }
-    }
-
-    /// Begins a change of a volume; fails while another is under way.
-    pub fn begin(&self, name: &str) -> Result<Busy<'_>, Failure> {
-        if !self.busy.borrow_mut().insert(name.to_owned()) {
-            let text = format!("volume {name} is being changed by somebody else; try again when that is done");
-            return Err(Failure::new(ErrorKind::Conflict, text));
-        }
-        Ok(Busy { daemon: self, name: name.to_owned() })
-    }
-
-    /// The identity and core of a served volume, or the reason why it is not served.
-    pub fn placed(&self, name: &str) -> Result<Placed, Failure> {
-        match self.volumes.borrow().get(name).map(|known| known.standing.clone()) {
-            Some(Standing::Serving(placed) | Standing::Removing(placed)) => Ok(placed),
-            Some(Standing::Refused(reason)) => {
-                Err(Failure::new(ErrorKind::Conflict, format!("volume {name} is not served: {reason}")))
-            }
-            None => Err(Failure::no_volume(name)),
-        }
-    }
-
-    /// Names of the volumes that are served.
-    pub fn served(&self) -> Vec<String> {
-        let volumes = self.volumes.borrow();
-        let served = volumes.iter().filter(|(_, known)| !matches!(known.standing, Standing::Refused(_)));
-        served.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
-    pub async fn watched<T>(
-        &self,
-        core: &DataCore,
-        name: &str,
-        what: &str,
-        progress: &ProgressSender,
-        action: impl Future<Output = T>,
-    ) -> T {
-        let mut action = std::pin::pin!(action);
-        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
-        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
-        loop {
-            tokio::select! {
-                result = &mut action => return result,
-                _ = tick.tick() => {
-                    let volume = name.to_owned();
-                    let dirty = async move |local: Rc<super::data_core::Local>| {
-                        local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
-                    };
-                    if let Ok(dirty_bytes) = core.call(dirty).await {
-                        progress.say(what, dirty_bytes);
-                    }
-                }
-            }
+            notifier: Rc::new(notifier),
+            settings,
+            records,
+            cores,
         }
     }
 
@@ -266,10 +116,19 @@ impl Daemon {
         }
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
-            Request::FlashList {} => Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default()))),
-            Request::FlashAdd { path, force } => self.add_flash(&path, force, progress).await,
-            Request::FlashRemove { path } => self.remove_flash(&path, progress).await,
-            Request::FlashReplace { old, new, force } => self.replace_flash(&old, &new, force, progress).await,
+            Request::FlashList {} => Ok(self.flash_answer().await),
+            Request::FlashAdd { path, force } => {
+                self.flash.add(&path, force, progress).await?;
+                Ok(self.flash_answer().await)
+            }
+            Request::FlashRemove { path } => {
+                self.flash.remove(&path, progress).await?;
+                Ok(self.flash_answer().await)
+            }
+            Request::FlashReplace { old, new, force } => {
+                self.flash.replace(&old, &new, force, progress).await?;
+                Ok(self.flash_answer().await)
+            }
             Request::FlashPause {} => self.steer_flash(|store| store.pause_job(true)).await,
             Request::FlashResume {} => self.steer_flash(|store| store.pause_job(false)).await,
             Request::FlashCancel {} => self.steer_flash(|store| store.cancel_job()).await,
@@ -288,11 +147,11 @@ impl Daemon {
             Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
                 let (subject, is_known) = self.subject(volume, datastore)?;
-                self.past(history::Question { subject, is_known, from, to, step, series }).await
+                self.telemetry.past(history::Question { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
                 let limit = limit as usize;
-                Ok(self.events_page(&Wanted {
+                Ok(self.journal.page(&Wanted {
                     limit,
                     before,
                     after,
@@ -322,13 +181,31 @@ impl Daemon {
             }
             Request::VolumeRemove { name } => self.remove(&name, progress).await,
             Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,
-            Request::TokenCreate { name, role } => self.create_token(&name, role),
-            Request::TokenList {} => Ok(Answer::Tokens(self.tokens())),
-            Request::TokenRevoke { name } => self.revoke_token(&name),
-            Request::TokenLink { role } => self.login_link(role),
-            Request::Reload {} => self.reload().await.map(Answer::Said),
+            Request::TokenCreate { name, role } => self.http.create_token(&name, role),
+            Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
+            Request::TokenRevoke { name } => self.http.revoke_token(&name),
+            Request::TokenLink { role } => self.http.login_link(role),
+            Request::Reload {} => self.reload().await.map(answer_of),
             Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
         }
+    }
+}
+
+impl Daemon {
+    /// The report of the flash log, as the answer to a request.
+    pub(super) async fn flash_answer(&self) -> Answer {
+        Answer::Flash(Box::new(self.flash.report(&self.volumes).await.unwrap_or_default()))
+    }
+
+    /// `flash pause`, `resume`, `cancel`.
+    pub(super) async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.flash.steer(steer).await?;
+        Ok(self.flash_answer().await)
+    }
+
+    /// The last sample and the following ones.
+    pub fn samples(&self) -> watch::Receiver<Arc<Sampled>> {
+        self.telemetry.subscribe()
     }
 }
 

@@ -7,13 +7,14 @@ use control::{Answer, Failure, moment};
 use engine::volume::heat::{HEAT_ROW, HEAT_ROWS_MAX};
 use seam::{Nanos, Seam};
 
-use super::daemon::{Daemon, core_gone};
-use super::data_core::Local;
+use super::cores::Local;
+use super::cores::core_gone;
+use super::daemon::Daemon;
 
 impl Daemon {
     /// The requests per part of a volume in the last hour.
     pub(super) async fn heat(&self, name: &str) -> Result<Answer, Failure> {
-        let placed = self.placed(name)?;
+        let placed = self.volumes.placed(name)?;
         let volume = name.to_owned();
         let called = self.cores[placed.core].call(async move |local: Rc<Local>| {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))

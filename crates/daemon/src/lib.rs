@@ -3,41 +3,43 @@
 //! The calling thread becomes the control thread: it owns files, signals and the control socket. Data cores are threads
 //! of their own that never wait for it; every action reaches them as a message.
 
-mod absent;
 mod actions;
 mod advice;
-mod api;
 mod attach;
 mod certificates;
 mod configuration;
+mod cores;
 mod daemon;
-mod data_core;
 mod events;
-mod evidence;
 mod flash;
 mod handover;
 mod heat;
+mod http;
 mod iscsi;
 mod jobs;
 mod kept;
 mod listen;
 mod loss;
-mod open;
 mod overlap;
 mod qos;
+mod records;
 mod reload;
+mod retry;
+#[cfg(feature = "sabotage")]
 mod sabotage;
 mod sample;
+mod settings;
 mod shares;
 mod shortage;
 mod signals;
 mod socket_access;
 mod status;
 mod stop;
-mod tokens;
+mod telemetry;
 mod traces;
 mod vhost_user;
-mod watchdog;
+mod volumes;
+mod write_back;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -52,11 +54,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 use self::certificates::Shown;
-use self::daemon::{Busy, Daemon};
-use self::data_core::{DataCore, DataCoreSpec};
+use self::cores::{DataCore, DataCoreSpec};
+use self::daemon::Daemon;
 pub use self::events::FOLDER as EVENTS_FOLDER;
 pub use self::status::override_reports;
 use self::stop::Clients;
+use self::volumes::Busy;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
 use systemd::Notifier;
@@ -143,20 +146,19 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
-    let kept::Plan { kept, not_kept } = kept::plan(&config, &mut state).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
+    let plan = kept::plan(&config, &mut state).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
-    let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
-    daemon.not_kept.set(not_kept).expect("it is set once");
+    let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
     // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
-    *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.memory.open().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(shown) = shown {
-        assert!(daemon.certificates.nbd.set(shown).is_ok(), "it is set once");
+        daemon.certificates.set_nbd(shown);
     }
-    tokio::task::spawn_local(daemon.clone().keep_reservations(keeping));
+    tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
     let wanted = wanted_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
-    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.begin(&config.name).ok()).collect();
+    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.volumes.begin(&config.name).ok()).collect();
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
@@ -171,15 +173,18 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
         let error = control.await.map_err(|error| failed(&error))?;
         return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
     }
-    daemon.start_history();
+    daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
-    daemon.start_api(stopped);
-    let started = daemon.patiently(start_serving(&daemon, wanted, starting, clients)).await;
+    daemon.http.clone().start(daemon.clone(), stopped);
+    let started = daemon.cores.patiently(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
     if started.is_ok() {
         ready();
-        daemon.feed_watchdog().await;
+        daemon.cores.feed_watchdog().await;
         tokio::task::spawn_local(daemon.clone().watch_flash());
-        tokio::task::spawn_local(daemon.clone().watch_drives());
+        tokio::task::spawn_local({
+            let (flash, daemon) = (daemon.flash.clone(), daemon.clone());
+            async move { flash.watch_drives(|| daemon.stop.is_stopping()).await }
+        });
         tokio::task::spawn_local(daemon.clone().retry_absent());
         tokio::select! {
             () = daemon.stop.asked() => {}
@@ -188,14 +193,14 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
                                     needed");
                 log::error(&text);
                 daemon.journal.note_daemon(&text);
-                daemon.journal.events.flush();
+                daemon.journal.flush();
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
     }
     daemon.stop.ask(false, Clients::SendAway);
     let complete = daemon.drain().await;
-    daemon.end_history().await;
+    daemon.telemetry.end_history().await;
     daemon.end_events();
     tokio::time::sleep(LAST_WORDS).await;
     // The receiver is gone if the server has failed.
@@ -227,7 +232,12 @@ async fn start_cores(
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();
     let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
-    let engine = CoreSpec { sabotage: sabotage::from_environment(), flash_threshold, ..of_spec };
+    let engine = CoreSpec {
+        #[cfg(feature = "sabotage")]
+        sabotage: sabotage::from_environment(),
+        flash_threshold,
+        ..of_spec
+    };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, kept: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
@@ -256,12 +266,12 @@ async fn start_serving(
     starting: Vec<Busy<'_>>,
     clients: Vec<handover::Kept>,
 ) -> Result<(), Failure> {
-    if daemon.config.borrow().flash.is_some() {
+    if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
     }
-    daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
-    let datastores = daemon.config.borrow().datastores.clone();
-    daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
+    let datastores = daemon.settings.current().datastores.clone();
+    daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let attached = daemon.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
@@ -271,20 +281,18 @@ async fn start_serving(
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
         unnoted += usize::from(failure.kind == ErrorKind::Failed);
     }
-    if unnoted > 0 && daemon.volumes.borrow().len() == unnoted {
+    if unnoted > 0 && daemon.volumes.count() == unnoted {
         return Err(Failure::failed("none of the volumes can be served"));
     }
-    daemon.keep_two_copies().await;
-    let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
-    listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
+    daemon.flash.keep_two_copies().await;
+    let mut listening = daemon.listeners.listen_nbd().await.map_err(Failure::failed)?;
+    listening.extend(daemon.listeners.listen_iscsi().await.map_err(Failure::failed)?);
     // Only after the last step of the start that can fail.
-    daemon.take_over_clients(clients).await;
-    let guests = daemon.config.borrow().vhost_user.as_ref().map(|config| config.directory.display().to_string());
-    listening.extend(guests.map(|directory| format!("vhost-user:{directory}")));
-    *daemon.listen.borrow_mut() = listening.clone();
-    let count = daemon.served().len();
+    handover::take_over_clients(&daemon.notifier, &daemon.cores, clients).await;
+    daemon.listeners.announce(listening);
+    let count = daemon.volumes.served().len();
     let plural = if count == 1 { "" } else { "s" };
-    let text = format!("serving {count} volume{plural} on {}", listening.join(", "));
+    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
     log::info(&text);
     daemon.journal.begin_serving(&text, &daemon.look().await);
     daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
@@ -294,11 +302,11 @@ async fn start_serving(
 /// The volumes to serve: the file's without the ones removed by command, and the ones added by command. An added volume
 /// supersedes an entry of the same name with another backing, because clients have written to the added one.
 fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
-    let (config, state) = (daemon.config.borrow(), daemon.state.borrow());
-    let removed = |volume: &VolumeConfig| state.state().removed.get(&volume.name) == Some(&volume.entry());
+    let (config, state) = (daemon.settings.current(), daemon.records.view());
+    let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());
     let mut wanted: Vec<_> =
         config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
-    for record in &state.state().volumes {
+    for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
         let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
@@ -334,9 +342,9 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
 
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 async fn obey_signals(daemon: Rc<Daemon>) {
-    let mut signals = signals::obey(match daemon.kept {
-        Some(_) => "what was acknowledged waits in memory for the next start",
-        None => "what was flushed is safe, what was not is lost",
+    let mut signals = signals::obey(match daemon.memory.survives() {
+        true => "what was acknowledged waits in memory for the next start",
+        false => "what was flushed is safe, what was not is lost",
     });
     while let Some(signal) = signals.recv().await {
         match signal {
@@ -350,7 +358,7 @@ async fn obey_signals(daemon: Rc<Daemon>) {
 }
 
 fn stop_by_signal(daemon: &Daemon, signal: Signal) {
-    let how = match daemon.flash_store() {
+    let how = match daemon.flash.store() {
         Some(_) => "leaving what is dirty in the flash log",
         None => "destaging what is dirty",
     };
@@ -369,7 +377,7 @@ async fn reload_by_signal(daemon: &Daemon) {
     }
     log::info("SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(log::info),
+        Ok(said) => said.iter().for_each(|said| log::info(said.to_string())),
         Err(failure) => {
             log::error(&failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one is in force");

@@ -15,6 +15,7 @@ use seam::{Address, DiskError};
 
 use super::daemon::Daemon;
 use config::{BackingSpec, VolumeConfig};
+use state::State;
 
 /// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
 const ATTACHED: &str = "hotset:";
@@ -27,6 +28,11 @@ const LINKS_MAX: usize = 16;
 pub struct OwnVolumes(Vec<u64>);
 
 impl OwnVolumes {
+    /// The volumes of this daemon's records.
+    pub fn new(state: &State) -> OwnVolumes {
+        OwnVolumes(state.volumes.iter().map(|record| record.incarnation).collect())
+    }
+
     /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
     pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
         let ours = |device: &&NbdUnder| {
@@ -51,14 +57,9 @@ fn volume_of(backend: &str) -> Option<u64> {
 }
 
 impl Daemon {
-    /// The incarnations of this daemon's volumes.
-    pub fn own_volumes(&self) -> OwnVolumes {
-        OwnVolumes(self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect())
-    }
-
     /// Refuses an export at an address where this daemon listens or will listen.
     pub(super) fn check_target(&self, target: &NbdTarget) -> Result<(), Failure> {
-        match self.config.borrow().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
+        match self.settings.current().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
             true => Err(Failure::new(
                 ErrorKind::Conflict,
                 format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
@@ -87,16 +88,15 @@ impl Daemon {
 
     /// Name of the volume or flash device at that path.
     fn holder_of(&self, path: &Path, wanted: &[(VolumeConfig, bool)]) -> String {
-        if self.flash_devices().iter().any(|device| device == path) {
+        if self.flash.devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
         }
-        let volumes = self.volumes.borrow();
-        let served = volumes.values().map(|known| &known.config).filter(|config| is_at(&config.backing, path));
-        let starting = wanted.iter().map(|(config, _)| config).filter(|config| is_at(&config.backing, path));
-        served
-            .chain(starting)
-            .next()
-            .map_or_else(|| "this daemon".to_owned(), |config| format!("volume {}", config.name))
+        let starting = || {
+            let starting = wanted.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
+            starting.map(|config| config.name.clone())
+        };
+        let holder = self.volumes.at_path(path).or_else(starting);
+        holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
     }
 }
 

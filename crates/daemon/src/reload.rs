@@ -1,56 +1,102 @@
 //! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
 //! configuration.
 
-use control::{ErrorKind, Failure, ProgressSender};
+use std::fmt;
 
-use super::daemon::{Daemon, Standing};
+use control::{Answer, ErrorKind, Failure, ProgressSender};
+
+use super::daemon::Daemon;
+use super::volumes::Standing;
 use config::{Config, VolumeConfig};
 use terminal::log;
 
+/// A change that a reload applied or did not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Of the daemon or of a datastore.
+    General(String),
+    /// Of the volume of that name.
+    Volume(String, String),
+    /// The failure of a change of the volume of that name; it names the volume itself.
+    Failed(String, Failure),
+}
+
+impl Said {
+    /// The volume that it concerns, if it concerns one.
+    pub fn subject(&self) -> Option<String> {
+        match self {
+            Said::General(_) => None,
+            Said::Volume(name, _) | Said::Failed(name, _) => Some(name.clone()),
+        }
+    }
+
+    /// The text of its event, which has the volume as its subject.
+    pub fn event(&self) -> String {
+        match self {
+            Said::General(text) | Said::Volume(_, text) => text.clone(),
+            Said::Failed(_, failure) => failure.message.clone(),
+        }
+    }
+}
+
+/// The sentence in an answer or in the log.
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::General(text) => f.write_str(text),
+            Said::Volume(name, text) => write!(f, "volume {name}: {text}"),
+            Said::Failed(_, failure) => f.write_str(&failure.message),
+        }
+    }
+}
+
+/// The answer to a request for a reload.
+pub fn answer_of(said: Vec<Said>) -> Answer {
+    Answer::Said(said.iter().map(Said::to_string).collect())
+}
+
 impl Daemon {
-    /// SIGHUP and `reload`: returns a sentence for each change that was or was not applied.
-    pub async fn reload(&self) -> Result<Vec<String>, Failure> {
-        let file = self.config.borrow().file.clone();
+    /// SIGHUP and `reload`: returns each change that was or was not applied.
+    pub async fn reload(&self) -> Result<Vec<Said>, Failure> {
+        let file = self.settings.current().file.clone();
         let fresh = Config::load(&file).map_err(|problems| {
             let text = format!("{problems}\nnothing was changed; the old configuration stays in force");
             Failure::new(ErrorKind::Invalid, text)
         })?;
-        let old = self.config.borrow().clone();
-        let mut said = not_live(&old, &fresh);
+        let old = Config::clone(&self.settings.current());
+        let mut said: Vec<Said> = not_live(&old, &fresh).into_iter().map(Said::General).collect();
         // The comparison is with the served volumes, not with the old file: a removal that failed earlier is tried
         // again.
         let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
-        let known: Vec<String> = {
-            let volumes = self.volumes.borrow();
-            volumes.iter().filter(|(_, known)| known.from_file).map(|(name, _)| name.clone()).collect()
-        };
-        said.extend(self.reload_datastores(&old.datastores, &fresh.datastores).await);
+        let known = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        said.extend(self.reload_datastores(&old.datastores, &fresh.datastores).await.into_iter().map(Said::General));
         if old.qos != fresh.qos {
-            said.push(format!("[[qos]]: {} taken over", fresh.qos.len()));
+            said.push(Said::General(format!("[[qos]]: {} taken over", fresh.qos.len())));
         }
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
         }
-        self.fix_luns(&fresh.volumes);
+        self.units.fix_luns(&fresh.volumes);
         for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
         said.extend(self.reload_added(&fresh.qos).await);
-        self.forget_datastores(&old.datastores, &fresh.datastores).await;
+        self.cores.forget_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
         if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
-            said.extend(self.reload_certificate("api", &now));
+            said.extend(self.certificates.reload("api", &now).map(Said::General));
             *files = now;
         }
         if let (Some(tls), Some(now)) = (&mut nbd.tls, fresh.nbd.tls)
             && tls.files.client_ca.is_some() == now.files.client_ca.is_some()
         {
-            said.extend(self.reload_certificate("nbd", &now.files));
+            said.extend(self.certificates.reload("nbd", &now.files).map(Said::General));
             tls.files = now.files;
         }
         // Values that need a restart stay as they were at the start, so that the next reload reports them again.
         let written = old.written.renewed(fresh.written);
-        *self.config.borrow_mut() = Config {
+        self.settings.replace(Config {
             volumes: fresh.volumes,
             absent: fresh.absent,
             datastores: fresh.datastores,
@@ -59,161 +105,163 @@ impl Daemon {
             nbd,
             written,
             ..old
-        };
+        });
         if said.is_empty() {
-            said.push("the configuration was read again; nothing has changed".to_owned());
+            said.push(Said::General("the configuration was read again; nothing has changed".to_owned()));
         }
         Ok(said)
     }
 
-    async fn reload_gone(&self, name: &str) -> String {
+    async fn reload_gone(&self, name: &str) -> Said {
+        let of_volume = |text: &str| Said::Volume(name.to_owned(), text.to_owned());
         let (progress, _) = ProgressSender::new();
-        let Ok(_busy) = self.begin(name) else {
-            return format!("volume {name}: not removed, it is being changed right now; the next reload tries again");
+        let Ok(_busy) = self.volumes.begin(name) else {
+            return of_volume("not removed, it is being changed right now; the next reload tries again");
         };
-        let known = self.volumes.borrow().get(name).cloned();
+        let known = self.volumes.find(name);
         let Some(known) = known.filter(|known| known.from_file) else {
-            return format!("volume {name}: gone from the file, and removed before");
+            return of_volume("gone from the file, and removed before");
         };
         if let Standing::Serving(placed) = &known.standing {
-            self.stand(name, Standing::Removing(placed.clone()));
+            self.volumes.stand(name, Standing::Removing(placed.clone()));
             if let Err(failure) = self.detach(name, placed.core, &progress).await {
-                self.stand(name, Standing::Serving(placed.clone()));
-                return failure.message;
+                self.volumes.stand(name, Standing::Serving(placed.clone()));
+                return Said::Failed(name.to_owned(), failure);
             }
             // The volume's record stays: the entry may return.
-            if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
+            if let Err(error) = self.records.change(|state| state.mark_clean(placed.incarnation)) {
                 log::error(error.to_string());
             }
         }
-        if let Err(failure) = self.forget_absent(name).await {
-            return failure.message;
+        if let Err(failure) = self.units.forget_absent(name).await {
+            return Said::Failed(name.to_owned(), failure);
         }
-        self.volumes.borrow_mut().remove(name);
-        if self.left_in_memory(name).await.is_ok_and(|left| !left.is_empty()) {
-            return format!(
-                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine \
-                 ends"
+        self.volumes.remove(name);
+        if self.memory.left_of(name).await.is_ok_and(|left| !left.is_empty()) {
+            return of_volume(
+                "gone from the file; data of it is in memory alone, which keeps it until the machine ends",
             );
         }
-        if self.may_be_on_flash(name) {
-            return format!("volume {name}: gone from the file; data of it may lie in the flash log, which keeps it");
+        if self.records.may_be_on_flash(name) {
+            return of_volume("gone from the file; data of it may lie in the flash log, which keeps it");
         }
-        format!("volume {name}: removed; its backing is complete")
+        of_volume("removed; its backing is complete")
     }
 
-    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<String> {
+    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<Said> {
         let name = &now.name;
-        let Ok(_busy) = self.begin(name) else {
-            let text =
-                format!("volume {name}: not looked at, it is being changed right now; the next reload tries again");
-            return vec![text];
+        let of_volume = |text: &str| vec![Said::Volume(name.clone(), text.to_owned())];
+        let Ok(_busy) = self.volumes.begin(name) else {
+            return of_volume("not looked at, it is being changed right now; the next reload tries again");
         };
-        let known = self.volumes.borrow().get(name).cloned();
-        let removed = self.state.borrow().state().removed.get(name) == Some(&now.entry());
+        let known = self.volumes.find(name);
+        let removed = self.records.view().removed.get(name) == Some(&now.entry());
         match known {
             None if removed => Vec::new(),
             None => vec![self.reload_fresh(now).await],
-            Some(known) if !known.from_file => {
-                vec![format!("volume {name}: not looked at, one of that name was added by command")]
-            }
-            Some(known) if matches!(known.standing, Standing::Refused(_)) => vec![self.reload_fresh(now).await],
+            Some(known) if !known.from_file => of_volume("not looked at, one of that name was added by command"),
+            Some(known) if known.refusal().is_some() => vec![self.reload_fresh(now).await],
             Some(known) => self.reload_served(&known.config, now).await,
         }
     }
 
-    async fn reload_fresh(&self, now: &VolumeConfig) -> String {
+    async fn reload_fresh(&self, now: &VolumeConfig) -> Said {
         // An entry that changed after its volume was removed by command is added again.
-        let forgotten = self.state.borrow_mut().change(|state| state.removed.remove(&now.name));
+        let forgotten = self.records.change(|state| state.removed.remove(&now.name));
         if let Err(error) = forgotten {
-            return format!("volume {}: not added: {error}", now.name);
+            return Said::Volume(now.name.clone(), format!("not added: {error}"));
         }
         match self.attach(now.clone(), true, state::Acceptance::default()).await {
-            Ok(()) => format!("volume {}: added", now.name),
-            Err(failure) => failure.message,
+            Ok(()) => Said::Volume(now.name.clone(), "added".to_owned()),
+            Err(failure) => Said::Failed(now.name.clone(), failure),
         }
     }
 
-    async fn reload_served(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
+    async fn reload_served(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<Said> {
         let name = &now.name;
-        let mut said = Vec::new();
         let mut applied = old.renewed(now);
+        let mut said = Outcomes { name, said: Vec::new() };
         if applied != *now {
-            said.push(format!(
-                "volume {name}: a changed backing, size, defer, read_only, flash or lun needs a restart to take effect"
-            ));
+            said.add("a changed backing, size, defer, read_only, flash or lun needs a restart to take effect");
         }
         if old.policy != now.policy {
-            let result = self.reload_policy(old, now).await;
-            if result.is_err() {
+            let text = format!("policy {} became {}", old.policy, now.policy);
+            if !said.add_result(self.reload_policy(now).await, &text) {
                 applied.policy = old.policy;
             }
-            said.push(result.unwrap_or_else(|text| text));
         }
         let shares = |of: &VolumeConfig| (of.memory_min, of.memory_max, of.flash_min, of.flash_max);
         if shares(old) != shares(now) {
-            let changed = match self.placed(name) {
+            let changed = match self.volumes.placed(name) {
                 Ok(placed) => self.reload_share(&placed, now).await,
                 Err(failure) => Err(failure),
             };
-            match changed {
-                Ok(()) => said.push(format!("volume {name}: what it may have of memory and flash was taken over")),
-                Err(failure) => {
-                    (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
-                    said.push(failure.message);
-                }
+            if !said.add_result(changed, "what it may have of memory and flash was taken over") {
+                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
             }
         }
         if old.datastore != now.datastore || old.labels != now.labels {
-            said.push(self.reload_datastore(now).await);
+            said.add_result(
+                self.reload_datastore(now).await,
+                "datastore and labels taken over; NBD clients are told of a changed vm after a restart",
+            );
         }
         if old.qos != now.qos {
-            let changed = match self.placed(name) {
+            let changed = match self.volumes.placed(name) {
                 Ok(placed) => self.reload_qos(&placed, now).await,
                 Err(failure) => Err(failure),
             };
-            match changed {
-                Ok(()) => said.push(format!("volume {name}: its shares, limits and reservation were taken over")),
-                Err(failure) => {
-                    applied.qos = old.qos;
-                    said.push(failure.message);
-                }
+            if !said.add_result(changed, "its shares, limits and reservation were taken over") {
+                applied.qos = old.qos;
             }
         }
         if old.acl != now.acl || old.declared_lost != now.declared_lost {
-            let changed = match self.placed(name) {
-                Ok(placed) => self.reload_unit(&placed, &applied).await,
+            let changed = match self.volumes.placed(name) {
+                Ok(placed) => self.units.reload(&placed, &applied).await,
                 Err(failure) => Err(failure),
             };
-            match changed {
-                Ok(()) => {
-                    said.push(format!("volume {name}: who may see its LUN, and whether it is lost, was taken over"))
-                }
-                Err(failure) => {
-                    (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
-                    said.push(failure.message);
-                }
+            if !said.add_result(changed, "who may see its LUN, and whether it is lost, was taken over") {
+                (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
             }
         }
-        if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
-            known.config = applied;
-        }
+        let said = said.said;
+        self.volumes.reconfigure(applied);
         said
     }
 
-    /// Changes a volume's policy; returns a message either way.
-    async fn reload_policy(&self, old: &VolumeConfig, now: &VolumeConfig) -> Result<String, String> {
+    /// Changes a volume's policy to the one that the file now gives it.
+    async fn reload_policy(&self, now: &VolumeConfig) -> Result<(), Failure> {
         let (name, policy) = (&now.name, now.policy);
-        let Ok(placed) = self.placed(name) else { return Err(format!("volume {name}: not served")) };
-        let noted = self.state.borrow_mut().change(|state| {
+        let failed = |why: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {why}"));
+        let placed = self.volumes.placed(name).map_err(|_| failed("not served"))?;
+        let noted = self.records.change(|state| {
             state.expire_override(placed.incarnation, state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
-        match (noted, self.change_policy(name, &placed, policy, &progress).await) {
-            (Ok(()), Ok(())) => Ok(format!("volume {name}: policy {} became {policy}", old.policy)),
-            (Err(error), _) => Err(format!("volume {name}: {error}")),
-            (_, Err(failure)) => Err(failure.message),
+        let changed = self.change_policy(name, &placed, policy, &progress).await;
+        noted.map_err(|failure| failed(&failure.message)).and(changed)
+    }
+}
+
+/// Results of the changes of one volume.
+struct Outcomes<'a> {
+    name: &'a str,
+    said: Vec<Said>,
+}
+
+impl Outcomes<'_> {
+    fn add(&mut self, text: &str) {
+        self.said.push(Said::Volume(self.name.to_owned(), text.to_owned()));
+    }
+
+    /// Adds `text` for a change that was applied, or the failure; true when it was applied.
+    fn add_result(&mut self, changed: Result<(), Failure>, text: &str) -> bool {
+        let is_applied = changed.is_ok();
+        match changed {
+            Ok(()) => self.add(text),
+            Err(failure) => self.said.push(Said::Failed(self.name.to_owned(), failure)),
         }
+        is_applied
     }
 }
 

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use control::{Answer, ErrorKind, Failure};
 use engine::{FlashShare, MemoryShare, ShareError};
 
-use super::daemon::{Daemon, Placed, core_gone, state_failed};
-use super::data_core::Local;
+use super::cores::{Cores, Local, core_gone};
+use super::daemon::Daemon;
+use super::volumes::{Placed, Volumes};
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
@@ -44,130 +45,96 @@ impl Daemon {
         if wanted.is_empty() {
             return Ok(());
         }
-        let config = self.config_of(name)?;
-        let mut state = self.state.borrow().state().clone();
+        let config = self.volumes.config_of(name)?;
+        let mut state = self.records.view().clone();
         for (key, value) in wanted {
             let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             state.set_override(placed.incarnation, key, &value, &file);
         }
-        self.check_memory(name, &config, &state)?;
-        self.apply_shares(&config, placed, &state).await?;
-        let noted = self.note_overrides(placed, &state, &KEYS);
+        check_memory(&self.volumes, self.settings.memory_bytes(), &config, &state)?;
+        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
+        let noted = self.records.note_overrides(placed, &state, &KEYS);
         noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
     }
 
     /// `volume pin` and `unpin`.
     pub async fn pin(&self, name: &str, from_bytes: u64, to_bytes: Option<u64>, pins: bool) -> Result<Answer, Failure> {
-        let _busy = self.begin(name)?;
-        let placed = self.placed(name)?;
+        let _busy = self.volumes.begin(name)?;
+        let placed = self.volumes.placed(name)?;
         if let Some(to) = to_bytes.filter(|to| *to <= from_bytes) {
             let text = format!("nothing lies from byte {from_bytes} to byte {to}; give an end behind the beginning");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
-        let config = self.config_of(name)?;
+        let config = self.volumes.config_of(name)?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
-        if pins && self.flash_store().is_none() {
+        if pins && self.flash.store().is_none() {
             return Err(conflict("there is no flash in use to pin pages to; `hotset flash list` says why"));
         }
         if pins && !config.flash {
             return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
         }
-        let size = self.size_of(name, &placed).await?;
+        let size = self.cores.size_of(name, &placed).await?;
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
             let text = format!("volume {name} ends at byte {size}, before byte {from_bytes}; give a range inside it");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
-        let mut state = self.state.borrow().state().clone();
+        let mut state = self.records.view().clone();
         let before = effective(state.by_name(name), PINNED, Pinned::default());
         let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
         let pinned = pinned.map_err(|text| conflict(&text))?;
         state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
-        self.apply_shares(&config, &placed, &state).await?;
-        self.note_overrides(&placed, &state, &[PINNED])?;
+        apply(&self.cores, self.settings.memory_bytes(), &config, &placed, &state).await?;
+        self.records.note_overrides(&placed, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
         self.show(name).await
     }
 
-    async fn size_of(&self, name: &str, placed: &Placed) -> Result<u64, Failure> {
-        let volume = name.to_owned();
-        let call = async move |local: Rc<Local>| local.engine.find(&volume).map(|volume| volume.size_bytes());
-        let size = self.cores[placed.core].call(call).await.map_err(core_gone)?;
-        size.ok_or_else(|| Failure::no_volume(name))
-    }
-
     /// Applies the quotas that the file now gives a volume.
     pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
-        let mut state = self.state.borrow().state().clone();
+        let mut state = self.records.view().clone();
         for key in KEYS {
             state.expire_override(placed.incarnation, key, &now.setting(key));
         }
-        self.apply_shares(now, placed, &state).await?;
-        self.note_overrides(placed, &state, &KEYS)
+        apply(&self.cores, self.settings.memory_bytes(), now, placed, &state).await?;
+        self.records.note_overrides(placed, &state, &KEYS)
     }
+}
 
-    /// A volume's configuration, from the file or from the command that added it.
-    pub(super) fn config_of(&self, name: &str) -> Result<VolumeConfig, Failure> {
-        let known = self.volumes.borrow().get(name).map(|known| known.config.clone());
-        known.ok_or_else(|| Failure::no_volume(name))
+/// Checks that the minimum that `fresh` gives a volume fits into the memory of `all` bytes beside the minima of the others.
+fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &State) -> Result<(), Failure> {
+    let name = &config.name;
+    let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
+    let max = effective(fresh.by_name(name), MEMORY_MAX, config.memory_max);
+    let conflict = |text| Err(Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its shares: {text}")));
+    if let Some(max) = max.0
+        && min(config).of(all) > max.of(all)
+    {
+        return conflict(format!("memory_min {} is above memory_max {max}", min(config)));
     }
+    let promised = volumes.map(|known| min(&known.config).of(all)).into_iter().fold(0, u64::saturating_add);
+    if promised > all {
+        let (promised, all) = (show_bytes(promised), show_bytes(all));
+        return conflict(format!("the volumes' memory_min would come to {promised}, and memory is {all}"));
+    }
+    Ok(())
+}
 
-    /// Saves the overrides of these keys of the volume as they are in `fresh`.
-    pub(super) fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
-        let of = |key: &str| {
-            let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
-            record.and_then(|record| record.overrides.get(key).cloned())
-        };
-        let noted = self.state.borrow_mut().change(|state| {
-            let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
-            for key in keys {
-                match of(key) {
-                    Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),
-                    None => drop(record.overrides.remove(*key)),
-                }
-            }
-        });
-        noted.map_err(state_failed)
-    }
-
-    /// Checks that the minimum that `fresh` gives a volume fits into the memory beside the minima of the others.
-    fn check_memory(&self, name: &str, config: &VolumeConfig, fresh: &State) -> Result<(), Failure> {
-        let all = self.config.borrow().memory_bytes;
-        let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
-        let max = effective(fresh.by_name(name), MEMORY_MAX, config.memory_max);
-        let conflict = |text| Err(Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its shares: {text}")));
-        if let Some(max) = max.0
-            && min(config).of(all) > max.of(all)
-        {
-            return conflict(format!("memory_min {} is above memory_max {max}", min(config)));
-        }
-        let promised =
-            self.volumes.borrow().values().map(|known| min(&known.config).of(all)).fold(0, u64::saturating_add);
-        if promised > all {
-            let (promised, all) = (show_bytes(promised), show_bytes(all));
-            return conflict(format!("the volumes' memory_min would come to {promised}, and memory is {all}"));
-        }
-        Ok(())
-    }
-
-    async fn apply_shares(&self, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
-        let (name, record) = (&config.name, state.by_name(&config.name));
-        let memory = memory_share_of(record, config, self.config.borrow().memory_bytes);
-        let flash = share_of(record, config);
-        let volume = name.to_owned();
-        let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
-            Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
-            None => Ok(()),
-        };
-        let done: Result<(), ShareError> = self.cores[placed.core].call(call).await.map_err(core_gone)?;
-        done.map_err(|error| {
-            Failure::new(
-                ErrorKind::Conflict,
-                format!("volume {name} keeps the share of the flash that it has: {error}"),
-            )
-        })
-    }
+/// Gives a volume on its core the quotas that `state` and its configuration say, where memory has `all` bytes.
+async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+    let (name, record) = (&config.name, state.by_name(&config.name));
+    let memory = memory_share_of(record, config, all);
+    let flash = share_of(record, config);
+    let volume = name.to_owned();
+    let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
+        Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
+        None => Ok(()),
+    };
+    let done: Result<(), ShareError> = cores[placed.core].call(call).await.map_err(core_gone)?;
+    done.map_err(|error| {
+        Failure::new(ErrorKind::Conflict, format!("volume {name} keeps the share of the flash that it has: {error}"))
+    })
 }
 
 /// A value in its normal form, and the file's value of that key.

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use super::daemon::Daemon;
+use super::events::Journal;
 use terminal::log;
 
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
@@ -29,12 +29,10 @@ impl Shortage {
             _ => None,
         }
     }
-}
 
-impl Daemon {
     /// Reports the begin and the end of a shortage. To be called every second.
-    pub(super) fn look_at_descriptors(&self, shortage: &mut Shortage) {
-        let Some(begins) = shortage.look(seam::real::shortages()) else { return };
+    pub fn report(&mut self, journal: &Journal) {
+        let Some(begins) = self.look(seam::real::shortages()) else { return };
         let text = match begins {
             true => {
                 let limit = getrlimit(Resource::Nofile).current;
@@ -52,7 +50,7 @@ impl Daemon {
         } else {
             log::info(&text)
         }
-        self.journal.note_daemon(&text);
+        journal.note_daemon(&text);
     }
 }
 

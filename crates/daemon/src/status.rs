@@ -10,9 +10,10 @@ use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
 
-use super::daemon::{Daemon, Known, Standing};
-use super::data_core::Local;
+use super::cores::Local;
+use super::daemon::Daemon;
 use super::qos::qos_of;
+use super::volumes::{Known, Standing};
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
@@ -60,7 +61,7 @@ impl Daemon {
 
     /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
-        let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
+        let curve = self.on_core_of(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
         tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
     }
 
@@ -85,21 +86,21 @@ impl Daemon {
     pub async fn look(&self) -> StatusReport {
         let (cores, volumes, datastores) = self.reports().await;
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
-        let uptime = self.started.elapsed();
-        let flash = self.flash_report().await;
-        let iscsi = self.iscsi_report().await;
-        let config = self.config.borrow();
+        let uptime = self.telemetry.uptime();
+        let flash = self.flash.report(&self.volumes).await;
+        let iscsi = self.units.report(self.listeners.portals()).await;
+        let config = self.settings.current();
         let mut alerts: Vec<String> = Vec::new();
         for report in &volumes {
             alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
         }
         alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().map(|alert| alert.text.clone())));
-        let history = self.history.borrow().as_ref().map(history::History::health);
+        let history = self.telemetry.history_health();
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
-        let state_failed = self.state.borrow_mut().look();
+        let state_failed = self.records.look();
         let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -107,13 +108,13 @@ impl Daemon {
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
-            state_directory: Some(absolute(self.state.borrow().path())),
+            state_directory: Some(absolute(&self.records.folder())),
             state_failed,
-            memory_not_kept: self.not_kept.get().cloned().flatten(),
-            listen: self.listen.borrow().clone(),
-            api: self.api.get().map_or(String::new(), |address| address.to_string()),
+            memory_not_kept: self.memory.not_kept(),
+            listen: self.listeners.shown(),
+            api: self.http.address().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
-            jobs: self.jobs_under_way(flash.as_ref(), &volumes),
+            jobs: self.jobs.under_way(flash.as_ref(), &volumes),
             certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
@@ -132,32 +133,30 @@ impl Daemon {
 
     /// Changes made by command that differ from the file.
     pub fn overrides(&self) -> Vec<OverrideReport> {
-        let state = self.state.borrow();
-        let volumes = self.volumes.borrow();
-        override_reports(state.state(), |name, key| volumes.get(name).map(|known| known.config.setting(key)))
+        override_reports(&self.records.view(), |name, key| self.volumes.setting(name, key))
     }
 
     async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
         let (mut cores, mut datastores) = (Vec::new(), Vec::new());
         let mut counted = BTreeMap::new();
-        for core in &self.cores {
+        for core in self.cores.iter() {
             let asked =
                 tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
             if let Ok(Ok(Seen { mut report, volumes, datastores: seen, now })) = asked {
                 report.core = core.index();
                 cores.push(report);
                 counted.extend(volumes);
-                datastores.extend(self.datastore_reports(seen, now));
+                datastores.extend(self.telemetry.datastore_reports(seen, now));
             }
         }
-        let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
-        let (records, has_store) = (state.state().by_names(), self.flash_store().is_some());
-        let reports = volumes.values().map(|known| {
+        let state = self.records.view();
+        let (records, has_store) = (state.by_names(), self.flash.store().is_some());
+        let reports = self.volumes.map(|known| {
             let name = known.config.name.as_str();
             let mut report = report(known, counted.remove(name));
             let record = records.get(name).copied();
             report_share(known, record, &mut report);
-            report.unit = self.unit_report(known, record, state.state().host);
+            report.unit = self.units.report_of(known, record, state.host);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
                 report.alerts.push(Notice::new(
                     AlertKind::Other,
@@ -169,7 +168,7 @@ impl Daemon {
             }
             report
         });
-        (cores, reports.collect(), datastores)
+        (cores, reports, datastores)
     }
 }
 
@@ -262,10 +261,10 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     let (placed, removing) = match &known.standing {
         Standing::Serving(placed) => (placed, false),
         Standing::Removing(placed) => (placed, true),
-        Standing::Refused(reason) => {
+        Standing::Refused(failure) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
-            report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {reason}")));
-            report.refusal = known.refusal.clone();
+            report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
+            report.refusal = failure.refusal.clone();
             return report;
         }
     };

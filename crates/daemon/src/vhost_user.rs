@@ -5,31 +5,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::Failure;
 use engine::Volume;
 use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;
 
-use super::daemon::{Daemon, Placed, core_gone};
-use super::data_core::Local;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
 use terminal::log;
-
-impl Daemon {
-    /// Reports a volume's new size to guests.
-    pub(super) async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
-        let name = name.to_owned();
-        let tell = async move |local: Rc<Local>| {
-            if let Some(vhost_user) = &local.vhost_user {
-                vhost_user.server.resized(&name);
-            }
-        };
-        self.cores[placed.core].call(tell).await.map_err(core_gone)
-    }
-}
 
 /// The kernel's limit for a socket's path in bytes, without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use control::moment;
-use control::report::{EventKind, EventReport, EventsHealth, EventsPage};
+use control::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
 
 use super::file::{self, Message, WAITING_MAX};
 
@@ -33,12 +33,14 @@ pub struct Note {
     pub actor: Option<String>,
     /// The event in words.
     pub text: String,
+    /// Of an event of the daemon: whether the daemon goes on or ends.
+    pub phase: Option<DaemonPhase>,
 }
 
 impl Note {
     /// Creates a note without an actor.
     pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> Note {
-        Note { kind, subject: subject.map(str::to_owned), actor: None, text: text.into() }
+        Note { kind, subject: subject.map(str::to_owned), text: text.into(), ..Note::default() }
     }
 }
 
@@ -113,12 +115,12 @@ impl Events {
 
     /// Adds an event with the next number and the current time.
     pub fn note(&self, note: Note) {
-        let Note { kind, subject, actor, text } = note;
+        let Note { kind, subject, actor, text, phase } = note;
         let name = |name: Option<String>| name.map(|name| single_line(&name, NAME_BYTES_MAX));
         let (subject, actor, text) = (name(subject), name(actor), single_line(&text, TEXT_BYTES_MAX));
         let at_unix_ms = moment::since_1970().as_millis() as u64;
         let mut state = self.state();
-        let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text };
+        let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text, phase };
         state.next += 1;
         let line = serde_json::to_string(&event).expect("an event has only text keys");
         if state.events.len() == EVENTS_MAX {

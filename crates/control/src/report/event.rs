@@ -27,6 +27,16 @@ pub enum EventKind {
     Daemon,
 }
 
+/// What an event of the daemon says about the daemon's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DaemonPhase {
+    /// It starts or goes on.
+    Running,
+    /// It stops, and no event of it follows.
+    Ended,
+}
+
 impl EventKind {
     /// All of them.
     pub const ALL: [EventKind; 7] = [
@@ -85,6 +95,9 @@ pub struct EventReport {
     pub actor: Option<String>,
     /// What it was.
     pub text: String,
+    /// Of an event of the daemon: whether the daemon goes on or ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<DaemonPhase>,
 }
 
 /// Events, the newest first.

@@ -7,9 +7,8 @@ use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::data_core::Local;
+use super::super::cores::Local;
 use super::super::overlap::OwnVolumes;
-use super::super::sabotage;
 use super::Unused;
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
@@ -154,7 +153,10 @@ pub async fn open(
         seen: Some((identity.store, grant.generation)),
         ownership: Some(grant.ownership),
         sequence_min: grant.sequence_min,
-        sabotage: sabotage::of_flash(),
+        #[cfg(feature = "sabotage")]
+        sabotage: super::super::sabotage::of_flash(),
+        #[cfg(not(feature = "sabotage"))]
+        sabotage: flash::Sabotage::None,
     };
     let opened = Store::open(&local.seam, &disks, options).await;
     let (store, found) = opened.map_err(|error| unused(&error, &names, &absent))?;

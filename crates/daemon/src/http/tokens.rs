@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use control::token::{LoginLink, TokenCreated, TokenReport};
 use control::{Answer, ErrorKind, Failure, Role};
 
-use super::daemon::{Daemon, state_failed};
+use super::HttpInterface;
 use state::TokenRecord;
 use terminal::log;
 
@@ -14,7 +14,7 @@ const TOKENS_MAX: usize = 256;
 /// Maximum length of a name in characters.
 const NAME_MAX: usize = 64;
 
-impl Daemon {
+impl HttpInterface {
     /// `token create`.
     pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
@@ -22,7 +22,7 @@ impl Daemon {
             let text = format!("\"{name}\" is no name of a token; use up to {NAME_MAX} letters, digits and - _ . @");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
-        let count = self.state.borrow().state().tokens.len();
+        let count = self.records.view().tokens.len();
         if self.tokens().iter().any(|token| token.name == name) {
             let text = format!("there is a token \"{name}\" already; revoke it first, or take another name");
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -35,7 +35,7 @@ impl Daemon {
         // A clock before 1970 yields 0.
         let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
-        self.state.borrow_mut().change(|state| state.tokens.push(record)).map_err(state_failed)?;
+        self.records.change(|state| state.tokens.push(record))?;
         self.know_tokens();
         log::info(format!("token {name} ({role}) was made by command"));
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
@@ -43,13 +43,13 @@ impl Daemon {
 
     /// `token list`.
     pub fn tokens(&self) -> Vec<TokenReport> {
-        let state = self.state.borrow();
+        let state = self.records.view();
         let report = |token: &TokenRecord| TokenReport {
             name: token.name.clone(),
             role: token.role,
             created_unix_seconds: token.created,
         };
-        state.state().tokens.iter().map(report).collect()
+        state.tokens.iter().map(report).collect()
     }
 
     /// `token revoke`.
@@ -58,8 +58,8 @@ impl Daemon {
             let text = format!("there is no token \"{name}\"; `hotset token list` shows them");
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
-        let gone = self.state.borrow_mut().change(|state| state.tokens.retain(|token| token.name != name));
-        gone.map_err(state_failed)?;
+        let gone = self.records.change(|state| state.tokens.retain(|token| token.name != name));
+        gone?;
         self.know_tokens();
         let text = format!("token {name} was revoked; who logged in with it is logged out");
         log::info(&text);
@@ -68,7 +68,7 @@ impl Daemon {
 
     /// `token link`.
     pub fn login_link(&self, role: Role) -> Result<Answer, Failure> {
-        let Some(address) = self.api.get() else {
+        let Some(address) = self.address.get() else {
             let text = "there is no HTTP interface to log in to; add [api] listen = \"127.0.0.1:7400\" and restart";
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
@@ -78,7 +78,7 @@ impl Daemon {
             true => format!("localhost:{}", address.port()),
             false => address.to_string(),
         };
-        let scheme = if self.certificates.api.get().is_some() { "https" } else { "http" };
+        let scheme = if self.certificates.has_api() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
         log::info(format!("a log-in link ({role}) was made by command"));
         let link = format!("{page}login?key={key}");
@@ -87,12 +87,12 @@ impl Daemon {
 
     /// Sends the tokens to the HTTP interface.
     pub(super) fn know_tokens(&self) {
-        let state = self.state.borrow();
+        let state = self.records.view();
         let token = |record: &TokenRecord| api::Token {
             name: record.name.clone(),
             role: record.role,
             hash: record.hash.clone(),
         };
-        self.access.set_tokens(state.state().tokens.iter().map(token).collect());
+        self.access.set_tokens(state.tokens.iter().map(token).collect());
     }
 }

@@ -1,5 +1,8 @@
-//! Start of the HTTP interface.
+//! The HTTP interface: its start, and in [`tokens`] who may use it.
 
+mod tokens;
+
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,8 +12,10 @@ use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::certificates::Shown;
+use super::certificates::{Certificates, Shown};
 use super::daemon::Daemon;
+use super::records::Records;
+use super::settings::Settings;
 use terminal::log;
 
 /// Pause before an unavailable address or certificate is tried again.
@@ -19,36 +24,55 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// A listening socket, and the TLS configuration of its connections, if any.
 type Listening = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
 
-impl Daemon {
-    /// Starts the HTTP interface, if one is configured; it ends when `stop` turns true. While the address or the
+/// The HTTP interface: its listener, its tokens and its sessions.
+pub struct HttpInterface {
+    settings: Rc<Settings>,
+    records: Rc<Records>,
+    certificates: Rc<Certificates>,
+    /// Tokens and sessions.
+    access: Arc<api::Access>,
+    /// The address, once it listens.
+    address: Cell<Option<SocketAddr>>,
+}
+
+impl HttpInterface {
+    /// An interface that does not listen yet.
+    pub fn new(settings: Rc<Settings>, records: Rc<Records>, certificates: Rc<Certificates>) -> HttpInterface {
+        HttpInterface { settings, records, certificates, access: Arc::default(), address: Cell::default() }
+    }
+
+    /// The address, once it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.get()
+    }
+
+    /// Starts the HTTP interface, if one is configured, for the requests of `daemon`; it ends when `stop` turns true. While the address or the
     /// certificate is unavailable, volumes are served without the interface, and the start is retried.
-    pub fn start_api(self: &Rc<Self>, stop: watch::Receiver<bool>) {
+    pub fn start(self: Rc<Self>, daemon: Rc<Daemon>, stop: watch::Receiver<bool>) {
         self.know_tokens();
-        let Some(address) = self.config.borrow().api.listen else { return };
-        let listener = self.listen_api(address);
-        let daemon = self.clone();
+        let Some(address) = self.settings.current().api.listen else { return };
+        let listener = self.listen(address);
         tokio::task::spawn_local(async move {
             let (listener, tls) = match listener {
                 Ok(listening) => listening,
-                Err(why) => daemon.listen_later(address, why).await,
+                Err(why) => self.listen_later(address, why).await,
             };
-            let config = daemon.config.borrow().api.clone();
+            let config = self.settings.current().api.clone();
             let options = api::Options {
                 names: config.names,
                 metrics_volumes: config.metrics_volumes as usize,
                 tls,
                 log: |line| log::info(line),
             };
-            let access = daemon.access.clone();
-            let samples = daemon.samples.subscribe();
-            api::serve(listener, daemon, access, options, samples, stop).await;
+            let samples = daemon.samples();
+            api::serve(listener, daemon, self.access.clone(), options, samples, stop).await;
         });
     }
 
     /// Binds the socket and reads the certificate; the error names the reason.
-    fn listen_api(&self, address: SocketAddr) -> Result<Listening, String> {
+    fn listen(&self, address: SocketAddr) -> Result<Listening, String> {
         // An unreadable certificate or key is an error: the interface must not fall back to plain HTTP.
-        let files = self.config.borrow().api.tls.clone();
+        let files = self.settings.current().api.tls.clone();
         let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
         let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
         let listening = api::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
@@ -59,7 +83,7 @@ impl Daemon {
                 let (sender, receiver) = watch::channel(api::encrypted(config));
                 let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
                 let shown = Shown::new(&files, chain, renew);
-                assert!(self.certificates.api.set(shown).is_ok(), "it listens once");
+                self.certificates.set_api(shown);
                 Some(receiver)
             }
             None => {
@@ -73,7 +97,7 @@ impl Daemon {
                 None
             }
         };
-        self.api.set(Some(address));
+        self.address.set(Some(address));
         Ok((listener, tls))
     }
 
@@ -81,7 +105,7 @@ impl Daemon {
         log::error(format!("{why}; trying again, volumes are served without it"));
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
-            match self.listen_api(address) {
+            match self.listen(address) {
                 Ok(listening) => return listening,
                 // A repeated reason is logged once.
                 Err(again) if again == why => {}

@@ -1,26 +1,21 @@
-//! Retry of volumes whose backing could not be opened, with growing pauses, until each is served.
+//! Planned attempts at volumes whose backing could not be opened, with growing pauses, until each is served.
 //!
 //! A helper thread checks that a path exists before it is opened. While such a check hangs, no further attempt is made
 //! for that path: a dead network mount must not block a thread with every attempt.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
-use super::daemon::{Daemon, Standing};
 use config::{BackingSpec, is_device};
-use terminal::log;
 
 /// Pause between the first failure and the next attempt.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Interval at which due attempts are collected.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 /// The next attempt to open a volume's backing.
 struct Attempt {
@@ -32,27 +27,28 @@ struct Attempt {
 
 /// Planned attempts, by volume name.
 #[derive(Default)]
-pub(super) struct Attempts(BTreeMap<String, Attempt>);
+pub struct Attempts(BTreeMap<String, Attempt>);
 
 impl Attempts {
     /// Plans the next attempt at a volume that could not be opened.
-    pub(super) fn plan(&mut self, name: &str, now: Instant) {
+    pub fn plan(&mut self, name: &str, now: Instant) {
         let pause = self.0.get(name).map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
         self.0.insert(name.to_owned(), Attempt { due: now + pause, pause, look: None });
     }
 
     /// Cancels the attempts at a volume that is served, refused for another reason, or gone.
-    pub(super) fn forget(&mut self, name: &str) {
+    pub fn forget(&mut self, name: &str) {
         self.0.remove(name);
     }
 
-    fn names(&self) -> Vec<String> {
+    /// Names of the volumes with a planned attempt.
+    pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
 
     /// True when the volume's attempt is due and its path, if it has one, exists. Starts the check of the path if none
     /// is running.
-    fn take_due(&mut self, name: &str, path: Option<PathBuf>, now: Instant) -> bool {
+    pub fn take_due(&mut self, name: &str, path: Option<PathBuf>, now: Instant) -> bool {
         let Some(attempt) = self.0.get_mut(name) else { return false };
         if attempt.due > now {
             return false;
@@ -78,7 +74,7 @@ impl Attempts {
 }
 
 /// The remedy for a backing that cannot be opened, worded for its kind.
-pub(super) fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
+pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
     let what = match backing {
         BackingSpec::Path(path) if is_device(path) => {
             "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
@@ -96,65 +92,6 @@ pub(super) fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> S
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "make room in the state directory".to_owned(),
     };
     format!("{what}. It is tried again by itself, and at once by a reload")
-}
-
-impl Daemon {
-    /// Retries refused volumes until a stop is requested.
-    pub(super) async fn retry_absent(self: Rc<Self>) {
-        while !self.stop.is_stopping() {
-            tokio::time::sleep(LOOK_PAUSE).await;
-            self.retry_due().await;
-        }
-    }
-
-    async fn retry_due(&self) {
-        let mut due = Vec::new();
-        let names = self.absent.borrow().names();
-        for name in names {
-            let known = self.volumes.borrow().get(&name).cloned();
-            let Some(known) = known.filter(|known| matches!(known.standing, Standing::Refused(_))) else {
-                self.absent.borrow_mut().forget(&name);
-                continue;
-            };
-            let path = match &known.config.backing {
-                // A file that the open will create does not exist yet, so its folder is checked instead.
-                BackingSpec::Path(path) if known.config.size_bytes.is_some() && !is_device(path) => {
-                    path.parent().map(ToOwned::to_owned)
-                }
-                BackingSpec::Path(path) => Some(path.clone()),
-                _ => None,
-            };
-            if self.absent.borrow_mut().take_due(&name, path, Instant::now()) {
-                due.push((name, known));
-            }
-        }
-        if due.is_empty() || self.stop.is_stopping() {
-            return;
-        }
-        let (mut busy, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, known) in due {
-            // A change of this volume that is under way supersedes the retry.
-            let Ok(begun) = self.begin(&name) else { continue };
-            busy.push(begun);
-            wanted.push((known.config, known.from_file));
-            before.push((name, known.standing));
-        }
-        let results = self.attach_all(wanted, state::Acceptance::default()).await;
-        for ((name, standing), result) in before.into_iter().zip(results) {
-            match result {
-                Ok(()) => {
-                    log::info(format!("volume {name}: its backing is there now; it is served"));
-                }
-                // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
-                // messages.
-                Err(failure) if !matches!(&standing, Standing::Refused(said) if failure.message.ends_with(said)) => {
-                    log::error(&failure.message);
-                }
-                Err(_) => {}
-            }
-        }
-        drop(busy);
-    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use seam::model::SharedArray;
 use seam::real::{LeftBehind, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
-use super::iscsi::{IscsiSpec, server as server_of};
-use super::vhost_user::{VhostUser, VhostUserSpec};
+use super::super::iscsi::{IscsiSpec, server as server_of};
+use super::super::vhost_user::{VhostUser, VhostUserSpec};
 
 /// Capacity of a core's mailbox; further senders wait.
 const MAILBOX_ROOM: usize = 256;
@@ -94,19 +94,18 @@ impl DataCore {
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
                 let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
-                let (opened, next_opened, left, flash_devices, arrays, ending) = Default::default();
                 let local = Rc::new(Local {
                     seam,
                     engine,
                     server,
                     iscsi,
                     vhost_user,
-                    opened,
-                    next_opened,
-                    left,
-                    flash_devices,
-                    arrays,
-                    ending,
+                    opened: RefCell::default(),
+                    next_opened: Cell::default(),
+                    left: RefCell::default(),
+                    flash_devices: RefCell::default(),
+                    arrays: RefCell::default(),
+                    ending: Cell::default(),
                 });
                 if let Some(started) = on_core.take() {
                     // The send fails if the caller has given up: the daemon is ending.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use seam::{Nanos, Seam};
 
-use super::daemon::Daemon;
+use super::Cores;
 use super::data_core::Local;
 use systemd::Notifier;
 
@@ -37,14 +37,14 @@ impl Rounds {
     }
 }
 
-impl Daemon {
+impl Cores {
     /// Feeds the watchdog, if there is one, as long as every data core and the control thread make progress.
     pub async fn feed_watchdog(&self) {
         let Some(time) = Notifier::watchdog_time() else { return };
         let pause = time / ROUNDS;
         let pause_of_cores = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
-        let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.cores.len()).map(|_| AtomicBool::new(false)).collect()));
-        for core in &self.cores {
+        let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
+        for core in self.iter() {
             let (rounds, index) = (rounds.clone(), core.index());
             let begin = async move |local: Rc<Local>| {
                 let (seam, notifier) = (local.seam.clone(), Notifier::that_never_waits());
@@ -58,7 +58,7 @@ impl Daemon {
             // The call fails only if the core has ended, which ends the daemon anyway.
             let _ = core.call(begin).await;
         }
-        let (control, notifier) = (self.cores.len(), Notifier::that_never_waits());
+        let (control, notifier) = (self.count(), Notifier::that_never_waits());
         tokio::task::spawn_local(async move {
             loop {
                 rounds.complete(control, &notifier);
@@ -68,12 +68,12 @@ impl Daemon {
     }
 
     /// Awaits `work`, and extends the service manager's start time-out while every data core answers.
-    pub async fn patiently<T>(&self, work: impl Future<Output = T>) -> T {
+    pub async fn patiently<T>(&self, notifier: &Notifier, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
             let all_answer = async {
                 tokio::time::sleep(START_PAUSE).await;
-                for core in &self.cores {
+                for core in self.iter() {
                     if core.call(async |_| ()).await.is_err() {
                         return std::future::pending().await;
                     }
@@ -81,7 +81,7 @@ impl Daemon {
             };
             tokio::select! {
                 done = &mut work => return done,
-                () = all_answer => self.notifier.more_time(),
+                () = all_answer => notifier.more_time(),
             }
         }
     }

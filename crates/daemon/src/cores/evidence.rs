@@ -14,8 +14,8 @@ use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
 use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_samples};
 
-use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
+use super::{Cores, core_gone};
 
 /// Volumes that a core examines concurrently.
 const AT_ONCE: usize = 32;
@@ -37,11 +37,11 @@ pub struct Subject {
     pub trusts_store: bool,
 }
 
-impl Daemon {
+impl Cores {
     /// Blocks that wait to be destaged, of every volume that is not served yet.
-    pub(super) async fn waiting(&self) -> Result<BTreeMap<u64, Waiting>, Failure> {
+    pub async fn waiting(&self) -> Result<BTreeMap<u64, Waiting>, Failure> {
         let mut all: BTreeMap<u64, Waiting> = BTreeMap::new();
-        for core in &self.cores {
+        for core in self.iter() {
             let ask = async |local: Rc<Local>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> =
@@ -60,9 +60,9 @@ impl Daemon {
     }
 
     /// Examines the content of these backings, in their order.
-    pub(super) async fn evidence(&self, subjects: &[Option<Subject>]) -> Vec<Option<Result<Evidence, Failure>>> {
+    pub async fn evidence(&self, subjects: &[Option<Subject>]) -> Vec<Option<Result<Evidence, Failure>>> {
         let mut results: Vec<Option<Result<Evidence, Failure>>> = subjects.iter().map(|_| None).collect();
-        for core in &self.cores {
+        for core in self.iter() {
             let mine = subjects.iter().enumerate().filter_map(|(at, subject)| Some((at, (*subject)?)));
             let (places, mine): (Vec<usize>, Vec<Subject>) =
                 mine.filter(|(_, subject)| subject.core == core.index()).unzip();
