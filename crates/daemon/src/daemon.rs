@@ -9,6 +9,7 @@ use flash::Store;
 use seam::real::RealSeam;
 use tokio::sync::watch;
 
+use super::attachments::Attachments;
 use super::certificates::Certificates;
 use super::cores::{Cores, DataCore};
 use super::events::Journal;
@@ -23,6 +24,7 @@ use super::reload::answer_of;
 use super::settings::Settings;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
+use super::volume_settings::VolumeSettings;
 use super::volumes::Volumes;
 use config::Config;
 use state::StateDir;
@@ -37,13 +39,17 @@ pub struct Daemon {
     /// The data cores.
     pub(super) cores: Rc<Cores>,
     /// All volumes.
-    pub(super) volumes: Volumes,
+    pub(super) volumes: Rc<Volumes>,
     /// The flash log.
     pub(super) flash: Rc<FlashLog>,
     /// Persisted memory.
-    pub(super) memory: PersistedMemory,
+    pub(super) memory: Rc<PersistedMemory>,
     /// The volumes as units of the iSCSI target.
     pub(super) units: Rc<Units>,
+    /// Attaching and detaching volumes.
+    pub(super) attachments: Attachments,
+    /// Settings of served volumes.
+    pub(super) volume_settings: VolumeSettings,
     /// The listeners of the front ends.
     pub(super) listeners: Listeners,
     /// The HTTP interface.
@@ -69,26 +75,49 @@ impl Daemon {
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
         let cores = Rc::new(Cores::new(cores));
+        let volumes = Rc::<Volumes>::default();
         let certificates = Rc::<Certificates>::default();
         let jobs = Rc::<Jobs>::default();
         let flash = FlashLog::new(settings.clone(), records.clone(), cores.clone(), jobs.clone());
+        let flash = Rc::new(flash);
+        let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
+        let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
+        let attachments = Attachments::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            memory.clone(),
+            units.clone(),
+        );
+        let volume_settings = VolumeSettings::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            units.clone(),
+        );
         let http = HttpInterface::new(settings.clone(), records.clone(), certificates.clone());
         Daemon {
-            volumes: Volumes::default(),
-            flash: Rc::new(flash),
-            memory: PersistedMemory::new(memory, cores.clone(), records.clone()),
-            units: Rc::new(Units::new(settings.clone(), records.clone(), cores.clone())),
+            attachments,
+            volume_settings,
             listeners: Listeners::new(settings.clone(), cores.clone()),
             http: Rc::new(http),
-            certificates,
             telemetry: Telemetry::new(),
-            jobs,
-            journal,
             stop: Stop::default(),
             notifier: Rc::new(notifier),
             settings,
             records,
             cores,
+            volumes,
+            flash,
+            memory,
+            units,
+            certificates,
+            jobs,
+            journal,
         }
     }
 

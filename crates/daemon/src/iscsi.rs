@@ -262,10 +262,9 @@ impl Units {
 
     /// `volume set declared_lost=…`, where the file says `file`.
     pub async fn set_lost(&self, name: &str, placed: &Placed, lost: bool, file: &str) -> Result<(), Failure> {
-        let noted = self.records.change(|state| {
+        self.records.change(|state| {
             state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
-        });
-        noted?;
+        })?;
         self.tell_lost(name, placed, lost).await?;
         log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
         Ok(())
@@ -273,10 +272,9 @@ impl Units {
 
     /// Applies the LUN's access list and `declared_lost` from the file.
     pub async fn reload(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
-        let noted = self.records.change(|state| {
+        self.records.change(|state| {
             state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
-        });
-        noted?;
+        })?;
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
         self.tell_lost(&now.name, placed, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);

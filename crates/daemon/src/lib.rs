@@ -4,14 +4,16 @@
 //! of their own that never wait for it; every action reaches them as a message.
 
 mod actions;
+mod add_remove;
 mod advice;
-mod attach;
+mod attachments;
 mod certificates;
 mod configuration;
 mod cores;
 mod daemon;
 mod events;
 mod flash;
+mod flash_watch;
 mod handover;
 mod heat;
 mod http;
@@ -21,7 +23,6 @@ mod kept;
 mod listen;
 mod loss;
 mod overlap;
-mod qos;
 mod records;
 mod reload;
 mod retry;
@@ -29,7 +30,6 @@ mod retry;
 mod sabotage;
 mod sample;
 mod settings;
-mod shares;
 mod shortage;
 mod signals;
 mod socket_access;
@@ -38,8 +38,8 @@ mod stop;
 mod telemetry;
 mod traces;
 mod vhost_user;
+mod volume_settings;
 mod volumes;
-mod write_back;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -273,7 +273,7 @@ async fn start_serving(
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
-    let attached = daemon.attach_all(wanted, Acceptance::default()).await;
+    let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
     let mut unnoted = 0;
     for failure in attached.into_iter().filter_map(Result::err) {

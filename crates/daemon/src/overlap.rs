@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 
 use control::{ErrorKind, Failure};
 use engine::backing::nbd::NbdTarget;
+use seam::Address;
 use seam::real::{NbdUnder, has_client};
-use seam::{Address, DiskError};
 
-use super::daemon::Daemon;
-use config::{BackingSpec, VolumeConfig};
 use state::State;
 
 /// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
@@ -56,52 +54,15 @@ fn volume_of(backend: &str) -> Option<u64> {
     u64::from_str_radix(incarnation, 16).ok()
 }
 
-impl Daemon {
-    /// Refuses an export at an address where this daemon listens or will listen.
-    pub(super) fn check_target(&self, target: &NbdTarget) -> Result<(), Failure> {
-        match self.settings.current().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
-            true => Err(Failure::new(
-                ErrorKind::Conflict,
-                format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
-            )),
-            false => Ok(()),
-        }
+/// Refuses an export at an address of `own`, where this daemon listens or will listen.
+pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> {
+    match own.iter().any(|own| is_same(own, &target.address)) {
+        true => Err(Failure::new(
+            ErrorKind::Conflict,
+            format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
+        )),
+        false => Ok(()),
     }
-
-    /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
-    pub(super) fn open_failure(
-        &self,
-        config: &VolumeConfig,
-        error: &DiskError,
-        wanted: &[(VolumeConfig, bool)],
-    ) -> Failure {
-        let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
-        let text = format!(
-            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it \
-             a backing of its own",
-            path.display(),
-            other.display(),
-            self.holder_of(other, wanted)
-        );
-        Failure::new(ErrorKind::Conflict, text)
-    }
-
-    /// Name of the volume or flash device at that path.
-    fn holder_of(&self, path: &Path, wanted: &[(VolumeConfig, bool)]) -> String {
-        if self.flash.devices().iter().any(|device| device == path) {
-            return "the flash log".to_owned();
-        }
-        let starting = || {
-            let starting = wanted.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
-            starting.map(|config| config.name.clone())
-        };
-        let holder = self.volumes.at_path(path).or_else(starting);
-        holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
-    }
-}
-
-fn is_at(backing: &BackingSpec, other: &Path) -> bool {
-    matches!(backing, BackingSpec::Path(path) if path == other)
 }
 
 /// True when a connection to `asked` reaches the listener at `own`. Host names are not resolved; the connection itself

@@ -70,7 +70,9 @@ impl Daemon {
         let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
         let known = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
         let known: Vec<String> = known.into_iter().flatten().collect();
-        said.extend(self.reload_datastores(&old.datastores, &fresh.datastores).await.into_iter().map(Said::General));
+        said.extend(
+            self.cores.reload_datastores(&old.datastores, &fresh.datastores).await.into_iter().map(Said::General),
+        );
         if old.qos != fresh.qos {
             said.push(Said::General(format!("[[qos]]: {} taken over", fresh.qos.len())));
         }
@@ -81,7 +83,7 @@ impl Daemon {
         for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
-        said.extend(self.reload_added(&fresh.qos).await);
+        said.extend(self.volume_settings.reload_rules(&fresh.qos).await);
         self.cores.forget_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
         if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
@@ -124,7 +126,7 @@ impl Daemon {
         };
         if let Standing::Serving(placed) = &known.standing {
             self.volumes.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.detach(name, placed.core, &progress).await {
+            if let Err(failure) = self.attachments.detach(name, placed.core, &progress).await {
                 self.volumes.stand(name, Standing::Serving(placed.clone()));
                 return Said::Failed(name.to_owned(), failure);
             }
@@ -161,7 +163,7 @@ impl Daemon {
             None => vec![self.reload_fresh(now).await],
             Some(known) if !known.from_file => of_volume("not looked at, one of that name was added by command"),
             Some(known) if known.refusal().is_some() => vec![self.reload_fresh(now).await],
-            Some(known) => self.reload_served(&known.config, now).await,
+            Some(known) => self.volume_settings.reload(&known.config, now).await,
         }
     }
 
@@ -171,97 +173,10 @@ impl Daemon {
         if let Err(error) = forgotten {
             return Said::Volume(now.name.clone(), format!("not added: {error}"));
         }
-        match self.attach(now.clone(), true, state::Acceptance::default()).await {
+        match self.attachments.attach(now.clone(), true, state::Acceptance::default()).await {
             Ok(()) => Said::Volume(now.name.clone(), "added".to_owned()),
             Err(failure) => Said::Failed(now.name.clone(), failure),
         }
-    }
-
-    async fn reload_served(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<Said> {
-        let name = &now.name;
-        let mut applied = old.renewed(now);
-        let mut said = Outcomes { name, said: Vec::new() };
-        if applied != *now {
-            said.add("a changed backing, size, defer, read_only, flash or lun needs a restart to take effect");
-        }
-        if old.policy != now.policy {
-            let text = format!("policy {} became {}", old.policy, now.policy);
-            if !said.add_result(self.reload_policy(now).await, &text) {
-                applied.policy = old.policy;
-            }
-        }
-        let shares = |of: &VolumeConfig| (of.memory_min, of.memory_max, of.flash_min, of.flash_max);
-        if shares(old) != shares(now) {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.reload_share(&placed, now).await,
-                Err(failure) => Err(failure),
-            };
-            if !said.add_result(changed, "what it may have of memory and flash was taken over") {
-                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
-            }
-        }
-        if old.datastore != now.datastore || old.labels != now.labels {
-            said.add_result(
-                self.reload_datastore(now).await,
-                "datastore and labels taken over; NBD clients are told of a changed vm after a restart",
-            );
-        }
-        if old.qos != now.qos {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.reload_qos(&placed, now).await,
-                Err(failure) => Err(failure),
-            };
-            if !said.add_result(changed, "its shares, limits and reservation were taken over") {
-                applied.qos = old.qos;
-            }
-        }
-        if old.acl != now.acl || old.declared_lost != now.declared_lost {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.units.reload(&placed, &applied).await,
-                Err(failure) => Err(failure),
-            };
-            if !said.add_result(changed, "who may see its LUN, and whether it is lost, was taken over") {
-                (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
-            }
-        }
-        let said = said.said;
-        self.volumes.reconfigure(applied);
-        said
-    }
-
-    /// Changes a volume's policy to the one that the file now gives it.
-    async fn reload_policy(&self, now: &VolumeConfig) -> Result<(), Failure> {
-        let (name, policy) = (&now.name, now.policy);
-        let failed = |why: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {why}"));
-        let placed = self.volumes.placed(name).map_err(|_| failed("not served"))?;
-        let noted = self.records.change(|state| {
-            state.expire_override(placed.incarnation, state::POLICY, &policy.to_string());
-        });
-        let (progress, _) = ProgressSender::new();
-        let changed = self.change_policy(name, &placed, policy, &progress).await;
-        noted.map_err(|failure| failed(&failure.message)).and(changed)
-    }
-}
-
-/// Results of the changes of one volume.
-struct Outcomes<'a> {
-    name: &'a str,
-    said: Vec<Said>,
-}
-
-impl Outcomes<'_> {
-    fn add(&mut self, text: &str) {
-        self.said.push(Said::Volume(self.name.to_owned(), text.to_owned()));
-    }
-
-    /// Adds `text` for a change that was applied, or the failure; true when it was applied.
-    fn add_result(&mut self, changed: Result<(), Failure>, text: &str) -> bool {
-        let is_applied = changed.is_ok();
-        match changed {
-            Ok(()) => self.add(text),
-            Err(failure) => self.said.push(Said::Failed(self.name.to_owned(), failure)),
-        }
-        is_applied
     }
 }
 

@@ -31,7 +31,7 @@ impl Daemon {
             before.push((known.config.name.clone(), known.refusal().cloned()));
             wanted.push((known.config, known.from_file));
         }
-        let results = self.attach_all(wanted, state::Acceptance::default()).await;
+        let results = self.attachments.attach_all(wanted, state::Acceptance::default()).await;
         for ((name, refusal), result) in before.into_iter().zip(results) {
             match result {
                 Ok(()) => log::info(format!("volume {name}: its backing is there now; it is served")),

@@ -12,7 +12,7 @@ use seam::{Nanos, Seam};
 
 use super::cores::Local;
 use super::daemon::Daemon;
-use super::qos::qos_of;
+use super::volume_settings::qos_of;
 use super::volumes::{Known, Standing};
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};

@@ -170,11 +170,10 @@ impl FlashLog {
             Ok(opened) => {
                 let held = self.core().call(async |local: Rc<Local>| local.engine.unclaimed());
                 let held = held.await.map_err(core_gone)?;
-                let noted = self.records.change(|state| {
+                self.records.change(|state| {
                     state.store_opened(&opened.store, opened.generation);
                     state.note_held(&opened.store, held);
-                });
-                noted?;
+                })?;
                 tokio::task::spawn_local(note_generations(Rc::downgrade(&self.records), opened.store.clone(), notes));
                 Ok(Ok(opened))
             }
@@ -261,8 +260,7 @@ impl FlashLog {
     pub fn note_policy_on_flash(&self, placed: &Placed, policy: WritePolicy, read_only: bool) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
-        let noted = self.records.change(|state| state.mark_on_flash(placed.incarnation, store.as_deref()));
-        noted
+        self.records.change(|state| state.mark_on_flash(placed.incarnation, store.as_deref()))
     }
 
     /// Closes the log; true when the log is sound and holds no needed data.

@@ -58,8 +58,7 @@ impl HttpInterface {
             let text = format!("there is no token \"{name}\"; `hotset token list` shows them");
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
-        let gone = self.records.change(|state| state.tokens.retain(|token| token.name != name));
-        gone?;
+        self.records.change(|state| state.tokens.retain(|token| token.name != name))?;
         self.know_tokens();
         let text = format!("token {name} was revoked; who logged in with it is logged out");
         log::info(&text);

@@ -69,12 +69,12 @@ struct Parked {
 
 /// The parts that a drain uses.
 pub struct Drain {
-    pub records: Rc<Records>,
-    pub cores: Rc<Cores>,
-    pub flash: Rc<FlashLog>,
-    pub notifier: Rc<Notifier>,
+    records: Rc<Records>,
+    cores: Rc<Cores>,
+    flash: Rc<FlashLog>,
+    notifier: Rc<Notifier>,
     /// Memory survives the daemon.
-    pub memory_survives: bool,
+    memory_survives: bool,
 }
 
 /// The volumes that have ended so far.
@@ -105,6 +105,17 @@ impl Tally {
 }
 
 impl Drain {
+    /// A drain of all volumes.
+    pub fn new(
+        records: Rc<Records>,
+        cores: Rc<Cores>,
+        flash: Rc<FlashLog>,
+        notifier: Rc<Notifier>,
+        memory_survives: bool,
+    ) -> Drain {
+        Drain { records, cores, flash, notifier, memory_survives }
+    }
+
     /// Disconnects all clients; returns the connections that the next daemon can continue.
     pub async fn send_clients_away(&self, clients: Clients) -> Vec<Kept> {
         let mut kept = Vec::new();

@@ -143,13 +143,9 @@ impl Daemon {
     pub async fn drain(&self) -> bool {
         let parks = self.flash.store().is_some() && !self.stop.destage.get();
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
-        let drain = Rc::new(Drain {
-            records: self.records.clone(),
-            cores: self.cores.clone(),
-            flash: self.flash.clone(),
-            notifier: self.notifier.clone(),
-            memory_survives: self.memory.survives(),
-        });
+        let (records, cores) = (self.records.clone(), self.cores.clone());
+        let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
+        let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives()));
         let kept = drain.send_clients_away(self.stop.clients.get()).await;
         let Drained { fault, is_recorded, left } = drain.run(parks).await;
         if !left.is_empty() {

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
-use engine::{DatastoreSpec, ReservationError};
+use engine::ReservationError;
 
-use super::cores::{Cores, Local, core_gone};
-use super::daemon::Daemon;
-use super::reload::Said;
-use super::volumes::{Known, Placed};
+use super::super::cores::{Cores, Local, core_gone};
+use super::super::volumes::Placed;
+use super::VolumeSettings;
+use config::VolumeConfig;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
-use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};
 use terminal::log;
 
@@ -27,7 +26,7 @@ pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
     }
 }
 
-impl Daemon {
+impl VolumeSettings {
     /// Changes a volume's quality of service and saves it; fails if it cannot be guaranteed.
     pub(super) async fn set_qos(
         &self,
@@ -68,63 +67,6 @@ impl Daemon {
         }
         apply(&self.cores, now, placed, &state).await?;
         self.records.note_overrides(placed, &state, &KEYS)
-    }
-
-    /// Sends new and changed datastores to the cores; returns a message for each.
-    pub(super) async fn reload_datastores(&self, old: &[DatastoreSpec], fresh: &[DatastoreSpec]) -> Vec<String> {
-        let before = |spec: &DatastoreSpec| old.iter().find(|old| old.name == spec.name);
-        let changed: Vec<_> = fresh.iter().filter(|spec| before(spec) != Some(*spec)).cloned().collect();
-        if let Err(failure) = self.cores.tell_datastores(&changed).await {
-            return vec![failure.message];
-        }
-        let said = |spec: &DatastoreSpec| match before(spec) {
-            None => format!("datastore {}: added", spec.name),
-            Some(_) => format!("datastore {}: its threshold and its cost of a write were taken over", spec.name),
-        };
-        let gone = old.iter().filter(|spec| fresh.iter().all(|fresh| fresh.name != spec.name));
-        let gone = gone.map(|spec| format!("datastore {}: removed", spec.name));
-        changed.iter().map(said).chain(gone).collect()
-    }
-
-    /// Moves a volume to the datastore that the file now names.
-    pub(super) async fn reload_datastore(&self, now: &VolumeConfig) -> Result<(), Failure> {
-        let (name, datastore) = (now.name.clone(), now.datastore.clone());
-        let placed = self.volumes.placed(&name)?;
-        let call = async move |local: Rc<Local>| {
-            if let Some(volume) = local.engine.find(&name) {
-                volume.set_datastore(&datastore);
-            }
-        };
-        let called = self.cores[placed.core].call(call).await;
-        called.map_err(|gone| Failure::new(ErrorKind::Failed, format!("volume {}: {gone}", now.name)))
-    }
-
-    /// Applies `[[qos]]` to volumes that were added by command.
-    pub(super) async fn reload_added(&self, rules: &[QosRule]) -> Vec<Said> {
-        let changed = |known: &Known| {
-            let now = known.config.clone().by_rules(rules);
-            (!known.from_file && now.qos != known.config.qos).then_some(now)
-        };
-        let changed: Vec<_> = self.volumes.map(changed).into_iter().flatten().collect();
-        let mut said = Vec::new();
-        for now in changed {
-            let name = &now.name;
-            warn_of(&now);
-            let applied = match (self.volumes.begin(name), self.volumes.placed(name)) {
-                (Err(failure), _) => Err(failure),
-                (Ok(_busy), Ok(placed)) => self.reload_qos(&placed, &now).await,
-                // A volume that is not served gets it when it is attached.
-                (Ok(_), Err(_)) => Ok(()),
-            };
-            said.push(match applied {
-                Ok(()) => {
-                    self.volumes.set_qos(name, now.qos);
-                    Said::Volume(name.clone(), "what [[qos]] gives it was taken over".to_owned())
-                }
-                Err(failure) => Said::Failed(name.clone(), failure),
-            });
-        }
-        said
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{Answer, ErrorKind, Failure};
+use control::{ErrorKind, Failure};
 use engine::{FlashShare, MemoryShare, ShareError};
 
-use super::cores::{Cores, Local, core_gone};
-use super::daemon::Daemon;
-use super::volumes::{Placed, Volumes};
+use super::super::cores::{Cores, Local, core_gone};
+use super::super::volumes::{Placed, Volumes};
+use super::VolumeSettings;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
@@ -33,7 +33,7 @@ pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashSh
     FlashShare { pinned: pinned.pages(), ..flash_share(config.flash, min, max) }
 }
 
-impl Daemon {
+impl VolumeSettings {
     /// Changes a volume's quotas and saves them; fails if they cannot be guaranteed.
     pub async fn set_share(
         &self,
@@ -57,10 +57,15 @@ impl Daemon {
         noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
     }
 
-    /// `volume pin` and `unpin`.
-    pub async fn pin(&self, name: &str, from_bytes: u64, to_bytes: Option<u64>, pins: bool) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let placed = self.volumes.placed(name)?;
+    /// Pins pages to flash if `pins`, unpins them otherwise: from one byte to another, or to the volume's end.
+    pub async fn pin(
+        &self,
+        name: &str,
+        placed: &Placed,
+        from_bytes: u64,
+        to_bytes: Option<u64>,
+        pins: bool,
+    ) -> Result<(), Failure> {
         if let Some(to) = to_bytes.filter(|to| *to <= from_bytes) {
             let text = format!("nothing lies from byte {from_bytes} to byte {to}; give an end behind the beginning");
             return Err(Failure::new(ErrorKind::Invalid, text));
@@ -73,7 +78,7 @@ impl Daemon {
         if pins && !config.flash {
             return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
         }
-        let size = self.cores.size_of(name, &placed).await?;
+        let size = self.cores.size_of(name, placed).await?;
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
             let text = format!("volume {name} ends at byte {size}, before byte {from_bytes}; give a range inside it");
@@ -84,11 +89,11 @@ impl Daemon {
         let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
         let pinned = pinned.map_err(|text| conflict(&text))?;
         state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
-        apply(&self.cores, self.settings.memory_bytes(), &config, &placed, &state).await?;
-        self.records.note_overrides(&placed, &state, &[PINNED])?;
+        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
+        self.records.note_overrides(placed, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
-        self.show(name).await
+        Ok(())
     }
 
     /// Applies the quotas that the file now gives a volume.
