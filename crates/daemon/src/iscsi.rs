@@ -13,10 +13,10 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
+use super::cores::CORE_PATIENCE;
 use super::cores::{Cores, Local, core_gone};
 use super::records::{Records, state_failed};
 use super::settings::Settings;
-use super::status::CORE_PATIENCE;
 use super::volumes::{Known, Placed, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};

@@ -7,17 +7,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use control::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
-use control::{Actor, Answer, ErrorKind, Failure, FlashReport, ProgressSender, VolumeReport, moment};
-use engine::Volume;
-use seam::real::RealSeam;
+use control::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
 use tokio::sync::watch;
 
-use super::daemon::Daemon;
-use super::volumes::Placed;
-use terminal::log;
-
 /// Id of a change of the flash devices; there is at most one.
-const FLASH: &str = "flash";
+pub const FLASH: &str = "flash";
 /// Kind of a flush, and prefix of its id.
 const FLUSH: &str = "flush";
 /// Maximum of concurrent flushes: each is part of the report of every second.
@@ -65,7 +59,7 @@ impl Jobs {
     }
 
     /// Adds a flush of `volume`, which has `total_bytes` of dirty data, to the list; fails if the list is full.
-    fn list_flush(self: &Rc<Self>, volume: &str, total_bytes: u64) -> Result<Listed, Failure> {
+    pub fn list_flush(self: &Rc<Self>, volume: &str, total_bytes: u64) -> Result<Listed, Failure> {
         let jobs = self.clone();
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
@@ -97,7 +91,7 @@ impl Jobs {
     }
 
     /// Cancels a flush; fails if it is not under way.
-    fn call_off(&self, id: &str) -> Result<Answer, Failure> {
+    pub fn call_off(&self, id: &str) -> Result<Answer, Failure> {
         let flushes = self.flushes.borrow();
         let flushing = flushes.iter().find(|(number, _)| id == format!("{FLUSH}-{number}"));
         let flushing = flushing.map(|(_, flushing)| flushing);
@@ -121,7 +115,7 @@ impl Jobs {
 }
 
 /// Guard of a flush in the list.
-struct Listed {
+pub struct Listed {
     jobs: Rc<Jobs>,
     number: u64,
     called_off: watch::Receiver<bool>,
@@ -135,83 +129,19 @@ impl Drop for Listed {
 
 impl Listed {
     /// Returns when the flush is cancelled.
-    async fn called_off(&mut self) {
+    pub async fn called_off(&mut self) {
         // The sender is in the list as long as this guard lives.
         let _ = self.called_off.wait_for(|called_off| *called_off).await;
     }
 
-    /// Id of the job.
-    fn id(&self) -> String {
-        format!("{FLUSH}-{}", self.number)
-    }
-}
-
-impl Daemon {
-    /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
-    pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
-        self.flush_listed(listed, name, &placed, progress).await?;
-        self.show(name).await
+    /// Report of the flush at its begin.
+    pub fn report(&self) -> JobReport {
+        flush_report(self.number, &self.jobs.flushes.borrow()[&self.number], None)
     }
 
-    /// As [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
-    /// an event.
-    pub async fn flush_aside(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
-        let job = flush_report(listed.number, &listed.jobs.flushes.borrow()[&listed.number], None);
-        let (daemon, volume, whom) = (self.clone(), name.to_owned(), actor.show());
-        tokio::task::spawn_local(async move {
-            let (progress, _) = ProgressSender::new();
-            let flushed = daemon.flush_listed(listed, &volume, &placed, &progress).await;
-            let Err(failure) = flushed else { return };
-            log::warn(&failure.message);
-            if failure.kind == ErrorKind::Failed {
-                daemon.journal.note_change(whom, Some(volume), format!("flush failed: {failure}"));
-            }
-        });
-        Ok(Answer::Job(job))
-    }
-
-    async fn flush_listed(
-        &self,
-        mut listed: Listed,
-        name: &str,
-        placed: &Placed,
-        progress: &ProgressSender,
-    ) -> Result<(), Failure> {
-        let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
-        let flushed = tokio::select! {
-            flushed = self.cores.on_volume(name, placed, "destaging", progress, work) => flushed,
-            () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is \
-                                    written");
-                Err(Failure::new(ErrorKind::Conflict, text))
-            }
-        };
-        let (outcome, reason) = match &flushed {
-            Ok(()) => (JobOutcome::Done, ""),
-            Err(failure) if failure.kind == ErrorKind::Conflict => (JobOutcome::CalledOff, failure.message.as_str()),
-            Err(failure) => (JobOutcome::Failed, failure.message.as_str()),
-        };
-        self.jobs.end(listed.id(), FLUSH, name, outcome, reason);
-        flushed
-    }
-
-    /// `job list`.
-    pub async fn job_list(&self) -> Vec<JobReport> {
-        let (flash, volumes) = (self.flash.report(&self.volumes).await, self.volume_reports().await);
-        self.jobs.under_way(flash.as_ref(), &volumes)
-    }
-
-    /// `job cancel`.
-    pub async fn cancel_job(&self, id: &str) -> Result<Answer, Failure> {
-        if id == FLASH && self.flash.report(&self.volumes).await.is_some_and(|flash| flash.job.is_some()) {
-            self.flash.steer(|store| store.cancel_job()).await?;
-            return Ok(self.flash_answer().await);
-        }
-        self.jobs.call_off(id)
+    /// Records the outcome of the flush.
+    pub fn end(&self, volume: &str, outcome: JobOutcome, reason: &str) {
+        self.jobs.end(format!("{FLUSH}-{}", self.number), FLUSH, volume, outcome, reason);
     }
 }
 

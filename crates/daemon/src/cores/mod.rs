@@ -11,6 +11,7 @@ mod watchdog;
 
 use std::ops::Index;
 use std::slice::Iter;
+use std::time::Duration;
 
 use control::{ErrorKind, Failure};
 
@@ -18,6 +19,9 @@ pub use self::attach::{Attaching, Opened};
 pub use self::data_core::{CoreGone, DataCore, DataCoreSpec, Local};
 pub use self::evidence::Subject;
 pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
+
+/// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
+pub const CORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The data cores, by number. There is at least one.
 pub struct Cores(Vec<DataCore>);

@@ -7,7 +7,7 @@ use control::{ErrorKind, Failure, ProgressSender};
 use engine::{RequestError, Volume};
 use seam::real::RealSeam;
 
-use super::super::status::CORE_PATIENCE;
+use super::super::cores::CORE_PATIENCE;
 use super::super::volumes::Placed;
 use super::data_core::Local;
 use super::{Cores, core_gone};

@@ -7,8 +7,8 @@ use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport
 use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, ScrubStats};
 use seam::Nanos;
 
+use super::super::cores::CORE_PATIENCE;
 use super::super::cores::Local;
-use super::super::status::CORE_PATIENCE;
 use super::super::volumes::Volumes;
 use super::open::Opened;
 use super::{Flash, FlashLog, ONE_COPY, change, wear};

@@ -4,29 +4,16 @@
 mod drain;
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::time::Duration;
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
 use tokio::sync::watch;
 
-use self::drain::{Drain, Drained, Fault};
-use super::daemon::Daemon;
-use super::handover::keep_clients;
-use terminal::log;
-use units::show_bytes;
+pub use self::drain::{Drain, Drained, Fault};
 
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
 pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
 /// Interval of progress reports.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
-/// Message of a stop that gave up on a silent backing.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
-                    recovers it as after a crash";
-/// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on \
-                          the backings, what was not is lost";
-
+pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
@@ -85,6 +72,16 @@ impl Stop {
         });
     }
 
+    /// True when everything is to be destaged, even with a flash log.
+    pub fn destages(&self) -> bool {
+        self.destage.get()
+    }
+
+    /// Treatment of clients.
+    pub fn clients(&self) -> Clients {
+        self.clients.get()
+    }
+
     /// Message about the end of the stop, or the reason of its failure.
     pub fn said(&self) -> String {
         self.said.borrow().clone()
@@ -100,91 +97,19 @@ impl Stop {
         self.reached(|phase| phase != Phase::Running).await;
     }
 
-    async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
+    /// Waits until the stop reaches a phase.
+    pub async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
         let mut watched = self.phase.subscribe();
         *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
     }
 
-    fn say(&self, text: String) {
+    /// Sets the message about the end of the stop.
+    pub fn say(&self, text: String) {
         *self.said.borrow_mut() = text;
     }
 
-    fn finish(&self, complete: bool) {
+    /// Ends the stop; `complete` when all dirty data is safe.
+    pub fn finish(&self, complete: bool) {
         self.phase.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
     }
-}
-
-impl Daemon {
-    /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
-    pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
-        log::info("stop asked for by command");
-        self.stop.ask(destage, Clients::SendAway);
-        let mut tick = tokio::time::interval(PROGRESS_PAUSE);
-        let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
-        let mut ended = std::pin::pin!(ended);
-        loop {
-            tokio::select! {
-                phase = &mut ended => return match phase {
-                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.said())),
-                    _ => Ok(Answer::Said(vec![self.stop.said()])),
-                },
-                _ = tick.tick() => {
-                    if let Some(dirty_bytes) = self.cores.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
-                        progress.say("destaging", dirty_bytes);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Disconnects all clients, and records volumes as clean or parked once their dirty data is in the flash log.
-    /// Without a log, or if requested, they are destaged instead, however long it takes. False when a data core ended
-    /// before that, or a backing stayed silent.
-    pub async fn drain(&self) -> bool {
-        let parks = self.flash.store().is_some() && !self.stop.destage.get();
-        self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
-        let (records, cores) = (self.records.clone(), self.cores.clone());
-        let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
-        let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives()));
-        let kept = drain.send_clients_away(self.stop.clients.get()).await;
-        let Drained { fault, is_recorded, left } = drain.run(parks).await;
-        if !left.is_empty() {
-            self.stop.say(left_on_flash(&left));
-        }
-        for core in self.cores.iter() {
-            core.join().await;
-        }
-        match fault {
-            None => {
-                // If the records could not be saved, the persisted memory stays: it proves to the next start that
-                // nothing was lost.
-                if is_recorded {
-                    self.memory.end();
-                }
-                keep_clients(&self.notifier, kept).await;
-            }
-            Some(Fault::CoreEnded) => self.stop.say(INCOMPLETE.to_owned()),
-            Some(Fault::BackingHung) => self.stop.say(HUNG.to_owned()),
-        }
-        self.stop.finish(fault.is_none());
-        fault.is_none()
-    }
-
-    /// Records how the daemon ended, and flushes the event log.
-    pub fn end_events(&self) {
-        self.journal.end(&self.stop.said());
-    }
-}
-
-/// Message of a stop that leaves data in the flash log.
-fn left_on_flash(left: &[(String, u64)]) -> String {
-    let bytes = left.iter().map(|(_, bytes)| bytes).sum();
-    let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
-    format!(
-        "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset \
-         stop --destage` would \
-         have brought them there",
-        show_bytes(bytes),
-        names.join(", ")
-    )
 }

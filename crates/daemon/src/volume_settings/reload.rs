@@ -5,7 +5,7 @@ use std::rc::Rc;
 use control::{ErrorKind, Failure, ProgressSender};
 
 use super::super::cores::Local;
-use super::super::reload::Said;
+use super::super::said::Said;
 use super::super::volumes::Known;
 use super::VolumeSettings;
 use super::qos::warn_of;

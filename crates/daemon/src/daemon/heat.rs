@@ -7,9 +7,9 @@ use control::{Answer, Failure, moment};
 use engine::volume::heat::{HEAT_ROW, HEAT_ROWS_MAX};
 use seam::{Nanos, Seam};
 
-use super::cores::Local;
-use super::cores::core_gone;
-use super::daemon::Daemon;
+use super::super::cores::Local;
+use super::super::cores::core_gone;
+use super::Daemon;
 
 impl Daemon {
     /// The requests per part of a volume in the last hour.

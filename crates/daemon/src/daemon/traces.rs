@@ -8,7 +8,7 @@ use engine::volume::tap::{Taken, Tapped};
 use seam::real::RealSeam;
 use trace::Op;
 
-use super::daemon::Daemon;
+use super::Daemon;
 use terminal::log;
 
 /// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.

@@ -1,59 +1,13 @@
 //! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
 //! configuration.
 
-use std::fmt;
+use control::{ErrorKind, Failure, ProgressSender};
 
-use control::{Answer, ErrorKind, Failure, ProgressSender};
-
-use super::daemon::Daemon;
-use super::volumes::Standing;
+use super::super::said::Said;
+use super::super::volumes::Standing;
+use super::Daemon;
 use config::{Config, VolumeConfig};
 use terminal::log;
-
-/// A change that a reload applied or did not apply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// Of the daemon or of a datastore.
-    General(String),
-    /// Of the volume of that name.
-    Volume(String, String),
-    /// The failure of a change of the volume of that name; it names the volume itself.
-    Failed(String, Failure),
-}
-
-impl Said {
-    /// The volume that it concerns, if it concerns one.
-    pub fn subject(&self) -> Option<String> {
-        match self {
-            Said::General(_) => None,
-            Said::Volume(name, _) | Said::Failed(name, _) => Some(name.clone()),
-        }
-    }
-
-    /// The text of its event, which has the volume as its subject.
-    pub fn event(&self) -> String {
-        match self {
-            Said::General(text) | Said::Volume(_, text) => text.clone(),
-            Said::Failed(_, failure) => failure.message.clone(),
-        }
-    }
-}
-
-/// The sentence in an answer or in the log.
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Said::General(text) => f.write_str(text),
-            Said::Volume(name, text) => write!(f, "volume {name}: {text}"),
-            Said::Failed(_, failure) => f.write_str(&failure.message),
-        }
-    }
-}
-
-/// The answer to a request for a reload.
-pub fn answer_of(said: Vec<Said>) -> Answer {
-    Answer::Said(said.iter().map(Said::to_string).collect())
-}
 
 impl Daemon {
     /// SIGHUP and `reload`: returns each change that was or was not applied.

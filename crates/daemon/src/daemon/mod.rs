@@ -1,5 +1,22 @@
 //! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
 
+mod actions;
+mod add_remove;
+mod advice;
+mod audit;
+mod by_signal;
+mod configuration;
+mod flash_watch;
+mod flushes;
+mod heat;
+mod reload;
+mod retry;
+mod sample;
+mod start;
+mod status;
+mod stop;
+mod traces;
+
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +26,8 @@ use flash::Store;
 use seam::real::RealSeam;
 use tokio::sync::watch;
 
+pub use self::start::serve;
+pub use self::status::override_reports;
 use super::attachments::Attachments;
 use super::certificates::Certificates;
 use super::cores::{Cores, DataCore};
@@ -20,7 +39,7 @@ use super::jobs::Jobs;
 use super::kept::{PersistedMemory, Plan};
 use super::listen::Listeners;
 use super::records::Records;
-use super::reload::answer_of;
+use super::said::answer_of;
 use super::settings::Settings;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
@@ -33,39 +52,39 @@ use systemd::Notifier;
 /// The daemon's parts on the control thread. Each part owns its state; the methods here do what crosses parts.
 pub struct Daemon {
     /// The configuration in force.
-    pub(super) settings: Rc<Settings>,
+    settings: Rc<Settings>,
     /// The durable records.
-    pub(super) records: Rc<Records>,
+    records: Rc<Records>,
     /// The data cores.
-    pub(super) cores: Rc<Cores>,
+    cores: Rc<Cores>,
     /// All volumes.
-    pub(super) volumes: Rc<Volumes>,
+    volumes: Rc<Volumes>,
     /// The flash log.
-    pub(super) flash: Rc<FlashLog>,
+    flash: Rc<FlashLog>,
     /// Persisted memory.
-    pub(super) memory: Rc<PersistedMemory>,
+    memory: Rc<PersistedMemory>,
     /// The volumes as units of the iSCSI target.
-    pub(super) units: Rc<Units>,
+    units: Rc<Units>,
     /// Attaching and detaching volumes.
-    pub(super) attachments: Attachments,
+    attachments: Attachments,
     /// Settings of served volumes.
-    pub(super) volume_settings: VolumeSettings,
+    volume_settings: VolumeSettings,
     /// The listeners of the front ends.
-    pub(super) listeners: Listeners,
+    listeners: Listeners,
     /// The HTTP interface.
-    pub(super) http: Rc<HttpInterface>,
+    http: Rc<HttpInterface>,
     /// TLS certificates of the listeners.
-    pub(super) certificates: Rc<Certificates>,
+    certificates: Rc<Certificates>,
     /// Samples and their history.
-    pub(super) telemetry: Telemetry,
+    telemetry: Telemetry,
     /// Flushes of volumes and changes of the flash devices.
-    pub(super) jobs: Rc<Jobs>,
+    jobs: Rc<Jobs>,
     /// Events and alerts.
-    pub(super) journal: Journal,
+    journal: Journal,
     /// State of a stop.
-    pub(super) stop: Stop,
+    stop: Stop,
     /// Connection to the service manager.
-    pub(super) notifier: Rc<Notifier>,
+    notifier: Rc<Notifier>,
 }
 
 impl Daemon {

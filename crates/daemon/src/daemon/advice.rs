@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use control::report::{AdvicePage, Assumptions};
 use control::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 
-use super::daemon::Daemon;
+use super::Daemon;
 use lab::report::advice;
 
 /// Maximum volumes per page: the curves of each are computed for the page.

@@ -2,9 +2,9 @@
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 
-use super::daemon::Daemon;
-use super::volume_settings::warn_of;
-use super::volumes::Standing;
+use super::super::volume_settings::warn_of;
+use super::super::volumes::Standing;
+use super::Daemon;
 use config::{BackingSpec, VolumeConfig, check_name};
 use state::{Acceptance, AddedVolume};
 use terminal::log;

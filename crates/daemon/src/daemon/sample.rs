@@ -8,8 +8,8 @@ use control::{ErrorKind, Failure, Sampled, moment};
 use history::Subject;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::daemon::Daemon;
-use super::shortage::Shortage;
+use super::super::shortage::Shortage;
+use super::Daemon;
 
 /// Interval of the samples.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
-use super::daemon::Daemon;
-use super::volumes::Known;
+use super::super::volumes::Known;
+use super::Daemon;
 use config::keys::{KEYS, Key, TABLES, set_by_command};
 use config::redact;
 use config::written::default_of;

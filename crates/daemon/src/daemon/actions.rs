@@ -10,11 +10,11 @@ use engine::{CacheMode, Volume};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
-use super::cores::Local;
-use super::cores::core_gone;
-use super::daemon::Daemon;
-use super::volume_settings::Changes;
-use super::volumes::Known;
+use super::super::cores::Local;
+use super::super::cores::core_gone;
+use super::super::volume_settings::Changes;
+use super::super::volumes::Known;
+use super::Daemon;
 use state::{Acceptance, BACKING_SHRANK};
 use terminal::log;
 use units::show_bytes;

@@ -3,23 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
 use control::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
 
-use super::cores::Local;
-use super::daemon::Daemon;
-use super::volume_settings::qos_of;
-use super::volumes::{Known, Standing};
+use super::super::cores::{CORE_PATIENCE, Local};
+use super::super::volume_settings::qos_of;
+use super::super::volumes::{Known, Standing};
+use super::Daemon;
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
-
-/// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
-pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time for which a core collects counters, of about twenty volumes, before it serves requests again. A report takes
 /// longer by the requests served in between.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::daemon::Daemon;
+use super::Daemon;
 use terminal::log;
 
 /// Interval at which due attempts are collected.

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::daemon::Daemon;
-use super::flash::Seen;
+use super::super::flash::Seen;
+use super::Daemon;
 
 /// Interval of the checks.
 const PAUSE: Duration = Duration::from_secs(1);
