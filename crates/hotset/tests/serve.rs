@@ -189,7 +189,7 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     assert_eq!(daemon.show("a")["policy"], "write-through");
     assert_eq!(daemon.show("b")["state"], "frozen");
     let checked = check_config(&site.path("hotset.toml"));
-    assert!(checked.contains("a: policy is write-through, the file says write-back"), "{checked}");
+    assert!(checked.contains("a: policy is write-through, write-back in the file"), "{checked}");
     daemon.command(&["volume", "resume", "b"]);
     daemon.stop();
     site.write(
@@ -509,7 +509,7 @@ fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     daemon.command(&["volume", "set", "a", "memory_min=25%", "memory_max=50%"]);
     let shown = daemon.show("a");
     assert_eq!((&shown["memory"]["min"], &shown["memory"]["max"]), (&"25%".into(), &"50%".into()), "{shown}");
-    assert!(daemon.command(&["volume", "show", "a"]).contains("at least 25% kept, at most 50%"));
+    assert!(daemon.command(&["volume", "show", "a"]).contains("minimum 25%, maximum 50%"));
     let refused = daemon.try_command(&["volume", "set", "a", "memory_min=60%"]);
     assert!(errors(&refused).contains("memory_min 60% is above memory_max 50%"), "{}", errors(&refused));
     let refused = daemon.try_command(&["volume", "set", "a", "memory_min=1 TiB", "memory_max=none"]);
@@ -615,7 +615,7 @@ fn qos_changes_live_and_survives_a_restart() {
     daemon.signal("HUP");
     daemon.wait_for("the file is read again", |daemon| qos(daemon, "a", "limit_iops") == 700);
     daemon.wait_for("the datastore is gone", |daemon| members(daemon) == ["nl: b", "sas: a"]);
-    assert!(daemon.command(&["datastore", "show", "sas"]).contains("congested past 10.0 ms"));
+    assert!(daemon.command(&["datastore", "show", "sas"]).contains("congested above 10.0 ms"));
     let refused = daemon.try_command(&["datastore", "show", "ssd"]);
     assert!(errors(&refused).contains("there is no datastore named \"ssd\""), "{}", errors(&refused));
     daemon.stop();

@@ -119,7 +119,7 @@ fn good(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> St
     if !overrides.is_empty() {
         text += "changed by command, in force until the file changes:\n";
         for held in overrides {
-            text += &format!("    {}: {} is {}, the file says {}\n", held.volume, held.key, held.value, held.file);
+            text += &format!("    {}: {} is {}, {} in the file\n", held.volume, held.key, held.value, held.file);
         }
     }
     text

@@ -38,7 +38,7 @@ fn failure(error: ClientError) -> Failure {
 
 /// The failure for an answer of the wrong kind.
 pub fn unexpected() -> Failure {
-    Failure::failed("the daemon answered something unexpected; is it of another version?")
+    Failure::failed("unexpected answer from the daemon; check that its version matches this command")
 }
 
 /// Progress on standard error: one line that changes on a terminal, a line each elsewhere.

@@ -62,7 +62,9 @@ fn ask(socket: &std::path::Path, connection: &mut Option<Client>) -> News {
             *connection = Some(client);
             News::Status(status)
         }
-        Ok(_) => News::Away("the daemon answered something unexpected; is it of another version?".to_owned()),
+        Ok(_) => {
+            News::Away("unexpected answer from the daemon; check that its version matches this command".to_owned())
+        }
         Err(error) => News::Away(error.to_string()),
     }
 }
