@@ -18,7 +18,7 @@ use crate::render::screen::{plural, show_uptime};
 use units::{show_bytes, show_micros};
 
 /// Lines of a part of the overview, its title among them.
-const PART_LINES: u16 = 5;
+const PART_LINES: u16 = 6;
 /// Narrowest part of the overview.
 const PART_WIDTH: u16 = 40;
 /// Alerts shown; further ones are only counted.
