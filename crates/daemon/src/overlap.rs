@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn disk_on_an_attached_volume_of_this_daemon_is_refused() {
         let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
-        let own = OwnVolumes(vec![0xab]);
+        let own = OwnVolumes(vec![VolumeId(0xab)]);
         let refused = own.check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")]).expect_err("it is its own");
         assert!(refused.contains("/dev/dm-1 lies on /dev/nbd3"), "{refused}");
         for foreign in ["hotset:00000000000000ac/v", "hotset:nonsense", "qemu"] {

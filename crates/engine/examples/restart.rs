@@ -10,7 +10,7 @@
 //! On a busy machine, the thread's time waiting for a processor shows the part of other programs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
-use flash::{Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store};
+use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
@@ -26,7 +26,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(batch as usize) {
         let record = |number| {
-            let owner = Owner { incarnation: VolumeId(1), block: place(number) };
+            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
             Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + batch)).map(record).collect()).await.expect("room in the files");

@@ -4,7 +4,7 @@
 //! is left. Nothing tells a client that outlived that daemon from a new one, so in the first generation after a loss the first flush of
 //! each fails, once. A daemon that is killed before its clients have come back hands that on.
 
-use engine::{UnflushedLoss, VolumeId};
+use engine::UnflushedLoss;
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
@@ -37,6 +37,8 @@ pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> Unflush
 
 #[cfg(test)]
 mod tests {
+    use engine::VolumeId;
+
     use super::*;
     use crate::BootRecord;
 

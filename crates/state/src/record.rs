@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
-use flash::{Sequence, StoreGeneration};
+use flash::StoreGeneration;
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 

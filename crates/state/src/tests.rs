@@ -3,6 +3,7 @@
 use std::io;
 
 use engine::{CacheMode, VolumeId, WritePolicy};
+use flash::StoreGeneration;
 
 use super::*;
 
@@ -180,8 +181,8 @@ fn what_is_given_up_on_flash_is_another_volume_s_from_then_on() {
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
     state.mark_on_flash(id, Some("ab"));
-    state.give_up_flash(id, 8);
-    assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(8));
+    state.give_up_flash(id, VolumeId(8));
+    assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(VolumeId(8)));
     assert_eq!(state.volumes[0].dirty_on_flash, None);
     assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");
 }
@@ -210,7 +211,10 @@ fn the_one_store_of_an_earlier_version_becomes_the_first_of_the_list() {
     let mut dir = StateDir::open(folder.path()).expect("readable");
     dir.change(|state| state.begin_life(1, 2)).expect("written");
     let state = dir.state();
-    assert_eq!(state.store("ab").map(|store| (store.generation, store.map_void, store.life)), Some((4, true, 0)));
+    assert_eq!(
+        state.store("ab").map(|store| (store.generation, store.map_void, store.life)),
+        Some((StoreGeneration(4), true, 0))
+    );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
     let found = |life| StoreFound {
         store: "ab".to_owned(),
@@ -263,9 +267,9 @@ fn nothing_is_given_up_without_its_name() {
         assert!(changed.to_string().contains("gives up an unknown amount of dirty data of volume web"), "{changed}");
     }
     assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(VolumeId(9)));
-    state.note_held("ab", [7]);
+    state.note_held("ab", [VolumeId(7)]);
     assert!(state.unclaimed.is_empty(), "the data is nobody's, and known to be");
-    state.note_held("ab", [6]);
+    state.note_held("ab", [VolumeId(6)]);
     assert!(!state.unclaimed.is_empty());
 }
 
@@ -288,10 +292,10 @@ fn a_volume_written_without_its_store_drops_the_pages_there_first() {
         state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages,
         "until it is durable that they are gone"
     );
-    state.note_pages_dropped(7, "ab");
+    state.note_pages_dropped(VolumeId(7), "ab");
     assert!(!state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
     assert!(state.identify(&with(Some("cd")), || VolumeId(8)).expect("known").drops_pages, "another store");
-    state.note_pages_dropped(7, "cd");
+    state.note_pages_dropped(VolumeId(7), "cd");
     assert!(state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages, "one at a time is true");
 }
 
@@ -300,7 +304,7 @@ fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
-    state.note_held("ab", [99]);
+    state.note_held("ab", [VolumeId(99)]);
     let claim = |name, identity| Claim::plain(name, identity);
     assert_eq!(
         state.identify(&claim("web", "disk-1"), || VolumeId(7)).expect_err("who knows").code(),
@@ -313,7 +317,7 @@ fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
         state.identify(&claim("third", "disk-3"), || VolumeId(8)).is_err(),
         "given up for that volume, and for no other"
     );
-    state.note_held("ab", [6, 7]);
+    state.note_held("ab", [VolumeId(6), VolumeId(7)]);
     let third = state.identify(&claim("third", "disk-3"), || VolumeId(8));
     assert_eq!(third.expect_err("the devices may be an older copy").code(), "data-unclaimed");
 }

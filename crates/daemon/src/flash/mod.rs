@@ -22,7 +22,7 @@ use std::rc::{Rc, Weak};
 use control::Failure;
 use control::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use engine::WritePolicy;
-use flash::StoreGeneration;
+use flash::{Sequence, StoreGeneration};
 use tokio::sync::mpsc;
 
 use self::open::{Grant, Opened};
@@ -278,7 +278,7 @@ impl Daemon {
             let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
                 Some(store) => store.close().await.map(|sequence| (unclaimed && !left, sequence)),
-                None => Ok((false, 0)),
+                None => Ok((false, Sequence(0))),
             }
         };
         match self.flash_core().call(close).await {

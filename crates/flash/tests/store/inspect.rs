@@ -29,7 +29,7 @@ async fn look(
     world: &World,
     seam: &SimSeam,
     names: &[&str],
-) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<u64>>) {
+) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
     let disks = disks(seam, names).await;
     let (devices, found) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());
@@ -80,7 +80,7 @@ fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
         let mut expected = all();
         expected.retain(|(block, _)| *block != 2);
         expected[2].1 = None;
-        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(3..4))));
+        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(Sequence(3)..Sequence(4)))));
         assert_eq!(problem, Some(StoreError::Damaged { sequence: Sequence(3) }));
     });
 }

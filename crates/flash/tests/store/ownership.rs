@@ -2,7 +2,8 @@
 //! owner's manifest.
 
 use flash::{
-    BlockNo, Content, OpenOptions, Owner, Ownership, Record, Store, StoreError, VolumeId, identify, read_manifest,
+    BlockNo, Content, Epoch, OpenOptions, Owner, Ownership, Record, Store, StoreError, VolumeId, identify,
+    read_manifest,
 };
 use seam::Seam;
 use seam::sim::{CrashMode, SimSeam, Survival};
@@ -19,7 +20,7 @@ fn owned(ownership: Ownership) -> OpenOptions {
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) {
     let owner = Owner { incarnation: VolumeId(7), block: BlockNo(block) };
     let data = seam::BlockMut::freeze(seam.alloc().expect("there is room"));
-    store.append(vec![Record { owner, epoch: 1, content: Content::Data(data) }]).await.expect("it is appended");
+    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(data) }]).await.expect("it is appended");
 }
 
 #[test]

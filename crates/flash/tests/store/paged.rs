@@ -22,7 +22,7 @@ const PAGES: u64 = 6;
 const LOGGED: u64 = 99;
 
 /// The number in the volume of one of the test's pages.
-fn page_number(page: PageNo) -> PageNo {
+fn page_number(page: u64) -> PageNo {
     PageNo(page % 3 + page / 3 * 64)
 }
 

@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
-use flash::{BlockNo, CommitNo, Content, Epoch, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId};
+use flash::{
+    BlockNo, CommitNo, CompletionNo, Content, Epoch, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId,
+};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
@@ -137,7 +139,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         }
         seam.sleep(Nanos::from_secs(2)).await;
         let mark = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
-        volume.end_write(mark, 1);
+        volume.end_write(mark, CompletionNo(1));
         let (owner, content) = (Owner { incarnation: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
         store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
     });

@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flash::{BlockNo, Epoch, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId};
+use flash::{
+    BlockNo, CompletionNo, Epoch, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId,
+};
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
 };
@@ -61,7 +63,7 @@ fn put_page_is_readable_until_it_is_invalidated() {
         let pages = loaded(&store).await;
         put(&seam, &pages, 7, 3, 100).await;
         let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
-        volume.end_write(mark, 1);
+        volume.end_write(mark, CompletionNo(1));
         assert_eq!(
             (volume.valid(PageNo(3)), volume.valid(PageNo(4)), pages.volume(VolumeId(8)).valid(PageNo(3))),
             (0xfffd, 0, 0)
@@ -254,7 +256,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let told = Rc::clone(&done);
         seam.spawn(async move {
             let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
-            volume.end_write(mark, 1);
+            volume.end_write(mark, CompletionNo(1));
             told.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;

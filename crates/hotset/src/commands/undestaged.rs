@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn silent_data_core_makes_its_volumes_incomplete() {
-        let state = State { volumes: vec![record(1, "a", false, false)], ..State::default() };
+        let state = State { volumes: vec![record(VolumeId(1), "a", false, false)], ..State::default() };
         let answering = control::report::CoreReport::default();
         let status = |cores| StatusReport { cores, volumes: vec![served(VolumeId(1), "a")], ..StatusReport::default() };
         assert_eq!(while_serving(&state, &status(vec![answering])), BTreeSet::new());

@@ -166,7 +166,7 @@ struct VolumeClaim<'a> {
 }
 
 struct Found {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<VolumeId, Waiting>,
     evidence: Evidence,
 }
 
@@ -298,7 +298,7 @@ fn judge(
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
-    let drawn = deployment.draw_number();
+    let drawn = VolumeId(deployment.draw_number());
     let claim_of = Claim {
         name: claim.name,
         identity: &claim.identity,
