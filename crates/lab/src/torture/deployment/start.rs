@@ -298,7 +298,7 @@ fn judge(
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
-    let drawn = deployment.draw_number();
+    let drawn = VolumeId(deployment.draw_number());
     let claim_of = Claim {
         name: claim.name,
         identity: &claim.identity,
