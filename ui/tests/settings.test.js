@@ -55,7 +55,7 @@ test(
     }
     assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
     const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
-    for (const part of ['Default: 1 GiB', 'All memory that caching may take', 'Written "4 GiB"', 'after a restart']) {
+    for (const part of ['Default: 1 GiB', 'Memory for caching, including its index', 'Written "4 GiB"', 'after a restart']) {
       assert.ok(size.includes(part), `${part} is not in: ${size}`);
     }
     assert.match(await setting(page, 'volume.labels').innerText(), /when the file is read again/);
@@ -100,7 +100,7 @@ test(
     await page.waitForSelector('[data-setting]');
     await page.getByRole('searchbox').fill('MEMORY_M');
     await until('two keys', async () => String(await keys(page)) === 'volume.memory_min,volume.memory_max');
-    await page.getByRole('searchbox').fill('silent damage');
+    await page.getByRole('searchbox').fill('silent corruption');
     await until('one key', async () => String(await keys(page)) === 'flash.scrub');
     await page.getByLabel('Only what is not the default').check();
     await page.waitForSelector('.empty:has-text("is the default")');

@@ -29,13 +29,13 @@ except for keys
 const NOTES: [(&str, &str); 5] = [
     (
         "flash",
-        "Two SSDs that carry what is dirty, so that flushes need not wait for the backing, and what clients come back \
-         to.",
+        "Two SSDs for mirrored dirty data, so that flushes need not wait for the backing, and for the clean pages of \
+         the flash cache.",
     ),
-    ("iscsi", "With this table every volume is a LUN of one target."),
-    ("vhost_user", "With this table every volume is a disk that virtual machines of this host may have."),
-    ("array", "A modelled disk array, to try things out without one. The table may be written more than once."),
-    ("volume", "What is served. The table is written as often as there are volumes."),
+    ("iscsi", "With this table, every volume is a LUN of one target."),
+    ("vhost_user", "With this table, every volume is available as a disk to the virtual machines of this host."),
+    ("array", "A modelled disk array for trials without hardware. The table may be written more than once."),
+    ("volume", "A volume. The table is repeated for each volume."),
 ];
 
 fn wrapped(text: &str) -> String {

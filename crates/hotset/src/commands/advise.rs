@@ -21,28 +21,28 @@ use units::{parse_time, show_bytes, show_count, show_micros};
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// A served volume, or a trace
+    /// Volume in service, or trace file
     #[arg(value_name = "VOLUME|TRACE")]
     of: String,
-    /// Format of the trace, if it is not recognised
+    /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Use the requests before a broken record instead of failing
+    /// Accept a trace with a broken record; use the requests before it
     #[arg(long)]
     lenient: bool,
-    /// Draw the curves into this file
+    /// Write a chart of the curves to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Assumed: requests a second of one disk
+    /// Assumed IOPS of one disk
     #[arg(long, value_name = "RATE", default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..))]
     spindle_iops: u32,
-    /// Assumed: latency of a request that the array answers
+    /// Assumed latency of the array
     #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = parse_time)]
     array_latency: Duration,
-    /// Assumed: latency of a request that flash answers
+    /// Assumed latency of a flash hit
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
     flash_latency: Duration,
-    /// Assumed: latency of a request that memory answers
+    /// Assumed latency of a memory hit
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_time)]
     memory_latency: Duration,
 }

@@ -15,11 +15,11 @@ use units::show_bytes;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List jobs: flushes of volumes, a change of the flash devices
+    /// List jobs: flushes of volumes, changes of the flash devices
     List,
     /// Cancel a job
     Cancel {
-        /// Its name in `job list`
+        /// ID from `hotset job list`
         id: String,
     },
 }

@@ -21,16 +21,15 @@ const POOL_BYTES: usize = 16 << 20;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Restore the records from the flash devices, after the directory was lost, damaged, or restored from an older
-    /// copy
+    /// Restore the records from the flash devices after the directory was lost, damaged, or restored from an older copy
     Rebuild {
         /// The configuration that names the state directory and the flash devices
         #[arg(long, default_value = "/etc/hotset/hotset.toml")]
         config: PathBuf,
-        /// A flash device, instead of the configured ones; may be given several times
+        /// Flash device to use instead of the configured ones; may be repeated
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },

@@ -30,7 +30,7 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The configuration that names the state directory; without it the directory of the daemon at --socket, else
+    /// Configuration file with the state directory; default: the directory of the daemon at --socket, else
     /// /etc/hotset/hotset.toml
     #[arg(long)]
     config: Option<PathBuf>,

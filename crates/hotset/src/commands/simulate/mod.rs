@@ -19,26 +19,26 @@ use units::{parse_size, show_bytes, show_count, show_percent};
 pub struct Options {
     /// The trace
     trace: std::path::PathBuf,
-    /// Its format, if it is not recognised
+    /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Use the requests before a broken record instead of failing
+    /// Accept a trace with a broken record; use the requests before it
     #[arg(long)]
     lenient: bool,
     /// Size of the memory cache (blocks of 4 KiB): 4 GiB, or 10% of the trace's footprint
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
     memory: Amount,
-    /// Size of the flash cache (pages of 64 KiB), likewise
+    /// Size of the flash cache (pages of 64 KiB), in the same format
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
     flash: Amount,
-    /// Without --memory: size of the memory in front of flash, as a part of the flash's size
+    /// Without --memory: size of the memory in front of flash, as a percentage of the flash size
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_stage)]
     stage: u64,
     /// Admission and replacement policy
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
     policy: Replacement,
-    /// Also compare misses of flash against bytes written there, for the default policy at several prices of a
-    /// promotion and for other policies
+    /// Also compare flash misses with bytes written to flash, for several promotion costs of the default policy and for
+    /// other policies
     #[arg(long)]
     frontier: bool,
     #[command(flatten)]

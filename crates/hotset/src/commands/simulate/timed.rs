@@ -22,7 +22,7 @@ pub struct Options {
     /// Replay through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
     #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
     array: Option<ArraySpec>,
-    /// With --array: so many requests at once, instead of the recorded times
+    /// With --array: queue depth, instead of the recorded times
     #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Option<u32>,
     /// With --array: when writes are acknowledged: write-back or write-through

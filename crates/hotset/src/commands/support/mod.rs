@@ -15,13 +15,13 @@ use units::show_bytes;
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The archive; its owner alone may read it
+    /// The archive to write; only its owner can read it
     #[arg(long, value_name = "FILE.tar.gz")]
     out: PathBuf,
     /// Overwrite FILE if it exists
     #[arg(long)]
     force: bool,
-    /// The configuration file; without it the daemon's, else /etc/hotset/hotset.toml
+    /// The configuration file; default: the daemon's, else /etc/hotset/hotset.toml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
