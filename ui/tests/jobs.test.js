@@ -93,7 +93,7 @@ test('who may read alone calls nothing off, and is told what it takes', { skip }
   await login(page, 'operate');
   await callOff(page).click();
   await page.waitForSelector('[data-ended=called-off]');
-  assert.match(await flushed, /called off/);
+  assert.match(await flushed, /cancelled/);
   assert.deepEqual(
     page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
     ['401', '403'],

@@ -143,7 +143,7 @@ impl Daemon {
         for ((name, standing), result) in before.into_iter().zip(results) {
             match result {
                 Ok(()) => {
-                    log::info(format!("volume {name}: its backing is there now; it is served"));
+                    log::info(format!("volume {name}: its backing is available again; the volume is in service"));
                 }
                 // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
                 // messages.

@@ -417,8 +417,7 @@ impl Daemon {
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
-                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may \
-                 be lost"
+                "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
             ));
         }
         identified.unwrap_or_else(|error| {
@@ -504,8 +503,7 @@ impl Daemon {
         });
         let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
         left.map_err(|error| {
-            let text =
-                format!("volume {name} could not be destaged ({error}); it goes on being served, nothing is lost");
+            let text = format!("volume {name} could not be destaged ({error}); it stays in service, no data is lost");
             Failure::new(ErrorKind::Failed, text)
         })
     }

@@ -105,9 +105,8 @@ impl Daemon {
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
             let text = format!(
-                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again \
-                 when one has ended \
-                 (`hotset job list`), or call one off (`hotset job cancel ID`)"
+                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are in progress, which is the maximum; try \
+                 again when one has ended (`hotset job list`), or cancel one (`hotset job cancel ID`)"
             );
             return Err(Failure::new(ErrorKind::Unavailable, text));
         }
@@ -167,8 +166,8 @@ impl Daemon {
         let flushed = tokio::select! {
             flushed = self.on_volume(name, placed, "destaging", progress, work) => flushed,
             () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is \
-                                    written");
+                let text = format!("volume {name}: its flush was cancelled; its dirty data is destaged in the \
+                                    background");
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
         };
@@ -209,13 +208,13 @@ impl Daemon {
         let flushing = flushing.ok_or_else(|| {
             Failure::new(
                 ErrorKind::NotFound,
-                format!("there is no job \"{id}\"; `hotset job list` shows those under way"),
+                format!("there is no job \"{id}\"; `hotset job list` shows the jobs in progress"),
             )
         })?;
         flushing.called_off.send_replace(true);
         let volume = &flushing.volume;
         Ok(Answer::Said(vec![format!(
-            "{id}: nobody waits for it any more; volume {volume} keeps what is dirty until it is written"
+            "{id}: cancelled; the dirty data of volume {volume} is destaged in the background"
         )]))
     }
 }

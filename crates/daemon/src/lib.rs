@@ -184,8 +184,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
-                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is \
-                                    needed");
+                let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error(&text);
                 daemon.journal.note_daemon(&text);
                 daemon.journal.events.flush();
@@ -335,8 +334,8 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 async fn obey_signals(daemon: Rc<Daemon>) {
     let mut signals = signals::obey(match daemon.kept {
-        Some(_) => "what was acknowledged waits in memory for the next start",
-        None => "what was flushed is safe, what was not is lost",
+        Some(_) => "acknowledged writes stay in memory for the next start",
+        None => "flushed data is safe, unflushed data is lost",
     });
     while let Some(signal) = signals.recv().await {
         match signal {
@@ -351,8 +350,8 @@ async fn obey_signals(daemon: Rc<Daemon>) {
 
 fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     let how = match daemon.flash_store() {
-        Some(_) => "leaving what is dirty in the flash log",
-        None => "destaging what is dirty",
+        Some(_) => "leaving dirty data in the flash log",
+        None => "destaging dirty data",
     };
     let name = signal.name();
     log::info(format!("{name}: stopping; {how}, a second signal ends at once"));

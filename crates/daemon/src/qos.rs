@@ -145,7 +145,7 @@ impl Daemon {
         match self.cores[placed.core].call(call).await {
             Err(gone) => format!("volume {name}: {gone}"),
             Ok(()) => format!(
-                "volume {name}: datastore and labels taken over; NBD clients are told of a changed vm after a restart"
+                "volume {name}: datastore and labels changed; NBD clients see a changed vm label after a restart"
             ),
         }
     }

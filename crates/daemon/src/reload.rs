@@ -92,7 +92,7 @@ impl Daemon {
         self.volumes.borrow_mut().remove(name);
         if self.left_in_memory(name).await.is_ok_and(|left| !left.is_empty()) {
             return format!(
-                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine \
+                "volume {name}: removed from the file; data of it is in memory only, which keeps it until the machine \
                  ends"
             );
         }
@@ -157,7 +157,7 @@ impl Daemon {
                 Err(failure) => Err(failure),
             };
             match changed {
-                Ok(()) => said.push(format!("volume {name}: what it may have of memory and flash was taken over")),
+                Ok(()) => said.push(format!("volume {name}: its quotas of memory and flash were changed")),
                 Err(failure) => {
                     (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
                     said.push(failure.message);
@@ -186,9 +186,7 @@ impl Daemon {
                 Err(failure) => Err(failure),
             };
             match changed {
-                Ok(()) => {
-                    said.push(format!("volume {name}: who may see its LUN, and whether it is lost, was taken over"))
-                }
+                Ok(()) => said.push(format!("volume {name}: its LUN's access list and lost state were changed")),
                 Err(failure) => {
                     (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
                     said.push(failure.message);

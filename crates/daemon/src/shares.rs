@@ -67,7 +67,7 @@ impl Daemon {
         let config = self.config_of(name)?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
         if pins && self.flash_store().is_none() {
-            return Err(conflict("there is no flash in use to pin pages to; `hotset flash list` says why"));
+            return Err(conflict("no flash is in use to pin pages to; `hotset flash list` shows the reason"));
         }
         if pins && !config.flash {
             return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
@@ -146,7 +146,7 @@ impl Daemon {
             self.volumes.borrow().values().map(|known| min(&known.config).of(all)).fold(0, u64::saturating_add);
         if promised > all {
             let (promised, all) = (show_bytes(promised), show_bytes(all));
-            return conflict(format!("the volumes' memory_min would come to {promised}, and memory is {all}"));
+            return conflict(format!("the sum of the volumes' memory_min would be {promised}, and memory is {all}"));
         }
         Ok(())
     }

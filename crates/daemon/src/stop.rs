@@ -31,8 +31,8 @@ const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
 const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
                     recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on \
-                          the backings, what was not is lost";
+const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed data is on the \
+                          backings, unflushed data is lost";
 
 /// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Daemon {
     /// before that, or a backing stayed silent.
     pub async fn drain(self: &Rc<Self>) -> bool {
         let park = self.flash_store().is_some() && !self.stop.destage.get();
-        self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
+        self.notifier.say("STOPPING=1\nSTATUS=waiting for outstanding requests");
         let (clients, mut kept) = (self.stop.clients.get(), Vec::new());
         for core in &self.cores {
             // A core that has ended has no clients left.

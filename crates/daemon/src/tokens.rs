@@ -19,7 +19,8 @@ impl Daemon {
     pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_part) {
-            let text = format!("\"{name}\" is no name of a token; use up to {NAME_MAX} letters, digits and - _ . @");
+            let text =
+                format!("\"{name}\" is not a valid token name; use up to {NAME_MAX} letters, digits and - _ . @");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let count = self.state.borrow().state().tokens.len();
@@ -61,7 +62,7 @@ impl Daemon {
         let gone = self.state.borrow_mut().change(|state| state.tokens.retain(|token| token.name != name));
         gone.map_err(state_failed)?;
         self.know_tokens();
-        let text = format!("token {name} was revoked; who logged in with it is logged out");
+        let text = format!("token {name} was revoked; its sessions are logged out");
         log::info(&text);
         Ok(Answer::Said(vec![text]))
     }

@@ -45,7 +45,7 @@ impl Daemon {
     pub async fn take_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         let taken = self.with_volume(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
         taken.map(|taken| Answer::Traced(traced(&taken))).ok_or_else(|| {
-            let text = format!("recording volume {name} has ended: nobody came for its requests in ten seconds");
+            let text = format!("recording of volume {name} has ended: no client fetched its requests for ten seconds");
             Failure::new(ErrorKind::Conflict, text)
         })
     }
@@ -53,7 +53,7 @@ impl Daemon {
     /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.with_volume(name, move |volume| volume.close_tap(recorder)).await?;
-        log::info(format!("volume {name}: its requests are no longer recorded"));
+        log::info(format!("volume {name}: recording of its requests has ended"));
         Ok(Answer::Said(Vec::new()))
     }
 }

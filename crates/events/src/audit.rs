@@ -33,7 +33,7 @@ fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
 /// The change that `request` asks for; `None` for a request that only reads.
 pub fn asked(request: &Request) -> Option<Asked> {
     let anyway = |what: &str, force: bool| if force { format!("{what}, whatever it holds") } else { what.to_owned() };
-    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard what is dirty") } else { what };
+    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard dirty data") } else { what };
     match request {
         Request::VolumeSet { name, settings } => {
             let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -133,7 +133,7 @@ impl Tracker {
                 notes.push(Note::new(EventKind::Device, Some(name), text));
             }
             for (number, (name, _)) in seen.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
-                let text = format!("is no flash device any more (it was number {number})");
+                let text = format!("device {number} removed");
                 notes.push(Note::new(EventKind::Device, Some(name), text));
             }
             seen.devices = devices;
@@ -260,7 +260,7 @@ mod tests {
                 "state c: is gone",
                 "device /dev/f0: lost, was in-service: it failed",
                 "device /dev/f2: is there: in-service",
-                "device /dev/f1: is no flash device any more (it was number 1)",
+                "device /dev/f1: device 1 removed",
                 "device -: add of flash device  has begun",
             ]
         );

@@ -181,7 +181,7 @@ impl Daemon {
         }
         Err(Failure::new(
             ErrorKind::NotFound,
-            format!("{which} is no flash device in use; `hotset flash list` shows them"),
+            format!("{which} is not a flash device in use; `hotset flash list` shows them"),
         ))
     }
 

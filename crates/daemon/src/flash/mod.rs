@@ -388,8 +388,7 @@ impl Daemon {
         };
         if scrub.lost > 0 {
             report.alerts.push(Notice::new(AlertKind::FlashDataLost, format!(
-                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since \
-                 cannot be read",
+                "the scrub found {} blocks without a good copy on flash; reads of them fail until they are overwritten",
                 scrub.lost
             )));
         }
@@ -410,7 +409,7 @@ impl Daemon {
                 flash::MemberStatus::InService => ("in-service", String::new()),
                 flash::MemberStatus::Lost(why) => ("lost", why),
                 flash::MemberStatus::Stale => {
-                    ("stale", "it was taken out of service earlier; what it holds is old".to_owned())
+                    ("stale", "it was taken out of service earlier; its data is outdated".to_owned())
                 }
             };
             let before = member.device.as_ref().and_then(|device| self.wear.borrow().get(device).cloned());
@@ -451,7 +450,7 @@ impl Daemon {
             (0, _) => Some((AlertKind::NoCopy, "no flash device is left in service: flushes that need the log fail")),
             (1, true) => Some((
                 AlertKind::SingleCopy,
-                "flushes are answered from one copy: the next failure loses what it holds",
+                "flushes are acknowledged with a single copy: the next device failure loses flushed data",
             )),
             (1, false) => Some((AlertKind::SingleCopy, ONE_COPY)),
             _ => None,

@@ -88,7 +88,7 @@ impl Daemon {
         }
         let noted = self.state.borrow_mut().change(|state| state.wear = all);
         if let Err(error) = noted {
-            log::error(format!("what was written to flash could not be kept: {error}"));
+            log::error(format!("the write counters of the flash devices could not be saved: {error}"));
         }
     }
 }

@@ -82,10 +82,10 @@ fn wear(report: &FlashReport) -> String {
     let mut text = String::new();
     for device in report.devices.iter().filter(|device| device.state == "in-service") {
         let written = &device.written;
-        let used =
-            device.endurance_used_ratio.map_or(String::new(), |used| format!("; {:.2} % of its life", used * 100.0));
-        let left =
-            device.endurance_left_days.map_or(String::new(), |days| format!(", at this pace {days} days are left"));
+        let used = device
+            .endurance_used_ratio
+            .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
+        let left = device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
         text += &format!(
             "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
             device.device,
@@ -95,7 +95,7 @@ fn wear(report: &FlashReport) -> String {
         );
     }
     if let Some(factor) = report.write_amplification {
-        text += &format!("         {factor:.2} bytes written for each byte promoted or dirty, since the start\n");
+        text += &format!("         write amplification {factor:.2} since the start\n");
     }
     text
 }
@@ -126,7 +126,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     terminal::render::print(&screen::flash(&report, style));
     terminal::render::print(&wear(&report));
     if !report.volumes.is_empty() {
-        println!("         holds data of {}", report.volumes.join(", "));
+        println!("         dirty data of {}", report.volumes.join(", "));
     }
     report.alerts.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
     Ok(())

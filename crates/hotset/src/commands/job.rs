@@ -50,7 +50,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
 
 fn table(jobs: &[JobReport], style: Style) -> String {
     if jobs.is_empty() {
-        return "nothing is under way\n".to_owned();
+        return "no jobs in progress\n".to_owned();
     }
     let mut table = Table::new(&[
         ("job", Side::Left),

@@ -62,7 +62,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     directory.change(|state| *state = made).map_err(|error| failed(&error))?;
     if !json {
         if let Some(aside) = aside {
-            println!("what was there before is in {}", aside.display());
+            println!("the previous records are in {}", aside.display());
         }
         println!("the records are written; start the daemon");
     }
@@ -72,7 +72,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
 /// Asks a question on the terminal. Without a terminal it fails, because `--yes` is needed.
 fn asked(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask on: look at the list above, then give --yes"));
+        return Err(Failure::usage("no terminal for the confirmation: check the list above, then add --yes"));
     }
     print!("{question} [y/N] ");
     let mut answer = String::new();

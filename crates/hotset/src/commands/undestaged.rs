@@ -75,7 +75,10 @@ fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
     let named = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
-            let text = format!("{} is no directory; name the one of [state] in the configuration", directory.display());
+            let text = format!(
+                "{} is not a directory; give the directory of [state] in the configuration",
+                directory.display()
+            );
             return Err(Failure::failed(text));
         }
         return Ok(Place { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });

@@ -135,7 +135,7 @@ pub struct Span {
 }
 
 fn parse_range(text: &str) -> Result<Span, String> {
-    let wrong = || format!("\"{text}\" is no range; write it like \"1 GiB..3 GiB\", \"..512 MiB\" or \"1 GiB..\"");
+    let wrong = || format!("\"{text}\" is not a range; write it like \"1 GiB..3 GiB\", \"..512 MiB\" or \"1 GiB..\"");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let size = |text: &str| match text.trim() {
         "" => Ok(None),

@@ -132,7 +132,7 @@ fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
     let Some(held) = held::control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
-    let last_line = " again: ending at once; what was acknowledged waits";
+    let last_line = " again: ending at once; acknowledged writes stay";
     wait_for("the last log line", || daemon.log().contains(last_line).then_some(()));
     // A stopped thread has to be resumed before the process can end.
     drop(held);

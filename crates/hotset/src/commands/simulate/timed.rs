@@ -37,7 +37,7 @@ fn parse_array(text: &str) -> Result<ArraySpec, String> {
     match BackingSpec::parse(&format!("sim://{text}"), Path::new("/"))? {
         BackingSpec::Sim(array, None) => Ok(array),
         BackingSpec::Sim(array, Some(bytes)) => Ok(array.fitted(bytes)),
-        _ => Err(format!("\"{text}\" is no array; write it like raid5, or raid10?disks=8&type=nlsas")),
+        _ => Err(format!("\"{text}\" is not an array; write it like raid5, or raid10?disks=8&type=nlsas")),
     }
 }
 
@@ -161,8 +161,8 @@ impl Timed {
     /// Prints the results as text.
     pub fn print(&self) {
         match self.depth {
-            Some(depth) => println!("\nthrough the engine, {depth} at once:"),
-            None => println!("\nthrough the engine, at the times at which they came:"),
+            Some(depth) => println!("\nthrough the engine, queue depth {depth}:"),
+            None => println!("\nthrough the engine, at the recorded times:"),
         }
         self.without.print("without");
         self.with.print("with");
