@@ -121,7 +121,7 @@ impl Daemon {
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
-                log::error(format!("reservations of a LUN cannot be kept: {error}"));
+                log::error(format!("reservations of a LUN cannot be saved: {error}"));
             }
             for (at, kept) in kept.into_iter().enumerate() {
                 let result = match &known {

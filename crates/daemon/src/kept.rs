@@ -54,9 +54,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn(format!(
-            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
-             each \
-             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+            "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
+             once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
         ));
         let not_kept =
             (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
@@ -122,8 +121,7 @@ pub async fn attach(
     files.iter().rev().for_each(|file| file.forget(owner));
     if taken > 0 {
         log::info(format!(
-            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
-             left in memory",
+            "volume {}: recovered {taken} acknowledged blocks and zero ranges that a killed daemon had left in memory",
             volume.name()
         ));
     }

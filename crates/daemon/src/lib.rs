@@ -221,7 +221,7 @@ async fn start_cores(
         Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
     if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
-        log::warn("cores names several processors; this version serves data on the first one");
+        log::warn("cores lists several CPUs; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();
@@ -364,14 +364,14 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
 
 async fn reload_by_signal(daemon: &Daemon) {
     if daemon.stop.is_stopping() {
-        return log::warn("SIGHUP: not obeyed, the daemon is stopping");
+        return log::warn("SIGHUP: ignored, the daemon is stopping");
     }
     log::info("SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
         Ok(said) => said.iter().for_each(log::info),
         Err(failure) => {
             log::error(&failure.message);
-            daemon.notifier.status("the changed configuration has errors; the old one is in force");
+            daemon.notifier.status("the changed configuration has errors; the old one stays in effect");
         }
     }
 }

@@ -169,7 +169,7 @@ async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
 impl Daemon {
     /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
-        log::info("stop asked for by command");
+        log::info("stop requested by command");
         self.stop.ask(destage, Clients::SendAway);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
@@ -299,7 +299,7 @@ impl Daemon {
             if stats.backing_unanswered_ms >= patience_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
                 log::error(format!(
-                    "volume {name}: its backing has not answered for {age:?} and is not waited for any longer"
+                    "volume {name}: its backing has not answered for {age:?}; the stop no longer waits for it"
                 ));
                 return;
             }

@@ -38,7 +38,7 @@ impl Daemon {
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.state.borrow_mut().change(|state| state.tokens.push(record)).map_err(state_failed)?;
         self.know_tokens();
-        log::info(format!("token {name} ({role}) was made by command"));
+        log::info(format!("token {name} ({role}) was created by command"));
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
 
@@ -81,7 +81,7 @@ impl Daemon {
         };
         let scheme = if self.certificates.api.get().is_some() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
-        log::info(format!("a log-in link ({role}) was made by command"));
+        log::info(format!("a login link ({role}) was created by command"));
         let link = format!("{page}login?key={key}");
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
     }

@@ -37,7 +37,7 @@ impl Daemon {
             let text = format!("volume {name} is being recorded already; one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
-        log::info(format!("volume {name}: its requests are being recorded"));
+        log::info(format!("volume {name}: recording of its requests has begun"));
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 

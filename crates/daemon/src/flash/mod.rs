@@ -500,7 +500,7 @@ async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::
         let Some(daemon) = daemon.upgrade() else { return };
         let noted = daemon.note_generation(&store, generation).map_err(|failure| failure.message);
         if let Err(why) = &noted {
-            log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
+            log::error(format!("flushes wait: a flash device is out of service, and {why}"));
         }
         // The store may have stopped waiting.
         let _ = done.send(noted);
