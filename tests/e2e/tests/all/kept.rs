@@ -110,7 +110,11 @@ fn killed_at_any_moment(site: &Site) {
         }
         daemon = site.start();
     }
-    assert!(daemon.log().contains("acknowledged blocks and zero ranges"), "nothing was left behind in all rounds:\n{}", daemon.log());
+    assert!(
+        daemon.log().contains("acknowledged blocks and zero ranges"),
+        "nothing was left behind in all rounds:\n{}",
+        daemon.log()
+    );
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
