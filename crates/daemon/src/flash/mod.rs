@@ -459,7 +459,10 @@ impl Daemon {
         if unclaimed > 0 {
             report.alerts.push(Notice::new(
                 AlertKind::FlashUnclaimed,
-                format!("the flash log holds data of {unclaimed} volumes that are not served"),
+                format!(
+                    "the flash log holds dirty data of {unclaimed} unserved volume{}",
+                    if unclaimed == 1 { "" } else { "s" }
+                ),
             ));
         }
         Some(report)
