@@ -521,7 +521,7 @@ fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     assert_eq!(daemon.show("a")["flash"]["max"], "10%", "that key did not change in the file");
     site.write(&format!("{flash}{volume}flash_min = \"1 GiB\"\n"));
     let checked = hotset().arg("check-config").arg(site.path("hotset.toml")).output().expect("the binary was built");
-    assert!(errors(&checked).contains("flash_min come to 1 GiB"), "{}", errors(&checked));
+    assert!(errors(&checked).contains("flash_min is 1 GiB"), "{}", errors(&checked));
     daemon.stop();
 }
 
@@ -566,7 +566,7 @@ fn qos_changes_live_and_survives_a_restart() {
     ]);
     let shown = daemon.command(&["volume", "show", "a"]);
     assert!(shown.contains("500 requests a second and bursts of 100 requests, 19.1 MiB a second"), "{shown}");
-    assert!(shown.contains("2,000, 300/s reserved"), "{shown}");
+    assert!(shown.contains("2,000, 300 IOPS reserved"), "{shown}");
     for (setting, why) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
         ("shares=most", "\"most\" is no weight"),
