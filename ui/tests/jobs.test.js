@@ -93,7 +93,7 @@ test('cancelling a job requires the operate role', { skip }, async (t) => {
   await login(page, 'operate');
   await cancel(page).click();
   await page.waitForSelector('[data-ended=called-off]');
-  assert.match(await flushed, /called off/);
+  assert.match(await flushed, /cancelled/);
   assert.deepEqual(
     page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
     ['401', '403'],

@@ -52,7 +52,7 @@ test('each key shows value, source, default, meaning and when it takes effect', 
   }
   assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
   const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
-  for (const part of ['Default: 1 GiB', 'All memory that caching may take', 'Example: "4 GiB"', 'after a restart']) {
+  for (const part of ['Default: 1 GiB', 'Memory for caching, including its index', 'Example: "4 GiB"', 'after a restart']) {
     assert.ok(size.includes(part), `${part} is not in: ${size}`);
   }
   assert.match(await setting(page, 'volume.labels').innerText(), /after a reload/);
@@ -93,7 +93,7 @@ test('settings are filtered by name, description and non-default; a link restore
   await page.waitForSelector('[data-setting]');
   await page.getByRole('searchbox').fill('MEMORY_M');
   await until('two keys', async () => String(await keys(page)) === 'volume.memory_min,volume.memory_max');
-  await page.getByRole('searchbox').fill('silent damage');
+  await page.getByRole('searchbox').fill('silent corruption');
   await until('one key', async () => String(await keys(page)) === 'flash.scrub');
   await page.getByLabel('Only non-default values').check();
   await page.waitForSelector('.empty:has-text("are defaults")');

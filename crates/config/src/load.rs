@@ -228,7 +228,7 @@ pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -
     let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
         let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
         if bits.is_none() {
-            let what = format!("\"{}\" is no set of permissions", mode.value);
+            let what = format!("\"{}\" is not a file mode", mode.value);
             source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
         }
         bits
@@ -255,7 +255,7 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
 fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> {
     let wrong = |detail: &str| {
         let remedy = "write it like \"unix:/run/hotset/nbd.sock\" or \"tcp:127.0.0.1:10809\"".to_owned();
-        (format!("\"{text}\" is no address to listen on{detail}"), remedy)
+        (format!("\"{text}\" is not a listen address{detail}"), remedy)
     };
     if let Some(path) = text.strip_prefix("unix:") {
         let path = folder.join(path);

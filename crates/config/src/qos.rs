@@ -216,7 +216,7 @@ impl Setting for Threshold {
         }
         let time = units::parse_time(text).map_err(|what| split_advice(&what))?;
         if !(THRESHOLD_MIN..=THRESHOLD_MAX).contains(&time) {
-            let what = format!("\"{text}\" is no latency of storage that is congested");
+            let what = format!("\"{text}\" is not a valid congestion threshold");
             return Err(Wrong::Value(what, "give 100us to 10s, or \"auto\"".to_owned()));
         }
         Ok(Threshold::Latency(Nanos(u64::try_from(time.as_nanos()).expect("ten seconds at most"))))

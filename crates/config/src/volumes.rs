@@ -226,7 +226,7 @@ fn check_memory(
     let before = std::mem::replace(promised, promised.saturating_add(bytes));
     if before <= all && *promised > all {
         let what = format!(
-            "up to here the volumes' memory_min come to {}, and memory is {}",
+            "the sum of the volumes' memory_min up to here is {}, and memory is {}",
             show_bytes(*promised),
             show_bytes(all)
         );

@@ -80,12 +80,12 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kep
     };
     // A core that has ended drops the connections.
     let Ok(refused) = cores.first().call(take).await else { return };
-    log::info(format!("NBD clients of the last daemon that go on: {}", count - refused.len()));
+    log::info(format!("NBD clients taken over from the previous daemon: {}", count - refused.len()));
     let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
     for (terms, why) in refused {
         *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
     }
     for ((incarnation, why), count) in reasons {
-        log::warn(format!("NBD clients of volume {incarnation:016x} that were hung up on: {count}; {why}"));
+        log::warn(format!("NBD clients of volume {incarnation:016x} disconnected: {count}; {why}"));
     }
 }

@@ -140,12 +140,12 @@ impl Units {
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
-                log::error(format!("reservations of a LUN cannot be kept: {error}"));
+                log::error(format!("reservations of a LUN cannot be saved: {error}"));
             }
             for (at, kept) in kept.into_iter().enumerate() {
                 let result = match &known {
                     Ok(known) if known[at] => Ok(()),
-                    Ok(_) => Err("the volume is not known any more".to_owned()),
+                    Ok(_) => Err("the volume was removed".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
                 // The receiver is gone if the initiator has disconnected.

@@ -64,9 +64,8 @@ impl Jobs {
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
             let text = format!(
-                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are under way, and no more can be; try again \
-                 when one has ended \
-                 (`hotset job list`), or call one off (`hotset job cancel ID`)"
+                "volume {volume} is not flushed: {FLUSHES_MAX} flushes are in progress, which is the maximum; try \
+                 again when one has ended (`hotset job list`), or cancel one (`hotset job cancel ID`)"
             );
             return Err(Failure::new(ErrorKind::Unavailable, text));
         }
@@ -98,13 +97,13 @@ impl Jobs {
         let flushing = flushing.ok_or_else(|| {
             Failure::new(
                 ErrorKind::NotFound,
-                format!("there is no job \"{id}\"; `hotset job list` shows those under way"),
+                format!("there is no job \"{id}\"; `hotset job list` shows the jobs in progress"),
             )
         })?;
         flushing.called_off.send_replace(true);
         let volume = &flushing.volume;
         Ok(Answer::Said(vec![format!(
-            "{id}: nobody waits for it any more; volume {volume} keeps what is dirty until it is written"
+            "{id}: cancelled; the dirty data of volume {volume} is destaged in the background"
         )]))
     }
 

@@ -55,11 +55,11 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn(format!(
-            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
-             each \
-             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+            "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
+             once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
         ));
-        let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
+        let not_kept =
+            (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(Plan { kept: None, not_kept });
     }
     let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
@@ -79,7 +79,7 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
     match room_in_memory(directory) {
         Err(error) => Err(format!("{shown} cannot be used ({error})")),
-        Ok(None) => Err(format!("{shown} is no file system in memory (tmpfs), and would be too slow")),
+        Ok(None) => Err(format!("{shown} is not a file system in memory (tmpfs) and is too slow")),
         Ok(Some(room)) if room < bytes => {
             let (room, bytes) = (show_bytes(room), show_bytes(bytes));
             Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
@@ -122,8 +122,7 @@ pub async fn attach(
     files.iter().rev().for_each(|file| file.forget(owner.0));
     if taken > 0 {
         log::info(format!(
-            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
-             left in memory",
+            "volume {}: recovered {taken} acknowledged blocks and zero ranges that a killed daemon had left in memory",
             volume.name()
         ));
     }
@@ -289,7 +288,7 @@ impl PersistedMemory {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
+                log::warn(format!("{} is obsolete and cannot be removed: {error}", record.path.display()));
             }
         }
         let whole = self.whole.borrow();

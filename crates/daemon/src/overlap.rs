@@ -40,8 +40,8 @@ impl OwnVolumes {
         };
         match under.iter().find(ours) {
             Some(device) => Err(format!(
-                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without \
-                 it",
+                "{path} is on /dev/{}, which is an export of this daemon itself; use storage that does not depend on \
+                 the daemon",
                 device.name
             )),
             None => Ok(()),

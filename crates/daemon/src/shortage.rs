@@ -43,7 +43,7 @@ impl Shortage {
                      or have fewer clients. One is kept for the control socket"
                 )
             }
-            false => "there are file descriptors again".to_owned(),
+            false => "file descriptors are available again".to_owned(),
         };
         if begins {
             log::error(&text)

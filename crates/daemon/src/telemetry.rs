@@ -72,7 +72,7 @@ impl Telemetry {
         let folder = state_directory.join(FOLDER);
         match History::start(Options { folder, size_bytes }) {
             Ok(history) => *self.history.borrow_mut() = Some(history),
-            Err(error) => log::error(format!("no history is kept: its thread cannot be started: {error}")),
+            Err(error) => log::error(format!("the history is off: its thread cannot be started: {error}")),
         }
     }
 

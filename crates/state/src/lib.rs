@@ -72,8 +72,7 @@ pub enum StateError {
     },
     /// The directory does not answer: its disk hangs, or its server is gone.
     #[error(
-        "state directory {path} does not answer (for {} s): what has to be noted there first is not done; look at its \
-         disk",
+        "state directory {path} does not answer (for {} s): changes that need a durable record fail; check its disk",
         .time.as_secs()
     )]
     Hangs {

@@ -109,8 +109,7 @@ impl Attachments {
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
-                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may \
-                 be lost"
+                "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
             ));
         }
         identified.unwrap_or_else(|failure| wanted.iter().map(|_| Err(failure.clone())).collect())

@@ -188,7 +188,10 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         changed = volume.set_mode(mode).await;
     }
     if let Err(error) = &changed {
-        log::warn(format!("volume {}: {policy}, {mode} by command could not be restored: {error}", volume.name()));
+        log::warn(format!(
+            "volume {}: the settings {policy}, {mode} made by command could not be restored: {error}",
+            volume.name()
+        ));
     }
     Ok(changed.is_err())
 }

@@ -51,8 +51,7 @@ impl Cores {
         });
         let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
         left.map_err(|error| {
-            let text =
-                format!("volume {name} could not be destaged ({error}); it goes on being served, nothing is lost");
+            let text = format!("volume {name} could not be destaged ({error}); it stays in service, no data is lost");
             Failure::new(ErrorKind::Failed, text)
         })
     }

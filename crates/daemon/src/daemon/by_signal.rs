@@ -12,8 +12,8 @@ use terminal::log;
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 pub async fn obey_signals(daemon: Rc<Daemon>) {
     let mut signals = signals::obey(match daemon.memory.survives() {
-        true => "what was acknowledged waits in memory for the next start",
-        false => "what was flushed is safe, what was not is lost",
+        true => "acknowledged writes stay in memory for the next start",
+        false => "flushed data is safe, unflushed data is lost",
     });
     while let Some(signal) = signals.recv().await {
         match signal {
@@ -28,8 +28,8 @@ pub async fn obey_signals(daemon: Rc<Daemon>) {
 
 fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     let how = match daemon.flash.store() {
-        Some(_) => "leaving what is dirty in the flash log",
-        None => "destaging what is dirty",
+        Some(_) => "leaving dirty data in the flash log",
+        None => "destaging dirty data",
     };
     let name = signal.name();
     log::info(format!("{name}: stopping; {how}, a second signal ends at once"));
@@ -42,14 +42,14 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
 
 async fn reload_by_signal(daemon: &Daemon) {
     if daemon.stop.is_stopping() {
-        return log::warn("SIGHUP: not obeyed, the daemon is stopping");
+        return log::warn("SIGHUP: ignored, the daemon is stopping");
     }
     log::info("SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
         Ok(said) => said.iter().for_each(|said| log::info(said.to_string())),
         Err(failure) => {
             log::error(&failure.message);
-            daemon.notifier.status("the changed configuration has errors; the old one is in force");
+            daemon.notifier.status("the changed configuration has errors; the old one stays in effect");
         }
     }
 }

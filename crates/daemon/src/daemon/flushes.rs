@@ -52,8 +52,8 @@ impl Daemon {
         let flushed = tokio::select! {
             flushed = self.cores.on_volume(name, placed, "destaging", progress, work) => flushed,
             () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was called off; what is dirty stays so until it is \
-                                    written");
+                let text = format!("volume {name}: its flush was cancelled; its dirty data is destaged in the \
+                                    background");
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
         };

@@ -34,7 +34,7 @@ impl Daemon {
         let results = self.attachments.attach_all(wanted, state::Acceptance::default()).await;
         for ((name, refusal), result) in before.into_iter().zip(results) {
             match result {
-                Ok(()) => log::info(format!("volume {name}: its backing is there now; it is served")),
+                Ok(()) => log::info(format!("volume {name}: its backing is available again; the volume is in service")),
                 // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
                 // messages.
                 Err(failure) if self.volumes.find(&name).is_none_or(|now| now.refusal() != refusal.as_ref()) => {

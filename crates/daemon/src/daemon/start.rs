@@ -91,8 +91,7 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
-                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is \
-                                    needed");
+                let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error(&text);
                 daemon.journal.note_daemon(&text);
                 daemon.journal.flush();
@@ -129,7 +128,7 @@ async fn start_cores(
         Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
     if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
-        log::warn("cores names several processors; this version serves data on the first one");
+        log::warn("cores lists several CPUs; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();

@@ -155,10 +155,9 @@ impl Daemon {
             report_share(known, record, &mut report);
             report.unit = self.units.report_of(known, record, state.host);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
-                report.alerts.push(Notice::new(
-                    AlertKind::Other,
-                    "declared lost: initiators are told that its LUN is gone for good",
-                ));
+                report
+                    .alerts
+                    .push(Notice::new(AlertKind::Other, "declared lost: initiators see its LUN as permanently lost"));
             }
             if has_store {
                 alert_of_flash(known, record, &mut report);

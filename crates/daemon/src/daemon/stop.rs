@@ -15,13 +15,13 @@ use units::show_bytes;
 const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
                     recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on \
-                          the backings, what was not is lost";
+const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed data is on \
+                          the backings, unflushed data is lost";
 
 impl Daemon {
     /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
-        log::info("stop asked for by command");
+        log::info("stop requested by command");
         self.stop.ask(destage, Clients::SendAway);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
@@ -46,7 +46,7 @@ impl Daemon {
     /// before that, or a backing stayed silent.
     pub async fn drain(&self) -> bool {
         let parks = self.flash.store().is_some() && !self.stop.destages();
-        self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
+        self.notifier.say("STOPPING=1\nSTATUS=waiting for outstanding requests");
         let (records, cores) = (self.records.clone(), self.cores.clone());
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives()));

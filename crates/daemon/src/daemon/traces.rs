@@ -31,7 +31,7 @@ impl Daemon {
             let text = format!("volume {name} is being recorded already; one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
-        log::info(format!("volume {name}: its requests are being recorded"));
+        log::info(format!("volume {name}: recording of its requests has begun"));
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 
@@ -39,7 +39,7 @@ impl Daemon {
     pub async fn take_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         let taken = self.on_core_of(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
         taken.map(|taken| Answer::Traced(traced(&taken))).ok_or_else(|| {
-            let text = format!("recording volume {name} has ended: nobody came for its requests in ten seconds");
+            let text = format!("recording of volume {name} has ended: no client fetched its requests for ten seconds");
             Failure::new(ErrorKind::Conflict, text)
         })
     }
@@ -47,7 +47,7 @@ impl Daemon {
     /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.on_core_of(name, move |volume| volume.close_tap(recorder)).await?;
-        log::info(format!("volume {name}: its requests are no longer recorded"));
+        log::info(format!("volume {name}: recording of its requests has ended"));
         Ok(Answer::Said(Vec::new()))
     }
 }

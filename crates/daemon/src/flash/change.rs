@@ -176,7 +176,7 @@ impl FlashLog {
         }
         Err(Failure::new(
             ErrorKind::NotFound,
-            format!("{which} is no flash device in use; `hotset flash list` shows them"),
+            format!("{which} is not a flash device in use; `hotset flash list` shows them"),
         ))
     }
 

@@ -307,7 +307,7 @@ async fn note_generations(records: Weak<Records>, store: String, mut notes: mpsc
         let Some(records) = records.upgrade() else { return };
         let noted = records.note_generation(&store, generation).map_err(|failure| failure.message);
         if let Err(why) = &noted {
-            log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
+            log::error(format!("flushes wait: a flash device is out of service, and {why}"));
         }
         // The store may have stopped waiting.
         let _ = done.send(noted);

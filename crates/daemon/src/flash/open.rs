@@ -243,7 +243,7 @@ async fn identify_store(
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
             Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
-                absent.push(format!("{} is no part of a flash store ({why})", names.show(&device)));
+                absent.push(format!("{} is not a member of a flash store ({why})", names.show(&device)));
                 disks.retain(|disk| disk.identity() != device);
             }
             Err(error @ StoreError::NoStore { .. }) => {

@@ -113,7 +113,7 @@ impl FlashLog {
         let (state, reason) = match member.status {
             MemberStatus::InService => (IN_SERVICE, String::new()),
             MemberStatus::Lost(why) => ("lost", why),
-            MemberStatus::Stale => ("stale", "it was taken out of service earlier; what it holds is old".to_owned()),
+            MemberStatus::Stale => ("stale", "it was taken out of service earlier; its data is outdated".to_owned()),
         };
         let role = match member.role {
             Role::Log => "log",
@@ -228,8 +228,7 @@ fn dropped_alert(pages: &PagesReport) -> Option<Notice> {
 
 fn scrub_alert(scrub: &ScrubStats) -> Option<Notice> {
     let text = format!(
-        "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be \
-         read",
+        "the scrub found {} blocks without a good copy on flash; reads of them fail until they are overwritten",
         scrub.lost
     );
     (scrub.lost > 0).then(|| Notice::new(AlertKind::FlashDataLost, text))
@@ -254,9 +253,10 @@ fn device_alert(device: &FlashDeviceReport) -> Option<Notice> {
 fn copies_alert(copies: usize, allow_single_copy: bool) -> Option<Notice> {
     let (kind, text) = match (copies, allow_single_copy) {
         (0, _) => (AlertKind::NoCopy, "no flash device is left in service: flushes that need the log fail"),
-        (1, true) => {
-            (AlertKind::SingleCopy, "flushes are answered from one copy: the next failure loses what it holds")
-        }
+        (1, true) => (
+            AlertKind::SingleCopy,
+            "flushes are acknowledged with a single copy: the next device failure loses flushed data",
+        ),
         (1, false) => (AlertKind::SingleCopy, ONE_COPY),
         _ => return None,
     };

@@ -49,7 +49,10 @@ impl FlashLog {
                 local.seam.spawn(async move {
                     // On an error the volume stays write-back, and the next check tries again.
                     if let Err(error) = volume.set_policy(WritePolicy::WriteThrough).await {
-                        log::error(format!("volume {}: cannot become write-through yet: {error}", volume.name()));
+                        log::error(format!(
+                            "volume {}: the change to write-through is delayed: {error}",
+                            volume.name()
+                        ));
                     }
                 });
             }

@@ -102,7 +102,7 @@ impl FlashLog {
         let all = self.wear.totals(members, &written);
         let noted = self.records.change(|state| state.wear = all);
         if let Err(error) = noted {
-            log::error(format!("what was written to flash could not be kept: {error}"));
+            log::error(format!("the write counters of the flash devices could not be saved: {error}"));
         }
     }
 }

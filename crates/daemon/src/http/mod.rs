@@ -90,8 +90,8 @@ impl HttpInterface {
                 log::info(format!("HTTP on {address}"));
                 if !address.ip().is_loopback() {
                     log::warn(format!(
-                        "[api] listen {address} is no loopback address, and tokens go over it unencrypted; give it \
-                         tls_certificate and tls_key, or put a TLS proxy in front of it"
+                        "[api] listen {address} is not a loopback address, so tokens are sent unencrypted; set \
+                         tls_certificate and tls_key, or put a TLS proxy in front"
                     ));
                 }
                 None

@@ -19,7 +19,8 @@ impl HttpInterface {
     pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_part) {
-            let text = format!("\"{name}\" is no name of a token; use up to {NAME_MAX} letters, digits and - _ . @");
+            let text =
+                format!("\"{name}\" is not a valid token name; use up to {NAME_MAX} letters, digits and - _ . @");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let count = self.records.view().tokens.len();
@@ -37,7 +38,7 @@ impl HttpInterface {
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.records.change(|state| state.tokens.push(record))?;
         self.know_tokens();
-        log::info(format!("token {name} ({role}) was made by command"));
+        log::info(format!("token {name} ({role}) was created by command"));
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
 
@@ -60,7 +61,7 @@ impl HttpInterface {
         }
         self.records.change(|state| state.tokens.retain(|token| token.name != name))?;
         self.know_tokens();
-        let text = format!("token {name} was revoked; who logged in with it is logged out");
+        let text = format!("token {name} was revoked; its sessions are logged out");
         log::info(&text);
         Ok(Answer::Said(vec![text]))
     }
@@ -79,7 +80,7 @@ impl HttpInterface {
         };
         let scheme = if self.certificates.has_api() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
-        log::info(format!("a log-in link ({role}) was made by command"));
+        log::info(format!("a login link ({role}) was created by command"));
         let link = format!("{page}login?key={key}");
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
     }

@@ -198,7 +198,7 @@ impl Drain {
             if stats.backing_unanswered_ms >= patience_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
                 log::error(format!(
-                    "volume {name}: its backing has not answered for {age:?} and is not waited for any longer"
+                    "volume {name}: its backing has not answered for {age:?}; the stop no longer waits for it"
                 ));
                 return;
             }

@@ -74,7 +74,7 @@ impl VolumeSettings {
         let config = self.volumes.config_of(name)?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
         if pins && self.flash.store().is_none() {
-            return Err(conflict("there is no flash in use to pin pages to; `hotset flash list` says why"));
+            return Err(conflict("no flash is in use to pin pages to; `hotset flash list` shows the reason"));
         }
         if pins && !config.flash {
             return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
@@ -122,7 +122,7 @@ fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &Stat
     let promised = volumes.map(|known| min(&known.config).of(all)).into_iter().fold(0, u64::saturating_add);
     if promised > all {
         let (promised, all) = (show_bytes(promised), show_bytes(all));
-        return conflict(format!("the volumes' memory_min would come to {promised}, and memory is {all}"));
+        return conflict(format!("the sum of the volumes' memory_min would be {promised}, and memory is {all}"));
     }
     Ok(())
 }

@@ -80,18 +80,18 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
             "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
         }
         BackingSpec::Path(_) if is_known => {
-            "mount its file system or restore the file; hotset makes no new file for a volume that had one".to_owned()
+            "mount its file system or restore the file; hotset creates no new file for a volume that had one".to_owned()
         }
         BackingSpec::Path(_) if has_size => {
-            "mount its file system, or make its folder and let hotset write there".to_owned()
+            "mount its file system, or create its directory and give hotset write access".to_owned()
         }
         BackingSpec::Path(_) => {
             "mount its file system, correct the path, or add size = \"100 GiB\" to have the file created".to_owned()
         }
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
-        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "make room in the state directory".to_owned(),
+        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "free space in the state directory".to_owned(),
     };
-    format!("{what}. It is tried again by itself, and at once by a reload")
+    format!("{what}. The daemon retries automatically, and at once on a reload")
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
             ("/dev/disk/by-id/wwn-1", false, false, "multipath"),
             ("/dev/shm/a.img", false, false, "size ="),
             ("/srv/a.img", false, false, "size ="),
-            ("/srv/a.img", true, false, "folder"),
+            ("/srv/a.img", true, false, "directory"),
             ("/srv/a.img", true, true, "no new file"),
             ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
         ];

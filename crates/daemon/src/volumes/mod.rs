@@ -98,7 +98,7 @@ impl Volumes {
     /// Begins a change of a volume; fails while another is under way.
     pub fn begin(&self, name: &str) -> Result<Busy<'_>, Failure> {
         if !self.busy.borrow_mut().insert(name.to_owned()) {
-            let text = format!("volume {name} is being changed by somebody else; try again when that is done");
+            let text = format!("another change of volume {name} is in progress; try again when it has ended");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         Ok(Busy { volumes: self, name: name.to_owned() })

@@ -122,7 +122,7 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
             return Ok(());
         }
     }
-    Err(device.failed(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned())))
+    Err(device.failed(DiskError::Io("the device keeps reconnecting before its writes are flushed".to_owned())))
 }
 
 /// Copies a run of blocks from `index` on. Returns its length.

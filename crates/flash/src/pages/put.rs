@@ -163,7 +163,7 @@ async fn write<S: Seam>(
         }
     }
     let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
-    let device = device.ok_or_else(|| failed("its device is not in service any more"))?;
+    let device = device.ok_or_else(|| failed("its device is out of service"))?;
     let base = place(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {

@@ -10,7 +10,7 @@ use terminal::Failure;
 pub struct Options {
     /// The volume
     name: String,
-    /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
+    /// Stay in the foreground and keep the device attached until SIGTERM, for service managers other than systemd
     #[arg(long)]
     foreground: bool,
 }
@@ -20,7 +20,7 @@ pub struct Options {
 pub struct Detach {
     /// The volume
     name: String,
-    /// Do not flush it first: for a daemon or a volume that does not come back
+    /// Detach without a flush, for a daemon or a volume that does not come back
     #[arg(long)]
     no_flush: bool,
 }

@@ -85,7 +85,7 @@ pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
     say(&report, json)?;
     match report.whole {
         true => Ok(()),
-        false => Err(Failure::failed("not everything is whole")),
+        false => Err(Failure::failed("the store is damaged or incomplete")),
     }
 }
 
@@ -98,11 +98,11 @@ pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
     written.map_err(|error| Failure::failed(format!("{}: {error}", list.display())))?;
     say(&report, json)?;
     if !json {
-        println!("the list of ranges is in {}", list.display());
+        println!("list of ranges: {}", list.display());
     }
     let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty()) || !report.lost_batches.is_empty();
     match lost {
-        true => Err(Failure::failed("not everything could be rescued; what is lost is listed")),
+        true => Err(Failure::failed("some data could not be rescued; the lost ranges are listed")),
         false => Ok(()),
     }
 }
@@ -280,7 +280,7 @@ fn say(report: &Report, json: bool) -> Result<(), Failure> {
     }
     report.problem.iter().for_each(|problem| println!("problem: {problem}"));
     for (from, to) in &report.lost_batches {
-        println!("lost: batches {from} to {}: what they held is not known", to - 1);
+        println!("lost: batches {from} to {}: their content is unknown", to - 1);
     }
     for volume in &report.volumes {
         let sum = |runs: &[Run]| runs.iter().map(|(_, count)| count).sum::<u64>();
@@ -295,7 +295,7 @@ fn say(report: &Report, json: bool) -> Result<(), Failure> {
         volume.lost.iter().for_each(|(first, count)| println!("  lost: {count} blocks of 4 KiB from block {first} on"));
     }
     if report.whole {
-        println!("everything is whole");
+        println!("the store is complete and intact");
     }
     Ok(())
 }

@@ -15,11 +15,11 @@ use units::show_bytes;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List jobs: flushes of volumes, a change of the flash devices
+    /// List jobs: flushes of volumes, changes of the flash devices
     List,
     /// Cancel a job
     Cancel {
-        /// Its name in `job list`
+        /// ID from `hotset job list`
         id: String,
     },
 }
@@ -50,7 +50,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
 
 fn table(jobs: &[JobReport], style: Style) -> String {
     if jobs.is_empty() {
-        return "nothing is under way\n".to_owned();
+        return "no jobs in progress\n".to_owned();
     }
     let mut table = Table::new(&[
         ("job", Side::Left),

@@ -39,10 +39,10 @@ pub struct Options {
     /// Begin: -7d, 2026-11-22T05:51:03Z or seconds since 1970
     #[arg(long, value_name = "WHEN", default_value = "-1d", allow_hyphen_values = true)]
     from: String,
-    /// End, written the same way; without it now
+    /// End, in the same format; default: now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// The page; an existing file is overwritten
+    /// HTML file to write; an existing file is overwritten
     #[arg(long, value_name = "FILE.html")]
     out: PathBuf,
 }

@@ -32,7 +32,7 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The configuration that names the state directory; without it the directory of the daemon at --socket, else
+    /// Configuration file with the state directory; default: the directory of the daemon at --socket, else
     /// /etc/hotset/hotset.toml
     #[arg(long)]
     config: Option<PathBuf>,
@@ -77,7 +77,10 @@ fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
     let named = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
-            let text = format!("{} is no directory; name the one of [state] in the configuration", directory.display());
+            let text = format!(
+                "{} is not a directory; give the directory of [state] in the configuration",
+                directory.display()
+            );
             return Err(Failure::failed(text));
         }
         return Ok(Place { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });

@@ -142,7 +142,7 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
 fn limits(qos: &QosUse) -> Option<String> {
     let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(", bursts of {burst}") };
     let requests = (qos.limit_iops > 0).then(|| {
-        let burst = burst(format!("{} IOPS", show_count(qos.burst_iops)));
+        let burst = burst(format!("{} requests", show_count(qos.burst_iops)));
         format!("{} IOPS{burst}", show_count(qos.limit_iops))
     });
     let bytes = (qos.limit_bytes > 0)

@@ -132,7 +132,7 @@ fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
     let Some(held) = held::control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
-    let last_line = " again: ending at once; what was acknowledged waits";
+    let last_line = " again: ending at once; acknowledged writes stay";
     wait_for("the last log line", || daemon.log().contains(last_line).then_some(()));
     // A stopped thread has to be resumed before the process can end.
     drop(held);
@@ -158,7 +158,7 @@ fn control_socket_answers_without_free_descriptors() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(told("no file descriptor is left"), 1);
     drop(crowd);
-    wait_for("the log line of the end", || (told("there are file descriptors again") > 0).then_some(()));
+    wait_for("the log line of the end", || (told("file descriptors are available again") > 0).then_some(()));
     let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
     assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
     drop(client);

@@ -129,7 +129,7 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
         for generation in 2..5 {
             write(&volume, 0, 8, generation).await.expect("memory has space");
             let error = volume.flush().await.expect_err("one copy, and no note of it").to_string();
-            assert!(error.contains("could not be noted (the disk is full)"), "{error}");
+            assert!(error.contains("could not be recorded (the disk is full)"), "{error}");
         }
         assert_eq!((noted.get(), store.copies()), (StoreGeneration(0), 1));
         may_note.set(true);
