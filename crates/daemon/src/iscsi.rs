@@ -159,8 +159,8 @@ impl Units {
         *self.fixed.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
 
-    /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a backing discards damaged
-    /// reservations.
+    /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a
+    /// backing discards damaged reservations.
     pub fn give_luns(
         &self,
         state: &mut State,

@@ -52,8 +52,8 @@ impl Attachments {
         self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
     }
 
-    /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all of
-    /// them. Attaching a thousand volumes one by one takes a minute on a busy processor.
+    /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
+    /// of them. Attaching a thousand volumes one by one takes a minute on a busy processor.
     pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
         let opened = self.open_all(&wanted, accept.adopt).await;
         let found = self.find_all(&opened).await;

@@ -215,7 +215,7 @@ impl FlashLog {
         self.changed(kind, &shown, result, |text| names.show(text))?;
         if let Flash::Open(opened) = &mut *self.state.borrow_mut() {
             identity.into_iter().for_each(|identity| opened.names.add(identity, path));
-            opened.absent.retain(|absent| !absent.contains(&shown));
+            opened.absent.retain(|absent| absent.path != shown);
         }
         Ok(())
     }

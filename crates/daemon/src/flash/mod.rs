@@ -112,7 +112,7 @@ impl FlashLog {
                 };
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
                 self.records.rename_devices(&opened.renamed)?;
-                opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
+                opened.absent.iter().for_each(|absent| log::error(format!("flash: {}", absent.why)));
                 self.wear.begin(&self.records.view());
                 Flash::Open(opened)
             }
@@ -163,8 +163,7 @@ impl FlashLog {
             let record = state.store_mut(&store.store);
             let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
             Grant { ownership: state.ownership(), generation, sequence_min, map_void }
-        });
-        let grant = grant?;
+        })?;
         let (noter, notes) = mpsc::unbounded_channel();
         let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, noter).await;
         match self.core().call(open).await.map_err(core_gone)? {

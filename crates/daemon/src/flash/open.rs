@@ -33,7 +33,7 @@ pub struct Opened {
     /// The store was created now, on empty devices.
     pub formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    pub absent: Vec<String>,
+    pub absent: Vec<Absent>,
     /// Number of volumes with data in the log.
     pub owners: usize,
 }
@@ -55,6 +55,20 @@ impl Names {
     }
 }
 
+/// A configured device that is not part of the store.
+#[derive(Clone, Debug)]
+pub struct Absent {
+    /// Its path.
+    pub path: String,
+    /// Why it is not part of the store; names the path itself.
+    pub why: String,
+}
+
+/// The reasons of several devices in one text.
+fn reasons(absent: &[Absent]) -> String {
+    absent.iter().map(|absent| absent.why.as_str()).collect::<Vec<_>>().join("; ")
+}
+
 /// A store that was found and is not open; nothing was written to it yet.
 #[derive(Clone, Debug)]
 pub struct FoundStore {
@@ -69,7 +83,7 @@ pub struct FoundStore {
     /// The store was created now, on empty devices.
     formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    absent: Vec<String>,
+    absent: Vec<Absent>,
     device_bytes: u128,
     /// The configuration names one device of a store of two: the administrator's way to say that the other one will not
     /// return.
@@ -115,11 +129,11 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
-            Err(text) => absent.push(text),
+            Err(why) => absent.push(Absent { path: path.display().to_string(), why }),
         }
     }
     if disks.is_empty() {
-        return Err(absent.join("; ").into());
+        return Err(reasons(&absent).into());
     }
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
@@ -219,7 +233,7 @@ async fn identify_store(
     disks: &mut Vec<RealDisk>,
     accept_missing: bool,
     names: &Names,
-    absent: &mut Vec<String>,
+    absent: &mut Vec<Absent>,
 ) -> Result<(StoreIdentity, bool), Unused> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let mut not_empty = None;
@@ -243,7 +257,8 @@ async fn identify_store(
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
             Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
-                absent.push(format!("{} is not a member of a flash store ({why})", names.show(&device)));
+                let path = names.show(&device);
+                absent.push(Absent { why: format!("{path} is not a member of a flash store ({why})"), path });
                 disks.retain(|disk| disk.identity() != device);
             }
             Err(error @ StoreError::NoStore { .. }) => {
@@ -255,7 +270,7 @@ async fn identify_store(
 }
 
 /// The reason why a store cannot be used, with a refusal code if there is one.
-fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
+fn unused(error: &StoreError, names: &Names, absent: &[Absent]) -> Unused {
     match error {
         StoreError::Newer { device, newer } => {
             Unused::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
@@ -264,8 +279,8 @@ fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
     }
 }
 
-fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {
-    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", absent.join("; ")) };
+fn say(error: &StoreError, names: &Names, absent: &[Absent]) -> String {
+    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {
         StoreError::MemberMissing { member } => format!(
             "device number {member} of the flash store was in service when it was last used and is not there{absent}; \

@@ -93,8 +93,8 @@ impl FlashLog {
             report.alerts.extend(device_alert(&device));
             report.devices.push(device);
         }
-        report.alerts.extend(opened.absent.iter().map(|why| Notice::new(AlertKind::FlashDegraded, why)));
-        report.absent.clone_from(&opened.absent);
+        report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.why)));
+        report.absent = opened.absent.iter().map(|absent| absent.why.clone()).collect();
         report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {
             let text = format!("the flash log holds data of {} volumes that are not served", report.unclaimed);

@@ -46,8 +46,9 @@ impl HttpInterface {
         self.address.get()
     }
 
-    /// Starts the HTTP interface, if one is configured, for the requests of `daemon`; it ends when `stop` turns true. While the address or the
-    /// certificate is unavailable, volumes are served without the interface, and the start is retried.
+    /// Starts the HTTP interface, if one is configured, for the requests of `daemon`; it ends when `stop` turns true.
+    /// While the address or the certificate is unavailable, volumes are served without the interface, and the start is
+    /// retried.
     pub fn start(self: Rc<Self>, daemon: Rc<Daemon>, stop: watch::Receiver<bool>) {
         self.know_tokens();
         let Some(address) = self.settings.current().api.listen else { return };

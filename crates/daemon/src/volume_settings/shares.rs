@@ -108,7 +108,8 @@ impl VolumeSettings {
     }
 }
 
-/// Checks that the minimum that `fresh` gives a volume fits into the memory of `all` bytes beside the minima of the others.
+/// Checks that the minimum that `fresh` gives a volume fits into the memory of `all` bytes beside the minima of the
+/// others.
 fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &State) -> Result<(), Failure> {
     let name = &config.name;
     let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
