@@ -311,7 +311,7 @@ fn judge(
         writes: true,
         accept,
     };
-    deployment.state.identify(&claim_of, || VolumeId(drawn))
+    deployment.state.identify(&claim_of, || drawn)
 }
 
 /// Identifier of the data that a refusal says may be lost.
