@@ -565,7 +565,7 @@ fn qos_changes_live_and_survives_a_restart() {
         "limit_bytes=20 MB",
     ]);
     let shown = daemon.command(&["volume", "show", "a"]);
-    assert!(shown.contains("500 requests a second and bursts of 100 requests, 19.1 MiB a second"), "{shown}");
+    assert!(shown.contains("500 IOPS, bursts of 100 requests, 19.1 MiB/s"), "{shown}");
     assert!(shown.contains("2,000, 300 IOPS reserved"), "{shown}");
     for (setting, why) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
