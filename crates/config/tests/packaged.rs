@@ -18,11 +18,10 @@ const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)]
 const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alerts", "nbd"];
 
 const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
-# Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some for this \
-machine.
-# `hotset check-config /etc/hotset/hotset.toml` lists every error, `systemctl reload hotset` applies changes, except for \
-keys
-# that require a restart. A commented key shows its default or an example. More: /usr/share/doc/hotset/admin.
+# Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some.
+# `hotset check-config /etc/hotset/hotset.toml` lists every error, `systemctl reload hotset` applies changes,
+# except for keys that require a restart. A commented key shows its default or an example.
+# More: /usr/share/doc/hotset/admin.
 ";
 
 const NOTES: [(&str, &str); 5] = [
