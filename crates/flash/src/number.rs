@@ -1,7 +1,7 @@
 //! Numbers that are easily mixed up, each with its own type.
 //!
 //! The integer inside is public. Code reads it only where a number leaves its type: in a disk format, as an index or a
-//! count, or in text. There is no arithmetic except by named methods, and no conversion from or to an integer by itself.
+//! count, or in text. Arithmetic has named methods only. There is no implicit conversion from or to an integer.
 
 use std::fmt;
 use std::ops::Range;
