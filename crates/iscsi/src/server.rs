@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use front::{Control, Stop};
+use connection::{Control, Stop};
 use iscsi_protocol::Framing;
 use iscsi_protocol::login::{Agreed, Refusal, Rules, SessionType};
 use scsi::{Initiator, Lun, Target};

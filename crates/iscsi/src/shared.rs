@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use front::{Clients, Limits};
+use connection::{Clients, Limits};
 use scsi::Target;
 use seam::Seam;
 

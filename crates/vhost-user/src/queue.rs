@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use engine::pages::slow::Asked;
 use engine::{HINTS_MAX, RequestError, WriteFlags, ZeroFlags};
-use front::buffer_bytes;
+use connection::buffer_bytes;
 use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
