@@ -3,9 +3,9 @@
 use std::io;
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
-use engine::{GivenBlocks, HINTS_MAX};
 use connection::buffer_bytes;
+use engine::telemetry::OpKind;
+use engine::{GivenBlocks, HINTS_MAX};
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
@@ -107,14 +107,14 @@ impl<S: Seam> Connection<S> {
             let lent_bytes = buffer_bytes(request.offset, len);
             if self.duplex.account().borrow_now(lent_bytes) {
                 if self.volume.read_bytes_now(request.offset, len, pieces) {
-                    self.volume.asked(Asked::Read, request.offset, len as u64);
+                    self.volume.record_request(OpKind::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
                 self.duplex.account().give_back(lent_bytes);
             }
         }
         if request.command == Command::Flush {
-            self.volume.asked(Asked::Flush, 0, 0);
+            self.volume.record_request(OpKind::Flush, 0, 0);
             if self.unreported_loss.take() {
                 return self.answer(request, Some(Errno::Io));
             }
@@ -123,18 +123,18 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             return self.answer(request, Some(error));
         }
-        let asked = |asked| self.volume.asked(asked, request.offset, request.len.into());
+        let record = |op| self.volume.record_request(op, request.offset, request.len.into());
         match request.command {
             Command::Read => {
-                asked(Asked::Read);
+                record(OpKind::Read);
                 self.spawn_read(request);
             }
             Command::Trim => {
-                asked(Asked::Zero);
+                record(OpKind::Zero);
                 self.spawn_trim(request);
             }
             Command::WriteZeroes => {
-                asked(Asked::Zero);
+                record(OpKind::Zero);
                 self.spawn_zero(request);
             }
             Command::Cache => self.spawn_prefetch(request),
@@ -158,7 +158,7 @@ impl<S: Seam> Connection<S> {
             self.answer(request, Some(error));
             return Ok(false);
         }
-        self.volume.asked(Asked::Write, request.offset, len as u64);
+        self.volume.record_request(OpKind::Write, request.offset, len as u64);
         if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
             self.write_in_pieces(incoming, request).await?;

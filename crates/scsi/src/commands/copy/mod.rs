@@ -13,7 +13,7 @@ pub use results::{Copies, CopyStatus};
 
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use engine::{WriteFlags, ZeroFlags};
 use seam::{Block, Seam};
 
@@ -102,8 +102,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Ok(());
         }
         let len = segment.blocks * BLOCK;
-        from.volume().asked(Asked::Read, segment.from * BLOCK, len);
-        to.volume().asked(Asked::Write, segment.to * BLOCK, len);
+        from.volume().record_request(OpKind::Read, segment.from * BLOCK, len);
+        to.volume().record_request(OpKind::Write, segment.to * BLOCK, len);
         // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
         // is read.
         let backwards = Rc::ptr_eq(from, to) && (segment.from + 1..segment.from + segment.blocks).contains(&segment.to);
