@@ -31,7 +31,7 @@ pub struct ContentRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
     /// Destaged blocks of which the flash store had noted the content when the volume was stopped: the next start has to find some of them.
-    #[serde(default, skip_serializing_if = "super::record::is_zero")]
+    #[serde(default, skip_serializing_if = "super::fields::is_zero")]
     pub destaged: u64,
 }
 

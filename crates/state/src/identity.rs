@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
+use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
-use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
 /// What an administrator has accepted in explicit words.

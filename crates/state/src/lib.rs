@@ -9,12 +9,14 @@
 //! 4. A change waits for its disk for a bounded time, and what was told to have failed is not in force, then or later (`writer.rs`).
 
 mod content;
+mod fields;
 mod identity;
 mod loss;
 mod manifest;
 mod overrides;
 mod record;
 mod replace;
+mod store_record;
 mod stores;
 mod trust;
 mod units;
@@ -29,6 +31,7 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
+pub use fields::show_incarnation;
 pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
 pub use loss::{owed_loss, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
@@ -41,7 +44,8 @@ pub use record::{
     TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
-pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
+pub use store_record::StoreRecord;
+pub use stores::{StoreFound, StoreUse, show_uuid, uuid_of};
 pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, PATIENCE};

@@ -8,7 +8,8 @@ use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
-use super::stores::StoreRecord;
+use super::fields::{hex, is_zero};
+use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Sabotage, SeenStore};
 use super::{StateError, UnitRecord};
 
@@ -80,10 +81,6 @@ pub struct State {
     #[doc(hidden)]
     #[serde(skip)]
     pub sabotage: Sabotage,
-}
-
-pub(crate) fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// A start of the machine.
@@ -305,18 +302,5 @@ impl State {
     /// The record of that incarnation.
     pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
-    }
-}
-
-pub(super) mod hex {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("{value:016x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
     }
 }

@@ -8,57 +8,16 @@
 use std::collections::BTreeSet;
 
 use flash::Ownership;
-use serde::{Deserialize, Serialize};
 
-use super::record::{State, hex, is_zero};
+use super::fields::show_incarnation;
+use super::record::State;
+use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
 /// Openings in a row that were cut short, of which the lives are kept.
 const OPENINGS_MAX: usize = 64;
 /// Stores that are remembered. The oldest that no volume needs are forgotten first: to be found again, they would have to be empty.
 const STORES_MAX: usize = 256;
-
-/// What is known of a flash store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreRecord {
-    /// Its identity, 32 hexadecimal digits.
-    pub store: String,
-    /// The generation of its members that was last seen: devices that know less were taken out of service.
-    pub generation: u64,
-    /// The directory's generation in which it was opened last.
-    #[serde(default)]
-    pub epoch: u64,
-    /// The life in which it was opened last, 16 hexadecimal digits; 0 where it was opened by a version that drew none.
-    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
-    pub life: u64,
-    /// Lives that were about to begin since, 16 hexadecimal digits each: superblocks may name them already.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub openings: Vec<String>,
-    /// The sequence that its log had reached when it was closed.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub sequence: u64,
-    /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub map_void: bool,
-    /// Volumes, 16 hexadecimal digits each, of which its log may hold data that was given up: it is never served.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub given_up: BTreeSet<String>,
-    /// Fields of a later version: kept as they are.
-    #[serde(flatten)]
-    pub newer: serde_json::Map<String, serde_json::Value>,
-}
-
-impl StoreRecord {
-    /// Of a store of which nothing is known but its identity.
-    pub fn new(store: &str) -> StoreRecord {
-        StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
-    }
-
-    /// True when a device that names that life may be of the last one.
-    fn may_be_in(&self, life: u64) -> bool {
-        life == self.life || self.openings.contains(&show_incarnation(life))
-    }
-}
 
 /// A store as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,11 +64,6 @@ pub fn uuid_of(text: &str) -> Option<[u8; 16]> {
 /// 32 hexadecimal digits.
 pub fn show_uuid(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
-}
-
-/// 16 hexadecimal digits.
-pub fn show_incarnation(incarnation: u64) -> String {
-    format!("{incarnation:016x}")
 }
 
 impl State {

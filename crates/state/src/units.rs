@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{State, VolumeRecord, hex};
+use super::fields::hex;
+use super::record::{State, VolumeRecord};
 
 /// What initiators know a volume by, and what they have reserved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ mod incoming;
 mod management;
 mod outgoing;
 mod reply;
+mod shared;
 mod slowest;
 mod task;
 mod text;
@@ -25,13 +26,13 @@ use scsi::{Cancel, Lun, Nexus};
 use seam::{Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
 use self::incoming::ReadError;
+pub(crate) use self::shared::Shared;
 pub use self::slowest::SlowCommand;
 use self::slowest::SlowestCommands;
 pub(crate) use self::task::Task;
 use self::text::TextExchange;
 use self::writes::Writes;
 use crate::SessionStats;
-use crate::shared::Shared;
 
 /// Time limit of a discovery session.
 const DISCOVERY_TIME: Nanos = Nanos::from_secs(60);

@@ -4,7 +4,7 @@ use super::array::{Array, ArraySpec};
 use super::layout::RaidLevel;
 use super::{Access, DiskType};
 use crate::Nanos;
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// Requests a second that `depth` clients get, each sending its next request when its last one is done.
 pub(super) fn closed_loop(

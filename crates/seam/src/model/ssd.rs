@@ -89,7 +89,7 @@ impl Ssd {
 
     /// The channel of a page: spread, so that no stride of a client hits one channel alone.
     fn channel(&self, page: u64) -> usize {
-        (crate::sim::mix(page) % u64::from(self.spec.channels)) as usize
+        (crate::rng::mix(page) % u64::from(self.spec.channels)) as usize
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::rng::mix;
 use crate::Nanos;
+use crate::rng::mix;
 
 /// What a world keeps of its history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

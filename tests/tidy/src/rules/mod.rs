@@ -1,6 +1,7 @@
 //! The rules that hold without exemption, a file each.
 
 pub mod banned;
+pub mod circles;
 pub mod heads;
 pub mod layers;
 pub mod length;
@@ -18,7 +19,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 10] = [
+pub const ALL: [(&str, Rule); 11] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -27,6 +28,7 @@ pub const ALL: [(&str, Rule); 10] = [
     ("paths", paths::check),
     ("marks", marks::check),
     ("layers", layers::check),
+    ("circles", circles::check),
     ("links", links::check),
     ("named", named::check),
 ];

@@ -2,14 +2,12 @@
 //! initiator.
 
 mod list;
-mod results;
 mod source;
 
 pub use list::{
     BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
     SEGMENTS_MAX,
 };
-pub use results::{Copies, CopyStatus};
 
 use std::rc::Rc;
 
@@ -21,6 +19,7 @@ use self::list::{LIST_BYTES_MAX, List, Segment};
 use self::source::Pieces;
 use super::{BLOCK, Extent, Task, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
+use crate::copy_results::CopyStatus;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::opcodes::Reserved;
@@ -143,7 +142,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     pub(super) async fn copy_parameters(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        self.answer(&results::operating_parameters(), cdb.u32(10)).await
+        self.answer(&list::operating_parameters(), cdb.u32(10)).await
     }
 }
 
