@@ -1,6 +1,6 @@
-//! Mechanisms that front ends share: the duplex loop of a connection ([`Duplex`]), its end on request ([`Control`]), the
-//! list of clients ([`Clients`]), and the lending of pool buffers to replies ([`Account`]), so that no client delays
-//! the others.
+//! Mechanisms that front ends share, so that no client delays the others: the duplex loop of a connection ([`Duplex`]),
+//! its end on request ([`Control`]), the list of clients ([`Clients`]), and the lending of pool buffers to replies
+//! ([`Account`]).
 
 mod account;
 mod budget;

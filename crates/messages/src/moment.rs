@@ -1,4 +1,5 @@
-//! Points in time and spans as people write them: `2026-11-22T05:51:03Z`, seconds since 1970, `now`, `-90min`; and back to text.
+//! Points in time and spans as users write them (`2026-11-22T05:51:03Z`, seconds since 1970, `now`, `-90min`), and back
+//! to text.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,7 +52,7 @@ fn parse_date(text: &str) -> Option<u64> {
     Some(days * DAY + hour * 3600 + minute * 60 + second)
 }
 
-/// Days from 1970 to a date that there is (H. Hinnant, chrono-compatible low-level date algorithms, `days_from_civil`).
+/// Days from 1970 to an existing date (H. Hinnant, chrono-compatible low-level date algorithms, `days_from_civil`).
 fn days_of(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -74,7 +75,8 @@ pub fn show(since_1970: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The Gregorian date of a day counted from 1970 (H. Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`).
+/// The Gregorian date of a day counted from 1970 (H. Hinnant, chrono-compatible low-level date algorithms,
+/// `civil_from_days`).
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_at_the_edges_of_the_calendar_have_their_dates() {
+    fn edges_of_the_calendar_have_their_dates() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_in_time_is_written_in_several_ways_and_no_other() {
+    fn points_in_time_are_parsed_in_all_formats_and_no_other() {
         assert_eq!((parse("now", 7), parse("1234", 7)), (Ok(7), Ok(1234)));
         assert_eq!((parse("-2min", 500), parse("-1d", 500), parse("-30", 500)), (Ok(380), Ok(0), Ok(470)));
         assert_eq!((parse_span("90"), parse_span("2h")), (Ok(90), Ok(7200)));
