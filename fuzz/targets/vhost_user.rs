@@ -80,7 +80,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let core = Core::new(seam.clone(), CoreSpec::default());
     let disk = seam.open_disk(&what).await.expect("the disk is there");
     let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the first");
-    let limits = front::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
+    let limits = connection::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
     let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
     let session = Rc::new(Session::new(seam.clone(), volume, &shared, &VolumeOrphans::default(), DAEMON, bell));
     let never = |_: &Context<'_>| false;

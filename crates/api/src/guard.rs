@@ -13,7 +13,7 @@ use messages::moment;
 use crate::access::rules::{Ours, is_forwarded, is_safe, judge, needed};
 use crate::access::{LINK_NAME, Who};
 use crate::asker::ACTOR;
-use crate::routes::Shared;
+use crate::shared::Shared;
 
 /// The other end of a request's connection.
 #[derive(Clone, Copy, Debug)]

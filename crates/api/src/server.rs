@@ -24,7 +24,8 @@ use crate::access::Access;
 use crate::asker::{self, Asker};
 use crate::guard::Peer;
 use crate::patient::Patient;
-use crate::routes::{self, Shared};
+use crate::routes;
+use crate::shared::{Options, Shared};
 use crate::stream::Hub;
 
 /// Connections at once; further ones wait until one ends.
@@ -45,19 +46,6 @@ const PROTOCOL: &[u8] = b"http/1.1";
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Time-out for a client that reads none of its answer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Options from the configuration.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Host names of this server besides loopback.
-    pub names: Vec<String>,
-    /// Volumes with metrics of their own, at most.
-    pub metrics_volumes: usize,
-    /// The current TLS configuration, which may be replaced; `None` for plain connections.
-    pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// Writes a line to the daemon's log.
-    pub log: fn(&str),
-}
 
 /// Completes a TLS configuration, made from a server's certificate and key, for this server.
 pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {

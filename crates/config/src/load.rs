@@ -15,6 +15,7 @@ use super::iscsi::read_iscsi;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::socket::{read_group, read_owner, read_socket_mode};
 use super::vhost_user::read_vhost_user;
 use super::volumes::{read_arrays, read_volumes};
 use super::written::Written;
@@ -211,29 +212,6 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
     let (socket_owner, socket_mode) = (read_owner(section, source), read_socket_mode(section, source));
     let socket_group = read_group(section, source);
     NbdConfig { listen, socket_owner, socket_group, socket_mode, tls: read_tls(section, folder, source) }
-}
-
-/// The owner of the Unix sockets of a table.
-pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
-    section.get::<String>("socket_owner", source).map(|owner| owner.value)
-}
-
-/// The group of the Unix sockets of a table.
-pub(super) fn read_group(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
-    section.get::<String>("socket_group", source).map(|group| group.value)
-}
-
-/// The permissions of the Unix sockets of a table.
-pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -> u32 {
-    let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
-        let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
-        if bits.is_none() {
-            let what = format!("\"{}\" is not a file mode", mode.value);
-            source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
-        }
-        bits
-    });
-    mode.unwrap_or(0o660)
 }
 
 fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<TlsConfig> {

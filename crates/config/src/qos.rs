@@ -8,9 +8,9 @@ use engine::{DatastoreSpec, Threshold};
 use seam::Nanos;
 use toml::de::DeValue;
 
+use super::names::read_name;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Wrong, split_advice};
-use super::volumes::read_name;
 use crate::volume_qos::{BURST_BYTES, BURST_IOPS, Flow, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
 
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);

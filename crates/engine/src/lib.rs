@@ -16,6 +16,7 @@ pub mod request;
 mod shard;
 pub mod spec;
 pub mod stats;
+pub mod telemetry;
 pub mod volume;
 mod wait;
 

@@ -8,7 +8,7 @@ use seam::sim::{
 };
 use seam::{Disk, DiskOpen, Nanos, Piece, SECTOR_BYTES, Seam};
 
-use crate::torture::content::Tag;
+use crate::content::{Tag, tags};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -263,7 +263,7 @@ pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Ve
     if !volume.read_now(at, len, &mut pieces) {
         volume.read(at, len, &mut pieces).await?;
     }
-    Ok(crate::torture::tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
+    Ok(tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
 }
 
 /// Durable tags of `count` sectors of a disk.

@@ -1,4 +1,4 @@
-//! What a daemon answers: progress while it takes long, then one result or one failure.
+//! Answers of a daemon: progress of a long action, then one result or one failure.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,30 +13,30 @@ use crate::{FlashReport, StatusReport, VolumeReport};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// It takes long; this is how far it is. More follows.
+    /// Progress of a long action; more lines follow.
     Progress(Progress),
-    /// Done; the last line.
+    /// Result; the last line.
     Done(Answer),
-    /// Failed; the last line.
+    /// Failure; the last line.
     Failed(Failure),
 }
 
-/// How far a long action is.
+/// Progress of a long action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is going on.
+    /// Present activity.
     pub what: String,
     /// Dirty bytes still to be destaged.
     pub dirty_bytes: u64,
     /// Bytes copied, of `total_bytes`.
     #[serde(default)]
     pub done_bytes: u64,
-    /// Bytes to be copied; 0 where nothing is copied.
+    /// Bytes to be copied; 0 without a copy.
     #[serde(default)]
     pub total_bytes: u64,
 }
 
-/// What an action ends in.
+/// Result of an action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -50,7 +50,7 @@ pub enum Answer {
     Volume(Box<VolumeReport>),
     /// Of `volume slow`, the slowest first.
     Slow(Vec<SlowReport>),
-    /// How often each part of a volume was asked for.
+    /// Of `volume heat`.
     Heat(Box<HeatReport>),
     /// Of `history` and `volume history`.
     History(Box<HistoryReport>),
@@ -58,13 +58,13 @@ pub enum Answer {
     Events(EventsPage),
     /// Of `alerts`, the most severe first.
     Alerts(Vec<AlertReport>),
-    /// Of every key of the configuration.
+    /// Of `configuration`: all keys.
     Configuration(Box<ConfigurationReport>),
     /// Of `datastore list`.
     Datastores(Vec<DatastoreReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
-    /// Of what goes on aside.
+    /// Of an action that continues as a job.
     Job(JobReport),
     /// Of `advise` of a volume.
     Advice(Box<AdvicePage>),
@@ -78,46 +78,46 @@ pub enum Answer {
     Tokens(Vec<TokenReport>),
     /// Of `token link`.
     Link(LoginLink),
-    /// Of what has nothing to show but a sentence or several.
+    /// Of actions that report in sentences alone.
     Said(Vec<String>),
 }
 
-/// Why an action failed.
+/// Failure of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What sort of failure.
+    /// Kind.
     pub kind: ErrorKind,
-    /// What, where and what to do.
+    /// Error, place and remedy.
     pub message: String,
-    /// Names the refusal of a volume or a flash store, where it is one (`docs/admin/refusals.md`).
+    /// Code of the refusal of a volume or a flash store (`docs/admin/refusals.md`), if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }
 
-/// Sorts of failures; a web API maps them to its status codes.
+/// Kinds of failures; the HTTP interface maps them to status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// No such volume.
+    /// The volume does not exist.
     NotFound,
-    /// Not in the state that things are in.
+    /// Not possible in the present state.
     Conflict,
-    /// The daemon is stopping or has too much to do.
+    /// The daemon is stopping or overloaded.
     Unavailable,
-    /// It was tried and failed.
+    /// The attempt failed.
     Failed,
 }
 
 impl Failure {
-    /// A failure of that kind.
+    /// A failure of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Failure { kind, message: message.into(), refusal: None }
     }
 
-    /// A refusal of that name: a conflict that waits for an administrator.
+    /// A refusal with this code: a conflict that waits for an administrator.
     pub fn refused(code: &str, message: impl Into<String>) -> Self {
         Failure { refusal: Some(code.to_owned()), ..Failure::new(ErrorKind::Conflict, message) }
     }

@@ -1,4 +1,5 @@
-//! Points in time and spans as people write them: `2026-11-22T05:51:03Z`, seconds since 1970, `now`, `-90min`; and back to text.
+//! Points in time and spans as users write them (`2026-11-22T05:51:03Z`, seconds since 1970, `now`, `-90min`), and back
+//! to text.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_at_the_edges_of_the_calendar_have_their_dates() {
+    fn edges_of_the_calendar_have_their_dates() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_in_time_is_written_in_several_ways_and_no_other() {
+    fn points_in_time_are_parsed_in_all_formats_and_no_other() {
         assert_eq!((parse("now", 7), parse("1234", 7)), (Ok(7), Ok(1234)));
         assert_eq!((parse("-2min", 500), parse("-1d", 500), parse("-30", 500)), (Ok(380), Ok(0), Ok(470)));
         assert_eq!((parse("1970-01-01T01:00:07+01:00", 0), parse("1970-01-01T00:00:07.9Z", 0)), (Ok(7), Ok(7)));

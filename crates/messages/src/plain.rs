@@ -1,20 +1,20 @@
-//! Text from elsewhere (an initiator, a drive, another server, a file) as it may be shown: what a terminal would obey is spelled out.
+//! Escaping of foreign text (of initiators, drives, servers, files): control characters are spelled out.
 
 use std::borrow::Cow;
 
-/// True for characters that a terminal or a page obeys instead of showing them: controls, line and paragraph separators, and those that
-/// turn the direction of text or have no width.
+/// True for characters that control a terminal or page: controls, line and paragraph separators, and characters that
+/// change the direction of text or have no width.
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// `text` with such characters as `\u{1b}`.
+/// `text` with control characters as `\u{1b}`.
 pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_control)
 }
 
-/// As [`plain`], of several lines.
+/// As [`plain`], but keeps line feeds.
 pub fn plain_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_control(c))
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_spelled_out_and_the_rest_stays() {
+    fn control_characters_are_spelled_out_and_other_text_stays() {
         assert_eq!(plain("Büro \"2\" → ok"), "Büro \"2\" → ok");
         assert_eq!(plain("\u{1b}[2J\r\u{7f}\u{9b}m\u{202e}"), r"\u{1b}[2J\u{d}\u{7f}\u{9b}m\u{202e}");
         assert_eq!((plain("a\nb"), plain_lines("a\nb\t")), (r"a\u{a}b".into(), "a\nb\\u{9}".into()));

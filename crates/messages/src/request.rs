@@ -1,4 +1,4 @@
-//! What may be asked of a daemon: one message an action.
+//! Requests to a daemon, one message an action.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::report::{Assumptions, EventKind};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Everything on one screen.
+    /// Status of the daemon.
     Status {},
     /// The flash log and its devices.
     FlashList {},
@@ -19,7 +19,7 @@ pub enum Request {
     FlashAdd {
         /// The device, partition or file.
         path: String,
-        /// Destroy what it holds.
+        /// Destroy its content.
         #[serde(default)]
         force: bool,
     },
@@ -28,21 +28,21 @@ pub enum Request {
         /// Its path, or its number.
         path: String,
     },
-    /// Put a device into another one's place while the flash log serves.
+    /// Replace a device while the flash log serves.
     FlashReplace {
-        /// The one that goes: its path, or its number.
+        /// The old device: its path, or its number.
         old: String,
-        /// The one that comes.
+        /// The new device.
         new: String,
-        /// Destroy what the new one holds.
+        /// Destroy the new device's content.
         #[serde(default)]
         force: bool,
     },
-    /// Hold the change of the flash devices that is under way.
+    /// Pause the change of the flash devices.
     FlashPause {},
-    /// Let it go on.
+    /// Resume it.
     FlashResume {},
-    /// Call it off.
+    /// Cancel it.
     FlashCancel {},
     /// Every volume.
     VolumeList {},
@@ -58,20 +58,20 @@ pub enum Request {
         /// Keys and values as in the configuration.
         settings: BTreeMap<String, String>,
     },
-    /// Destage all that is dirty, then flush the backing.
+    /// Destage all dirty data, then flush the backing.
     VolumeFlush {
         /// The volume.
         name: String,
-        /// Answer with the job that it is, once it has begun.
+        /// Answer with the job once it has begun.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aside: bool,
     },
-    /// Pass everything through, cache nothing.
+    /// Bypass the cache.
     VolumePause {
         /// The volume.
         name: String,
     },
-    /// Serve hits, add nothing.
+    /// Serve hits, add nothing to the cache.
     VolumeFreeze {
         /// The volume.
         name: String,
@@ -81,25 +81,25 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Keep pages on flash: bring them there, and let none of them go.
+    /// Promote pages to flash and keep them there.
     VolumePin {
         /// The volume.
         name: String,
         /// First byte.
         #[serde(default)]
         from_bytes: u64,
-        /// The byte behind the last; without it, the volume's end.
+        /// End of the range; default: the volume's end.
         #[serde(default)]
         to_bytes: Option<u64>,
     },
-    /// Let pages go again like others.
+    /// Unpin pages.
     VolumeUnpin {
         /// The volume.
         name: String,
         /// First byte.
         #[serde(default)]
         from_bytes: u64,
-        /// The byte behind the last; without it, all up to the end.
+        /// End of the range; default: the volume's end.
         #[serde(default)]
         to_bytes: Option<u64>,
     },
@@ -108,106 +108,106 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// How often each part of a volume was asked for in the last hour.
+    /// Heat map of a volume in the last hour.
     VolumeHeat {
         /// The volume.
         name: String,
     },
     /// Figures over time.
     History {
-        /// Of which volume.
+        /// The volume.
         #[serde(default)]
         volume: Option<String>,
-        /// Of which datastore, empty for the volumes without one; without both of all together.
+        /// The datastore, empty for volumes without one. Default, without a volume either: all volumes together.
         #[serde(default)]
         datastore: Option<String>,
-        /// From which second since 1970; an hour before the end without it.
+        /// Start in seconds since 1970; default: an hour before the end.
         #[serde(default)]
         from_unix_seconds: Option<u64>,
-        /// Up to which; now without it.
+        /// End; default: now.
         #[serde(default)]
         to_unix_seconds: Option<u64>,
-        /// Seconds of a step; without it as many as make a chart.
+        /// Seconds of a step; default: suited to a chart.
         #[serde(default)]
         step_seconds: Option<u64>,
-        /// Which figures; all without any.
+        /// Figures; default: all.
         #[serde(default)]
         series: Vec<String>,
     },
-    /// What has happened, the newest first.
+    /// Events, the newest first.
     Events {
-        /// How many at most.
+        /// Most events in the answer.
         limit: u32,
-        /// Those with smaller numbers.
+        /// Events with smaller numbers.
         #[serde(default)]
         before: Option<u64>,
-        /// Those with larger numbers.
+        /// Events with larger numbers.
         #[serde(default)]
         after: Option<u64>,
-        /// From this second since 1970 on.
+        /// Events from this second since 1970 on.
         #[serde(default)]
         since_unix_seconds: Option<u64>,
-        /// Before this second.
+        /// Events before this second since 1970.
         #[serde(default)]
         until_unix_seconds: Option<u64>,
-        /// Of this volume or device.
+        /// Events of this volume or device.
         #[serde(default)]
         subject: Option<String>,
-        /// Of this kind.
+        /// Events of this kind.
         #[serde(default)]
         kind: Option<EventKind>,
     },
-    /// What is wrong now.
+    /// Active alerts.
     Alerts {},
-    /// Every key of the configuration.
+    /// All keys of the configuration.
     Configuration {},
-    /// Datastores: whether they are congested, and who has what of them.
+    /// Datastores: congestion, and the use of each volume.
     DatastoreList {},
-    /// Long work that is under way.
+    /// Jobs in progress.
     JobList {},
-    /// Call some of it off.
+    /// Cancel a job.
     JobCancel {
-        /// What `job list` calls it.
+        /// Its identifier in `job list`.
         id: String,
     },
-    /// What further memory and flash would bring the volumes, by name.
+    /// Gain of the volumes by more memory and flash, by name.
     Advice {
-        /// How many volumes at most.
+        /// Most volumes in the answer.
         limit: u32,
-        /// Those whose names come after this one.
+        /// Volumes with names after this one.
         #[serde(default)]
         after: Option<String>,
-        /// This one alone.
+        /// This volume alone.
         #[serde(default)]
         volume: Option<String>,
-        /// What is assumed.
+        /// Assumptions.
         #[serde(default)]
         assumptions: Assumptions,
     },
-    /// Begin to record a volume's requests.
+    /// Start recording a volume's requests.
     TraceOpen {
         /// The volume.
         name: String,
     },
-    /// Take what was recorded since the last time; to be asked every second at least.
+    /// Take the requests recorded since the last query; at least once a second.
     TraceTake {
         /// The volume.
         name: String,
         /// The recorder's number.
         recorder: u64,
     },
-    /// Record no more.
+    /// Stop recording.
     TraceClose {
         /// The volume.
         name: String,
         /// The recorder's number.
         recorder: u64,
     },
-    /// Drop what is cached, on flash too.
+    /// Drop all cached data, including flash.
     VolumeInvalidate {
         /// The volume.
         name: String,
-        /// Give up what is dirty instead of refusing.
+        /// Discard dirty data instead of refusing.
         #[serde(default)]
         discard_dirty: bool,
     },
@@ -215,20 +215,20 @@ pub enum Request {
     VolumeResize {
         /// The volume.
         name: String,
-        /// The new size; without it, whatever the backing has now.
+        /// The new size; default: the backing's size.
         size_bytes: Option<u64>,
-        /// Give up dirty data past the new end.
+        /// Discard dirty data past the new end.
         discard_dirty: bool,
     },
-    /// Serve another volume.
+    /// Add a volume.
     VolumeAdd {
         /// Its name.
         name: String,
         /// Its backing, as in the configuration.
         backing: String,
-        /// Its size, where the backing has none of its own.
+        /// Its size, for a backing without a size of its own.
         size_bytes: Option<u64>,
-        /// Its policy; without it the default.
+        /// Its policy; default: the configured one.
         policy: Option<String>,
         /// Refuse writes.
         read_only: bool,
@@ -238,38 +238,38 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Take another backing than before for a volume's, in explicit words.
+    /// Bind a volume to another backing than before, by explicit consent.
     VolumeAdopt {
         /// The volume.
         name: String,
-        /// The data that may be lost for that, by its name: an incarnation, or a flash store.
+        /// The data that may be lost: the name of an incarnation or a flash store.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up: Option<String>,
     },
-    /// Make a token for the HTTP interface.
+    /// Create a token for the HTTP interface.
     TokenCreate {
         /// Its name.
         name: String,
-        /// What it permits.
+        /// Role.
         role: Role,
     },
     /// The tokens, without their secrets.
     TokenList {},
-    /// Let a token, and who logged in with it, do nothing any more.
+    /// Revoke a token and its sessions.
     TokenRevoke {
         /// Its name.
         name: String,
     },
-    /// Make a link that logs a browser in, once.
+    /// Create a single-use link that logs a browser in.
     TokenLink {
-        /// What it permits.
+        /// Role.
         role: Role,
     },
-    /// Read the configuration again and apply what can be applied.
+    /// Read the configuration again and apply the keys that do not need a restart.
     Reload {},
     /// Stop the daemon.
     Stop {
-        /// Answer when the backings are complete.
+        /// Destage all dirty data first.
         destage: bool,
     },
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_one_readable_object() {
+    fn request_is_one_readable_object() {
         let request = Request::VolumeFlush { name: "web01".to_owned(), aside: false };
         let text = serde_json::to_string(&request).expect("text keys");
         assert_eq!(text, r#"{"action":"volume-flush","name":"web01"}"#);

@@ -1,15 +1,15 @@
-//! What the daemon shows once a second, taken once for everybody who wants to know: the stream, the history, the alerts.
+//! The status sample of each second, shared by the stream, the history and the alerts.
 
 use crate::StatusReport;
 use crate::report::EventReport;
 
-/// A sample.
+/// A status sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     /// When it was taken, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What was seen.
+    /// The status.
     pub status: StatusReport,
-    /// The newest events, the oldest first: some that were in the sample before as well.
+    /// Recent events, the oldest first; consecutive samples overlap.
     pub events: Vec<EventReport>,
 }

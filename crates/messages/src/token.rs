@@ -1,4 +1,4 @@
-//! Tokens of the HTTP interface: who may do what with one.
+//! Tokens of the HTTP interface and their roles.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a token permits; each includes those before it.
+/// Permissions of a token; each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// To see everything.
+    /// All queries.
     Read,
-    /// To do what can be undone: flush, pause, freeze, resume, settings of volumes.
+    /// Reversible actions: flush, pause, freeze, resume, settings of volumes.
     Operate,
-    /// Everything: what drops data or changes what is served, too.
+    /// All actions, including those that drop data or change the set of volumes.
     Administer,
 }
 
 impl Role {
-    /// All of them, by growing power.
+    /// All roles, by growing permissions.
     pub const ALL: [Role; 3] = [Role::Read, Role::Operate, Role::Administer];
 
     /// Its name, as in JSON.
@@ -52,30 +52,30 @@ impl FromStr for Role {
 pub struct TokenReport {
     /// Its name.
     pub name: String,
-    /// What it permits.
+    /// Role.
     pub role: Role,
-    /// When it was made, in seconds since 1970.
+    /// Creation, in seconds since 1970.
     pub created_unix_seconds: u64,
 }
 
-/// A new token: the only time that its secret is told.
+/// A new token, with its secret, which is shown only once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCreated {
     /// Its name.
     pub name: String,
-    /// What it permits.
+    /// Role.
     pub role: Role,
-    /// What to send: `Authorization: Bearer …`.
+    /// The secret, for `Authorization: Bearer …`.
     pub token: String,
 }
 
-/// A link that logs a browser in, once.
+/// A single-use link that logs a browser in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoginLink {
-    /// Where the page is.
+    /// Address of the page.
     pub page: String,
     /// The link.
     pub link: String,
-    /// How long it holds.
+    /// Validity in seconds.
     pub valid_seconds: u64,
 }

@@ -34,7 +34,7 @@ pub struct ContentRecord {
     pub samples: String,
     /// Number of destaged blocks whose checksums the flash store held when the volume was stopped. The next start must
     /// find some of them.
-    #[serde(default, skip_serializing_if = "super::record::is_zero")]
+    #[serde(default, skip_serializing_if = "super::fields::is_zero")]
     pub destaged: u64,
 }
 

@@ -7,8 +7,8 @@ use std::io::{self, Read};
 use engine::VolumeId;
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
+use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
-use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
 /// Losses that an administrator has accepted explicitly.

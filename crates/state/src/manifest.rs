@@ -10,8 +10,10 @@ use flash::{Ownership, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
+use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
-use super::stores::{StoreFound, StoreRecord, show_incarnation, show_uuid, uuid_of};
+use super::store_record::StoreRecord;
+use super::stores::{StoreFound, show_uuid, uuid_of};
 use super::trust::{Refusal, Sabotage};
 
 /// The copy, as compressed JSON.

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::VolumeId;
 use serde::{Deserialize, Serialize};
 
-use super::record::{State, VolumeRecord, hex};
+use super::fields::hex;
+use super::record::{State, VolumeRecord};
 
 /// A volume's identity for initiators, and its persistent reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

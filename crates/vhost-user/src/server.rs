@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
+use connection::{Control, Limits, Stop};
 use engine::Volume;
-use front::{Control, Limits, Stop};
 use rustix::net::Shutdown;
 use seam::mailbox::{Receiver, mailbox};
 use seam::real::{RealBell, RealListener, RealSeam};

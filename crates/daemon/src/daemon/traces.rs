@@ -1,7 +1,7 @@
 //! Recording of a volume's requests: the control thread's part.
 
 use engine::Volume;
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use engine::volume::tap::{Taken, Tapped};
 use messages::report::{TraceOpened, Traced};
 use messages::{Answer, ErrorKind, Failure};
@@ -54,11 +54,11 @@ impl Daemon {
 
 fn traced(taken: &Taken) -> Traced {
     let one = |tapped: &Tapped| {
-        let op = match tapped.asked {
-            Asked::Read => Op::Read,
-            Asked::Write => Op::Write,
-            Asked::Zero => Op::Discard,
-            Asked::Flush => Op::Flush,
+        let op = match tapped.op {
+            OpKind::Read => Op::Read,
+            OpKind::Write => Op::Write,
+            OpKind::Zero => Op::Discard,
+            OpKind::Flush => Op::Flush,
         };
         (tapped.time.0, op as u8, tapped.at, tapped.len)
     };

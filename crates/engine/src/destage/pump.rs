@@ -11,9 +11,9 @@ use flash::Epoch;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{Target, WriteJob, ZeroJob};
-use super::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
+use crate::memory::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::shard::recall::Recall;
 use crate::shard::state::State;

@@ -7,7 +7,7 @@ use flash::VolumeId;
 use seam::{BlockNote, Seam};
 
 use super::Memory;
-use crate::destage::zeroes::ZeroRanges;
+use super::zeroes::ZeroRanges;
 use crate::log::outdated::Outdated;
 
 /// Pending updates of tags.

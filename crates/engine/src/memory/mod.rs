@@ -7,6 +7,7 @@ mod kept;
 pub mod noted;
 mod room;
 mod slot;
+pub mod zeroes;
 
 use seam::{Block, Seam};
 

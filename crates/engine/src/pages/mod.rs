@@ -14,7 +14,6 @@ pub mod figures;
 mod pin;
 mod promote;
 mod read;
-pub mod slow;
 mod widen;
 
 use std::cell::{Cell, RefCell};

@@ -10,7 +10,7 @@ use super::turns::Turns;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
-use crate::destage::zeroes::ZeroState;
+use crate::memory::zeroes::ZeroState;
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
 

@@ -14,10 +14,10 @@ use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, PageNo, Sectors};
 use crate::pages::figures::NotHit;
-use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
+use crate::telemetry::{LatencyTrace, Step};
 use crate::{CacheMode, RequestError};
 
 /// Longest read tried without waiting, in blocks.
@@ -62,11 +62,11 @@ impl<S: Seam> Shard<S> {
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
-        let result = self.read_noting(at, len, out, keep, steps, &mut served).await;
+        let result = self.read_noting(at, len, out, keep, trace, &mut served).await;
         self.note_served(len as u64, &served, result.is_ok());
         if result.is_ok() {
             self.promote_soon(served.earned);
@@ -80,9 +80,9 @@ impl<S: Seam> Shard<S> {
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.read_noting(at, len, out, true, steps, &mut Served::default()).await
+        self.read_noting(at, len, out, true, trace, &mut Served::default()).await
     }
 
     async fn read_noting(
@@ -91,7 +91,7 @@ impl<S: Seam> Shard<S> {
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
-        steps: &Steps,
+        trace: &LatencyTrace,
         served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
@@ -125,7 +125,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
             if rested {
-                steps.passed(Step::Flash, self.seam().now());
+                trace.record(Step::Flash, self.seam().now());
             }
             if plan.missing.is_empty() {
                 match plan.join {
@@ -133,7 +133,7 @@ impl<S: Seam> Shard<S> {
                         self.expedite();
                         ticket.ended().await;
                         served.joined = true;
-                        steps.passed(Step::Joined, self.seam().now());
+                        trace.record(Step::Joined, self.seam().now());
                     }
                     None if got.iter().all(Option::is_some) => break,
                     None => {}
@@ -148,9 +148,9 @@ impl<S: Seam> Shard<S> {
             served.from_flash += from_flash;
             served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
             let step = if all_flash { Step::Flash } else { Step::Backing };
-            steps.passed(step, self.seam().now());
+            trace.record(step, self.seam().now());
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
-            steps.moved(step, Step::Shares, waited);
+            trace.move_time(step, Step::Shares, waited);
             for filled in filled {
                 for (span, place) in spans.iter().zip(&mut got) {
                     take_filled(&filled, span, place);

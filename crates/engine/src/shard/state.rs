@@ -16,9 +16,9 @@ use super::wait::{Waits, WriteWait};
 use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
-use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::log::Logging;
 use crate::log::ledger::Ledger;
+use crate::memory::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
 /// A write or zero operation in flight to the backing.

@@ -10,9 +10,9 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{Memory, Sectors};
-use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
+use crate::telemetry::{LatencyTrace, Step};
 use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 
 /// Longest write tried without waiting, in blocks.
@@ -57,12 +57,12 @@ impl<S: Seam> Shard<S> {
         len: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.curves.borrow_mut().used(at, len as u64);
         self.make_room(blocks_of(at, len as u64)).await;
-        steps.passed(Step::Throttle, self.seam().now());
+        trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.logs();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
@@ -89,10 +89,10 @@ impl<S: Seam> Shard<S> {
         }
         self.note_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
-        steps.passed(Step::Destage, self.seam().now());
+        trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
-            steps.passed(Step::Log, self.seam().now());
+            trace.record(Step::Log, self.seam().now());
         }
         self.counters.write_done(len as u64, self.seam().now().since(begun));
         Ok(())

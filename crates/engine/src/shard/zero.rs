@@ -9,7 +9,7 @@ use super::state::Due;
 use super::wait::WriteWait;
 use super::write::How;
 use super::{Shard, ShardRef, Span, spans};
-use crate::destage::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
+use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{RequestError, WriteSource, ZeroFlags};

@@ -8,10 +8,8 @@ use std::time::Duration;
 use messages::report::{AlertKind, CertificateReport, Notice};
 use messages::{VolumeState, moment};
 
-use super::context::{AlertContext, notices};
+use super::context::{AlertContext, Cause, notices};
 
-/// The subject, `None` for the daemon as a whole, and the cause of the alert.
-pub type Cause = (Option<String>, String);
 /// The causes found in a sample.
 pub type Found = Vec<Cause>;
 

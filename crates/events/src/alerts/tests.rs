@@ -1,5 +1,7 @@
 //! Each kind is found in its condition, none in a healthy status, and alerts do not flap.
 
+use std::time::Duration;
+
 use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
     HistoryHealth, Notice, WebhookHealth,

@@ -16,11 +16,11 @@ use seam::sim::{
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
-use super::content::Tag;
 use super::model::{Finding, Model};
 use super::options::{End, Options, VolumeOptions};
 use super::session::{Session, Subject, SubjectParts};
 use super::{Report, Violation, admin, client, faults};
+use crate::content::Tag;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;

@@ -2,8 +2,9 @@
 
 use engine::WritePolicy;
 use lab::fixture::FlashPlan;
-use lab::scenario::bed::{Layout, Plan, TestBed};
+use lab::scenario::bed::{Plan, TestBed};
 use lab::scenario::{Point, report};
+use lab::workload::row::Layout;
 use lab::workload::{Job, Pace, Pattern};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};

@@ -1,19 +1,19 @@
-//! What each further step of memory or of flash would bring, and what that assumes.
+//! Advice: the gain of each further step of memory or flash, with its assumptions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a request costs, and what a disk can do.
+/// Assumed latencies and disk performance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assumptions {
-    /// Requests a second of one disk of the array.
+    /// Requests per second of one disk of the array.
     pub spindle_iops: u32,
-    /// A request that the array answers, in nanoseconds.
+    /// Latency of the array, in nanoseconds.
     pub array_ns: u64,
-    /// One that flash answers.
+    /// Latency of flash.
     pub flash_ns: u64,
-    /// One that memory answers.
+    /// Latency of memory.
     pub memory_ns: u64,
 }
 
@@ -27,24 +27,24 @@ impl Default for Assumptions {
 /// A page of advice: volumes by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AdvicePage {
-    /// What all of it assumes.
+    /// Assumptions.
     pub assumptions: AssumptionsReport,
-    /// One by one.
+    /// Advice by volume.
     pub volumes: Vec<VolumeAdvice>,
-    /// What to give as `after` for the next page; null on the last one.
+    /// Value of `after` for the next page; null on the last page.
     pub next: Option<String>,
 }
 
-/// What advice assumes, as it is shown.
+/// Assumptions of advice in display units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AssumptionsReport {
-    /// Requests a second of one disk.
+    /// Requests per second of one disk.
     pub spindle_requests_per_s: f64,
-    /// A request that the array answers.
+    /// Latency of the array.
     pub array_latency_us: f64,
-    /// One that flash answers.
+    /// Latency of flash.
     pub flash_latency_us: f64,
-    /// One that memory answers.
+    /// Latency of memory.
     pub memory_latency_us: f64,
 }
 
@@ -60,66 +60,66 @@ impl From<Assumptions> for AssumptionsReport {
     }
 }
 
-/// What memory and flash would bring a volume, each alone.
+/// Gain of a volume by more memory and by more flash, each alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeAdvice {
     /// Its name.
     pub volume: String,
-    /// Why nothing can be said of it; null where something can.
+    /// Reason for missing advice; null if there is advice.
     pub nothing: Option<String>,
-    /// Requests since it is served.
+    /// Requests since the volume was attached.
     pub requests: u64,
-    /// Bytes of all that was used lately.
+    /// Bytes of recently used data.
     pub footprint_bytes: u64,
-    /// The mean since it is served.
+    /// Mean request rate since the volume was attached.
     pub requests_per_s: Option<f64>,
-    /// Of memory.
+    /// Advice on memory.
     pub memory: SideAdvice,
-    /// Of flash.
+    /// Advice on flash.
     pub flash: SideAdvice,
 }
 
-/// What one kind of cache would bring.
+/// Gain by one kind of cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SideAdvice {
-    /// What there is of it; absent for a trace.
+    /// Present state; absent for a trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub today: Option<TodayAdvice>,
-    /// The step past which more brings less than on average: the size worth buying. Null where it grows evenly.
+    /// Size past which the gain is below average: the size worth buying. Null for an even curve.
     pub knee_bytes: Option<u64>,
-    /// By growing size.
+    /// Steps by growing size.
     pub steps: Vec<StepAdvice>,
 }
 
 impl SideAdvice {
-    /// The step past which more brings less than on average.
+    /// The step past which the gain is below average.
     pub fn knee(&self) -> Option<&StepAdvice> {
         self.steps.iter().find(|step| Some(step.size_bytes) == self.knee_bytes)
     }
 }
 
-/// What there is of a cache, and what it does.
+/// Present size and hit ratio of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TodayAdvice {
     /// Its size.
     pub size_bytes: u64,
-    /// Reads that it served whole, of all.
+    /// Hit ratio of reads.
     pub hit_ratio: f64,
 }
 
-/// A size and what it brings.
+/// A cache size with its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StepAdvice {
     /// The cache's size.
     pub size_bytes: u64,
-    /// Requests that are served whole, of all.
+    /// Hit ratio of requests.
     pub hit_ratio: f64,
-    /// Blocks or pages that are missed, of all that are asked for.
+    /// Miss ratio of blocks or pages.
     pub miss_ratio: f64,
-    /// The same of an LRU.
+    /// Miss ratio of an LRU cache.
     pub lru_miss_ratio: f64,
     /// Mean latency of a request.
     pub latency_us: f64,
-    /// Disks that the hits spare; null where nothing is known of times.
+    /// Array disks saved by the hits; null without a known request rate.
     pub saved_spindles: Option<f64>,
 }

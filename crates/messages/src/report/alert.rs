@@ -1,19 +1,19 @@
-//! What is wrong now: the one list of kinds, and how alerts are delivered.
+//! Alerts: the list of kinds, active alerts, and the state of their delivery.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How bad it is.
+/// Severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Data is lost or at stake, or clients are not served.
     Critical,
-    /// Somebody has to look at it soon.
+    /// An administrator has to act soon.
     Warning,
-    /// It is as somebody wanted it, or costs nothing but hits.
+    /// Intended by an administrator, or costs hits alone.
     #[default]
     Info,
 }
@@ -35,7 +35,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A sentence of a report that states a problem, with the kind of alert that the problem has. JSON has the sentence alone.
+/// A sentence of a report that states a problem, with the problem's kind of alert. JSON has the sentence alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Notice {
@@ -94,7 +94,7 @@ macro_rules! alert_kinds {
                 match self { $(AlertKind::$kind => $name,)* }
             }
 
-            /// How bad it is.
+            /// Severity.
             pub fn severity(self) -> Severity {
                 match self { $(AlertKind::$kind => Severity::$severity,)* }
             }
@@ -115,37 +115,37 @@ alert_kinds! {
     FlashUnused "flash-unused" Critical;
     /// A flash device is not in service.
     FlashDegraded "flash-degraded" Critical;
-    /// A drive under a flash device warns of its own end.
+    /// The drive of a flash device reports that it is failing.
     DriveFailing "drive-failing" Critical;
-    /// Dirty data does not get to the backing.
+    /// Dirty data cannot be destaged.
     DestageFailing "destage-failing" Critical;
-    /// The backing failed requests lately.
+    /// The backing failed requests recently.
     BackingErrors "backing-errors" Critical;
     /// The backing has not answered a request for ten seconds.
     BackingHung "backing-hung" Critical;
     /// A flash device has not answered a request for ten seconds.
     FlashHung "flash-hung" Critical;
-    /// A certificate that clients are shown is over.
+    /// A server certificate has expired.
     CertificateExpired "certificate-expired" Critical;
-    /// Nothing can be noted in the state directory.
+    /// The state directory cannot be written.
     StateDisk "state-disk" Critical;
-    /// Memory does not outlive the daemon although it was to.
+    /// Persisted memory is configured and not in use.
     MemoryNotKept "memory-not-kept" Warning;
-    /// One flash device alone holds what is dirty.
+    /// A single flash device holds the dirty data.
     SingleCopy "single-copy" Warning;
-    /// A write-back volume runs as write-through for want of a second copy.
+    /// A write-back volume runs as write-through for lack of a second copy.
     PolicyReduced "policy-reduced" Warning;
-    /// Dirty data has waited for too long.
+    /// Dirty data is older than its limit.
     DirtyTooOld "dirty-too-old" Warning;
     /// Many reads took longer than a second.
     BackingSlow "backing-slow" Warning;
     /// A datastore has been congested for a minute.
     DatastoreCongested "datastore-congested" Warning;
-    /// A flash device will be worn out before the date that was asked for.
+    /// A flash device will be worn out before the configured date.
     Endurance "endurance" Warning;
     /// The flash log holds data of volumes that are not served.
     FlashUnclaimed "flash-unclaimed" Warning;
-    /// A certificate that clients are shown ends soon.
+    /// A server certificate expires soon.
     CertificateExpires "certificate-expires" Warning;
     /// The history cannot be written.
     HistoryDisk "history-disk" Warning;
@@ -153,7 +153,7 @@ alert_kinds! {
     EventsDisk "events-disk" Warning;
     /// Alerts cannot be delivered.
     WebhookFailing "webhook-failing" Warning;
-    /// Something that no other kind tells.
+    /// A problem without a kind of its own.
     #[default]
     Other "other" Warning;
     /// A volume is paused or frozen.
@@ -162,7 +162,7 @@ alert_kinds! {
     VolatileWrites "volatile-writes" Info;
     /// Clean pages on flash were dropped.
     PagesDropped "pages-dropped" Info;
-    /// More volumes than have metrics of their own.
+    /// Some volumes have no metrics of their own.
     MetricsLeftOut "metrics-left-out" Info;
 }
 
@@ -172,39 +172,39 @@ impl fmt::Display for AlertKind {
     }
 }
 
-/// Something that is wrong now.
+/// An active alert.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AlertReport {
-    /// What kind.
+    /// Kind.
     pub kind: AlertKind,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// The volume, device or part of the daemon that it is about; null for the whole.
+    /// The volume, device or part of the daemon concerned; null for the whole daemon.
     pub subject: Option<String>,
-    /// Since when, in milliseconds since 1970.
+    /// Start, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// What was seen.
+    /// Cause.
     pub cause: String,
-    /// What follows from it.
+    /// Effect.
     pub effect: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }
 
-/// How the delivery of alerts stands.
+/// State of the delivery of alerts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookHealth {
-    /// Where they go, without what may be a secret.
+    /// Destination, without secrets.
     pub to: String,
-    /// Messages that were taken.
+    /// Delivered messages.
     pub delivered: u64,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub failures: u64,
-    /// Messages that were given up.
+    /// Dropped messages.
     pub dropped: u64,
-    /// Messages that wait.
+    /// Waiting messages.
     pub waiting: u64,
-    /// Why the last attempt failed; null when it did not.
+    /// Error of the last attempt; null if it succeeded.
     pub failed: Option<String>,
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_has_one_name_everywhere_and_the_most_severe_come_first() {
+    fn kind_has_one_name_and_the_most_severe_kinds_come_first() {
         for kind in AlertKind::ALL {
             assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());
         }

@@ -1,15 +1,15 @@
-//! Certificates that the daemon shows itself with.
+//! Server certificates of the daemon.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One, with those that lead from it to its authority.
+/// A certificate chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CertificateReport {
-    /// The table of the configuration that names it: `api` or `nbd`.
+    /// Its table in the configuration: `api` or `nbd`.
     pub table: String,
-    /// The file that it was read from.
+    /// Its file.
     pub file: String,
-    /// When the first of them ends, in seconds since 1970; absent where they do not say.
+    /// Earliest expiry in the chain, in seconds since 1970; absent if unknown.
     pub ends_unix_seconds: Option<u64>,
 }

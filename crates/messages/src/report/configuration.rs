@@ -1,4 +1,4 @@
-//! The configuration as it holds, key by key.
+//! The configuration in force, key by key.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -25,9 +25,9 @@ pub enum TakesEffect {
     Restart,
     /// When the file is read again (SIGHUP).
     Reload,
-    /// The same, as long as the key was there before and still is.
+    /// As `reload`, if the key was and remains present.
     Renewal,
-    /// The same; by command, over HTTP and on the page at once.
+    /// As `reload`; at once by command, over HTTP and on the page.
     Command,
 }
 
@@ -40,35 +40,35 @@ pub struct ConfigurationReport {
     pub keys: Vec<KeyReport>,
 }
 
-/// A key. Values are as in the file, without quotes and brackets, and without what may be secret.
+/// A key. Values are written as in the file, without quotes, brackets and secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyReport {
     /// Its table; empty at the top of the file.
     pub table: String,
     /// Its name.
     pub key: String,
-    /// What holds without it.
+    /// Default.
     pub default: String,
-    /// What holds; absent where the table is repeated.
+    /// Value in force; absent for a repeated table.
     #[serde(default)]
     pub value: Option<String>,
-    /// Where that comes from.
+    /// Source of the value.
     pub source: KeySource,
     /// When a change of it in the file takes effect.
     #[serde(default)]
     pub takes_effect: TakesEffect,
-    /// Of a repeated table: what is not the default, by the name of the volume, datastore or array.
+    /// Values of a repeated table that differ from the default, by the name of the volume, datastore or array.
     #[serde(default)]
     pub entries: Vec<EntryReport>,
 }
 
-/// What one volume, datastore or array has.
+/// Value of one volume, datastore or array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EntryReport {
     /// Its name.
     pub name: String,
-    /// What holds for it.
+    /// Value in force.
     pub value: String,
-    /// Where that comes from.
+    /// Source of the value.
     pub source: KeySource,
 }

@@ -1,4 +1,4 @@
-//! What caches of other sizes would miss, as a volume has drawn it while it was used.
+//! Miss-ratio curves of a volume, estimated while it is used.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,9 +19,9 @@ pub struct MissRatioCurve {
 pub struct Curve {
     /// Bytes of a block or page.
     pub unit_bytes: u64,
-    /// Blocks or pages that were asked for; older ones count less.
+    /// Accessed blocks or pages; older accesses count less.
     pub accesses: u64,
-    /// Bytes of all that were asked for lately.
+    /// Bytes of the recently accessed blocks or pages.
     pub working_set_bytes: u64,
     /// By growing size, 64 at most.
     pub points: Vec<Point>,
@@ -32,6 +32,6 @@ pub struct Curve {
 pub struct Point {
     /// The size of a cache.
     pub size_bytes: u64,
-    /// What an LRU of that size would miss of all blocks or pages that are asked for.
+    /// Miss ratio of an LRU cache of that size.
     pub miss_ratio: f64,
 }

@@ -1,29 +1,29 @@
-//! What a drive says of its own health.
+//! A drive's own health log.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A drive's own health log, as `smartctl` reads it every five minutes. What a drive does not tell is absent.
+/// A drive's own health log, read by `smartctl` every five minutes. Values that a drive does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DriveReport {
-    /// The whole drive that the device is, or is a part of.
+    /// The whole drive that contains the device.
     pub drive: String,
     /// Its model.
     pub model: String,
-    /// When that was read last, in seconds since 1970; 0 while it was not.
+    /// When the log was last read, in seconds since 1970; 0 before the first reading.
     pub read_unix_seconds: u64,
-    /// Spare blocks that are left, as a part of those that it had.
+    /// Remaining part of the spare blocks.
     pub spare_ratio: Option<f64>,
-    /// Below this part the drive warns.
+    /// Part of the spare blocks below which the drive warns.
     pub spare_threshold_ratio: Option<f64>,
-    /// What it has used of its rated life; more than 1 past it.
+    /// Used part of the rated life; above 1 past its end.
     pub wear_used_ratio: Option<f64>,
     /// Degrees Celsius.
     pub temperature_celsius: Option<i64>,
-    /// Errors of its media that it could not correct, over its life.
+    /// Uncorrected media errors over its life.
     pub media_errors: Option<u64>,
-    /// What it warns of.
+    /// Warnings of the drive.
     pub warnings: Vec<String>,
-    /// Why it could not be read the last time; empty where it could.
+    /// Error of the last reading; empty if it succeeded.
     pub unread: String,
 }

@@ -1,4 +1,4 @@
-//! What has happened and who did it, and how the log of it stands.
+//! Events with their actors, and the state of their log.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// Somebody had something changed, by command, over HTTP or in the configuration.
+    /// A change by command, over HTTP or in the configuration.
     #[default]
     Change,
-    /// A volume came, went, or is in another state, and nobody asked for it.
+    /// A volume appeared, disappeared or changed its state without a command.
     State,
-    /// A volume runs under another policy, and nobody asked for it.
+    /// A volume's policy changed without a command.
     Policy,
-    /// A volume's size or share is another one, and nobody asked for it.
+    /// A volume's size or quota changed without a command.
     Limit,
     /// A flash device came, went, or is in another state; a change of the devices began or ended.
     Device,
@@ -87,13 +87,13 @@ pub struct EventReport {
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What kind.
+    /// Kind.
     pub kind: EventKind,
-    /// The volume or device that it is about, if it is about one.
+    /// The volume or device concerned, if any.
     pub subject: Option<String>,
-    /// Who did it: `user NAME`, `token NAME from ADDRESS`, `configuration reload`; null where nobody did.
+    /// Actor: `user NAME`, `token NAME from ADDRESS` or `configuration reload`; null without one.
     pub actor: Option<String>,
-    /// What it was.
+    /// Description.
     pub text: String,
     /// Of an event of the daemon: whether the daemon goes on or ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,9 +103,9 @@ pub struct EventReport {
 /// Events, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventsPage {
-    /// As many as were asked for, or all that are left.
+    /// The requested number of events, or all that are left.
     pub events: Vec<EventReport>,
-    /// What to give as `before` for the next page; null on the last one.
+    /// Value of `before` for the next page; null on the last page.
     pub next: Option<u64>,
 }
 

@@ -5,12 +5,12 @@ use utoipa::ToSchema;
 
 use super::{DriveReport, Notice};
 
-/// What was written to a flash device over all restarts, by cause.
+/// Bytes written to a flash device over all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenReport {
     /// Bytes of clean pages.
     pub promotion_bytes: u64,
-    /// Bytes of the log: what was dirty, with headers.
+    /// Bytes of the log: dirty data with headers.
     pub dirty_bytes: u64,
     /// Bytes of the map of clean pages.
     pub journal_bytes: u64,
@@ -23,11 +23,11 @@ pub struct WrittenReport {
 pub struct FlashDeviceReport {
     /// Its number in the store, from 0.
     pub number: u32,
-    /// Its path; empty when it is not there.
+    /// Its path; empty while it is absent.
     pub device: String,
-    /// Its size; 0 when it is not there.
+    /// Its size; 0 while it is absent.
     pub size_bytes: u64,
-    /// `log` when it carries what is dirty, too, `pages` when it holds clean pages alone.
+    /// `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone.
     #[serde(default)]
     pub role: String,
     /// Bytes of pages written to it since the start.
@@ -39,16 +39,16 @@ pub struct FlashDeviceReport {
     /// Bytes of the log written to it since the start.
     #[serde(default)]
     pub log_bytes: u64,
-    /// What was written to it over all restarts.
+    /// Bytes written to it over all restarts.
     #[serde(default)]
     pub written: WrittenReport,
-    /// That as a part of what it is rated for: `endurance_dwpd` a day for five years. Absent where that is 0.
+    /// Used part of its rated writes (`endurance_dwpd` a day for five years); absent without a rating.
     #[serde(default)]
     pub endurance_used_ratio: Option<f64>,
-    /// Days after which all of it is used up at the mean pace so far; absent in the first hour.
+    /// Days until the rated writes are used up at the mean rate so far; absent in the first hour.
     #[serde(default)]
     pub endurance_left_days: Option<u64>,
-    /// What the drive under it says of its own health; absent where it is a file, or before the first answer.
+    /// Health of the drive; absent for a file and before the first reading.
     #[serde(default)]
     pub drive: Option<DriveReport>,
     /// Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all.
@@ -56,49 +56,49 @@ pub struct FlashDeviceReport {
     pub unanswered_ms: u64,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
-    /// Why it is not in service.
+    /// Reason why it is not in service.
     pub reason: String,
 }
 
 impl FlashDeviceReport {
-    /// What it is called: by its path, and while it is not there by its number.
+    /// Its path, or its number while it is absent.
     pub fn name(&self) -> String {
         if self.device.is_empty() { format!("number {}", self.number) } else { self.device.clone() }
     }
 }
 
-/// A change of the flash devices that is under way.
+/// A change of the flash devices in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {
     /// `add`, `remove`, `replace` or `take-over`.
     pub kind: String,
-    /// Which device it is about, by path or number.
+    /// The device, by path or number.
     pub device: String,
     /// Bytes copied.
     pub done_bytes: u64,
-    /// Of so many.
+    /// Bytes in total.
     pub total_bytes: u64,
-    /// How long the rest takes at the pace so far; absent where that is not known.
+    /// Estimated remaining time; absent if unknown.
     pub left_seconds: Option<u64>,
-    /// It waits for `flash resume`.
+    /// True while it is paused until `flash resume`.
     pub paused: bool,
 }
 
-/// A dirty block that no flash device has whole.
+/// A dirty block without a good copy on any flash device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostBlockReport {
-    /// The volume; empty when it is not served.
+    /// The volume; empty while it is not served.
     pub volume: String,
     /// Its identity, 16 hexadecimal digits.
     pub incarnation: String,
-    /// Where the block of 4 KiB lies in it, in bytes.
+    /// Byte offset of the 4 KiB block.
     pub at_bytes: u64,
 }
 
-/// What the scrub of the log has found since the start.
+/// Findings of the log's scrub since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubReport {
-    /// Times that it has been through.
+    /// Completed passes.
     pub rounds: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -113,36 +113,36 @@ pub struct ScrubReport {
 /// Clean pages on flash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PagesReport {
-    /// The map of what lies there was read.
+    /// True once the map was read.
     pub loaded: bool,
-    /// Why all pages from before the start were dropped, if they were.
+    /// Reason why all pages from before the start were dropped.
     pub dropped: Option<String>,
-    /// Pages that fit.
+    /// Capacity in pages.
     pub slots: u64,
-    /// Pages that are there.
+    /// Pages present.
     pub pages: u64,
     /// Bytes that can be read from them.
     pub valid_bytes: u64,
-    /// Pages that are compared with the backing before they are trusted again.
+    /// Suspect pages: compared with the backing before use.
     pub suspect: u64,
-    /// Pages that had to go for others.
+    /// Evicted pages.
     pub evictions: u64,
-    /// Regions of 4 MiB whose pages a crash now would make suspect.
+    /// Dirty regions of 4 MiB: a crash would make their pages suspect.
     pub regions_in_flux: u64,
     /// Memory for the map.
     pub memory_bytes: u64,
     /// Bytes that promotion may write now within the devices' endurance; none without a limit.
     pub endurance_left_bytes: Option<u64>,
-    /// Of so many promotions that were earned one is carried out, for what they have lately brought.
+    /// One in this many earned promotions is carried out, by the recent gain of promotions.
     pub promotes_one_of: u64,
 }
 
 /// The flash log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashReport {
-    /// It answers flushes.
+    /// True while flushes are acknowledged from it.
     pub in_use: bool,
-    /// Identity of the store, 32 hexadecimal digits; empty when it is not in use.
+    /// Identity of the store, 32 hexadecimal digits; empty if it is not in use.
     pub store: String,
     /// Its devices.
     pub devices: Vec<FlashDeviceReport>,
@@ -151,40 +151,40 @@ pub struct FlashReport {
     pub pages: PagesReport,
     /// Devices in service.
     pub copies: usize,
-    /// One copy is enough, as configured.
+    /// Configured to work with a single copy.
     pub allow_single_copy: bool,
     /// Segments of the log that are free.
     pub free_segments: usize,
     /// Segments of the log.
     pub segments: usize,
-    /// What is in the log and not durable on its backing.
+    /// Bytes of dirty data in the log.
     pub dirty_bytes: u64,
-    /// Volumes that this belongs to.
+    /// Volumes with dirty data in the log.
     pub volumes: Vec<String>,
     /// Volumes with data in the log that are not served.
     pub unclaimed: usize,
-    /// Devices of the configuration that are not in use, and why.
+    /// Configured devices that are not in use, with reasons.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Why nothing is known of the health of any drive, if that is so.
+    /// Reason why the health of no drive is known.
     #[serde(default)]
     pub drives_unread: Option<String>,
-    /// What is being done to the devices.
+    /// The change of devices in progress.
     #[serde(default)]
     pub job: Option<FlashJobReport>,
-    /// Bytes written to all devices since the start for each byte of content, promoted or dirty; absent where there was none.
+    /// Bytes written to all devices for each byte of content since the start; absent without content.
     #[serde(default)]
     pub write_amplification: Option<f64>,
-    /// What the scrub has found.
+    /// Findings of the scrub.
     #[serde(default)]
     pub scrub: ScrubReport,
-    /// Blocks that were read and of which no copy on flash is good: reading them fails until they are written again.
+    /// Lost blocks found by reads: they cannot be read until they are written again.
     #[serde(default)]
     pub lost: Vec<LostBlockReport>,
-    /// What is wrong now.
+    /// Present problems.
     #[schema(value_type = Vec<String>)]
     pub alerts: Vec<Notice>,
-    /// Names why it is not used, where `docs/admin/refusals.md` lists that.
+    /// Code of the refusal (`docs/admin/refusals.md`), if the cache is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! How often each part of a volume was asked for, by the minute.
+//! Heat map: accesses to each part of a volume, by the minute.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How often each part of a volume was asked for of late.
+/// Recent accesses to each part of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeatReport {
     /// The volume's size.
@@ -14,7 +14,7 @@ pub struct HeatReport {
     pub step_seconds: u64,
     /// Seconds for which rows are kept.
     pub keep_seconds: u64,
-    /// Those in which anything was asked, the oldest first.
+    /// Minutes with accesses, the oldest first.
     pub rows: Vec<HeatRow>,
 }
 

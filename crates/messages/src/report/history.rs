@@ -1,4 +1,4 @@
-//! What was: figures over time, in columns, and how their file stands.
+//! History: figures over time in columns, and the state of their file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,23 +6,23 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Figures of a volume, of a datastore, or of all together, over time. The columns are all as long as `at_unix_seconds`; steps of which nothing is known are
-/// left out.
+/// Figures over time of a volume, of a datastore, or of all volumes. Every column is as long as `at_unix_seconds`;
+/// unknown steps are null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryReport {
-    /// The volume, where it is of one.
+    /// The volume; absent for other histories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// The datastore, where it is of one; empty for the volumes without one.
+    /// The datastore, empty for volumes without one; absent for other histories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
     /// From here on, in seconds since 1970.
     pub from_unix_seconds: u64,
     /// Up to here.
     pub to_unix_seconds: u64,
-    /// Seconds from one entry to the next: as asked for, or the finest that is still kept for that time.
+    /// Seconds between two entries: the requested step, or the finest that is still kept for that time.
     pub step_seconds: u64,
-    /// Seconds that a minimum or maximum was taken over at the finest: what was read is of this resolution.
+    /// Finest resolution of minima and maxima in the data, in seconds.
     pub tier_seconds: u64,
     /// When each step begins.
     pub at_unix_seconds: Vec<u64>,
@@ -37,9 +37,9 @@ pub struct HistoryReport {
 /// One figure over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FigureReport {
-    /// `counter`: what came; `level`: what it was.
+    /// `counter` for increments, `level` for values at a point in time.
     pub kind: String,
-    /// What it counts in; the mean, minimum and maximum of a counter are of this a second.
+    /// Unit; of a counter, mean, minimum and maximum are per second.
     pub unit: String,
     /// Of a counter: all that came in the step. Empty for a level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,7 +78,7 @@ pub struct HistoryHealth {
     pub bytes: u64,
     /// Bytes that it may take.
     pub limit_bytes: u64,
-    /// What is kept how long, the finest first.
+    /// Resolutions with their retention, the finest first.
     pub tiers: Vec<TierReport>,
     /// Why nothing can be written now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,15 +92,15 @@ pub struct HistoryHealth {
 pub struct TierReport {
     /// Seconds of a point.
     pub step_seconds: u64,
-    /// Seconds for which it is kept where there is room.
+    /// Configured retention in seconds.
     pub keep_seconds: u64,
-    /// Seconds for which it is kept now, where that is less for want of room.
+    /// Present retention in seconds, if a full file shortens it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortened_seconds: Option<u64>,
 }
 
 impl HistoryReport {
-    /// The same as comma-separated values, a line a step; what is not known is empty.
+    /// The report as comma-separated values, one line a step; unknown values are empty.
     pub fn to_csv(&self) -> String {
         let mut text = String::from("at_unix_seconds,covered_seconds");
         for (name, figures) in &self.series {

@@ -1,4 +1,4 @@
-//! The iSCSI target, its sessions, and what initiators know volumes by.
+//! The iSCSI target, its sessions, and the units that volumes are.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ pub struct IscsiReport {
     pub half_open: u64,
     /// Connections that did not get through the log-in: refused, garbage, lost, too slow.
     pub failed_logins: u64,
-    /// Who is logged in.
+    /// Sessions.
     pub sessions: Vec<IscsiSessionReport>,
 }
 
@@ -27,13 +27,13 @@ pub struct IscsiSessionReport {
     pub session: u16,
     /// The initiator's name.
     pub initiator: String,
-    /// What the initiator calls itself for people; may be empty.
+    /// The initiator's alias; may be empty.
     pub alias: String,
     /// The portal that it connected to.
     pub portal: String,
-    /// It only asks which targets there are.
+    /// True for a discovery session.
     pub discovery: bool,
-    /// It has proved who it is.
+    /// True if the initiator has authenticated itself.
     pub authenticated: bool,
     /// Headers are followed by a checksum.
     pub header_digest: bool,
@@ -41,7 +41,7 @@ pub struct IscsiSessionReport {
     pub data_digest: bool,
     /// Commands so far.
     pub commands: u64,
-    /// Commands that are not answered yet.
+    /// Commands in flight.
     pub under_way: u64,
     /// Commands that were aborted.
     pub aborted: u64,
@@ -49,7 +49,7 @@ pub struct IscsiSessionReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// The slowest commands of the last hour, of those that had to wait for anything; the slowest first, eight at most.
+    /// The slowest commands of the last hour that had to wait, the slowest first, eight at most.
     pub slowest: Vec<SlowCommandReport>,
 }
 
@@ -66,13 +66,13 @@ pub struct SlowCommandReport {
     pub took_us: u64,
 }
 
-/// What initiators know a volume by.
+/// A volume's identity for initiators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnitReport {
     /// The number of its LUN.
     pub lun: u16,
     /// Its NAA designator and serial number, 32 hexadecimal digits.
     pub naa: String,
-    /// Its backing was declared lost: initiators are told that the LUN is gone for good.
+    /// True if its backing was declared lost: the target reports the LUN as permanently gone.
     pub declared_lost: bool,
 }

@@ -1,53 +1,53 @@
-//! Long work: how far it is, and how it ended.
+//! Jobs: long operations, their progress and outcome.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Long work that is under way.
+/// A job in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobReport {
-    /// What to call it off by.
+    /// Identifier, for `job cancel`.
     pub id: String,
     /// `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`.
     pub kind: String,
-    /// The volume or device that it is about.
+    /// The volume or device concerned.
     pub subject: String,
-    /// Bytes done: of a flush, by how much less is dirty now than when it began.
+    /// Bytes done; of a flush, the decrease of dirty data since its start.
     pub done_bytes: u64,
-    /// Of so many.
+    /// Bytes in total.
     pub total_bytes: u64,
-    /// How long the rest takes at the pace so far; absent where that is not known.
+    /// Estimated remaining time; absent if unknown.
     pub left_seconds: Option<u64>,
-    /// It is held.
+    /// True while it is paused.
     pub paused: bool,
 }
 
-/// How long work ended.
+/// Outcome of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobOutcome {
-    /// All of it is done.
+    /// Completed.
     #[default]
     Done,
-    /// It was tried and failed.
+    /// Failed.
     Failed,
-    /// Somebody called it off.
+    /// Cancelled.
     CalledOff,
 }
 
-/// Long work that has ended.
+/// A job that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndedJobReport {
-    /// What it was called.
+    /// Identifier.
     pub id: String,
-    /// As while it was under way.
+    /// Kind, as in [`JobReport`].
     pub kind: String,
-    /// The volume or device that it was about.
+    /// The volume or device concerned.
     pub subject: String,
-    /// When, in milliseconds since 1970.
+    /// End, in milliseconds since 1970.
     pub ended_unix_ms: u64,
-    /// How.
+    /// Outcome.
     pub outcome: JobOutcome,
-    /// Why, in words; empty where it is done.
+    /// Reason of a failure or cancellation; else empty.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! How many requests took how long, and what was asked of a backing for which reason.
+//! Latency histograms, and requests to a backing by operation and cause.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,7 +19,7 @@ pub struct Counts {
     pub below: Vec<CountsBelow>,
     /// Requests that were counted.
     pub all: u64,
-    /// What they took together.
+    /// Sum of their latencies.
     pub sum_us: f64,
 }
 
@@ -33,13 +33,13 @@ pub struct CountsBelow {
 }
 
 impl Counts {
-    /// True where they were left out: what counted nothing has its buckets all the same.
+    /// True for an omitted histogram; an empty histogram has its buckets.
     fn is_untold(&self) -> bool {
         self.below.is_empty()
     }
 }
 
-/// What was asked of a backing in one way and for one reason.
+/// Requests to a backing of one operation and cause.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackingRequests {
     /// `read`, `write`, `zero` or `flush`.
@@ -50,7 +50,7 @@ pub struct BackingRequests {
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many took how long at the backing; absent on the stream.
+    /// Latencies at the backing; absent on the stream.
     #[serde(default, skip_serializing_if = "Counts::is_untold")]
     pub latency: Counts,
 }

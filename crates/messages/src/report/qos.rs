@@ -1,92 +1,92 @@
-//! What volumes are entitled to beside others, what datastores do, and who contends there with whom.
+//! Quality of service of volumes, and the state of datastores with the use of each volume.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a volume is entitled to beside others and held to, and how long that made it wait.
+/// Shares, limits and reservation of a volume, with the waits that they caused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QosUse {
-    /// Its weight beside the volumes of its datastore while that is congested, and on flash.
+    /// Its weight beside other volumes on flash, and in its datastore during congestion.
     pub shares: u32,
-    /// Requests a second that clients may make; 0: no limit.
+    /// Limit of client requests per second; 0: none.
     pub limit_iops: u64,
-    /// Bytes a second; 0: no limit.
+    /// Limit of bytes per second; 0: none.
     pub limit_bytes: u64,
-    /// Requests that may come at once above the limit.
+    /// Requests of a burst above the limit.
     pub burst_iops: u64,
-    /// Bytes that may come at once above the limit.
+    /// Bytes of a burst above the limit.
     pub burst_bytes: u64,
-    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    /// Reserved requests of 4 KiB per second in its datastore; 0: none.
     pub reservation_iops: u64,
-    /// Requests of clients that waited because of its limit.
+    /// Client requests delayed by its limit.
     pub limit_waits: u64,
-    /// How long they waited together.
+    /// Sum of their waits.
     pub limit_waited_us: u64,
-    /// Requests to its datastore or to flash that waited for those of others.
+    /// Requests to its datastore or to flash that waited for requests of other volumes.
     pub share_waits: u64,
-    /// How long they waited together.
+    /// Sum of their waits.
     pub share_waited_us: u64,
 }
 
-/// What a datastore does: whether it is congested, so that shares count, and what each of its volumes has of it.
+/// State of a datastore: congestion, during which shares count, and the use of each volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DatastoreReport {
     /// Its name.
     pub name: String,
-    /// Not a `[[datastore]]`: the flash devices, which all volumes share.
+    /// True for the flash devices, which all volumes share, instead of a `[[datastore]]`.
     pub is_flash: bool,
-    /// It is past its threshold: whoever wants more than it is entitled to waits for the others.
+    /// True while latency is past the threshold: volumes above their entitlement wait for the others.
     pub congested: bool,
-    /// How long it was so since the start.
+    /// Time of congestion since the start.
     pub congested_seconds_total: f64,
-    /// How often that began.
+    /// Number of congestion episodes.
     pub congestion_episodes: u64,
-    /// Latency past which it is congested.
+    /// Congestion threshold.
     pub threshold_ms: f64,
-    /// The threshold was found (`auto`), not given.
+    /// True if the threshold was determined by measurement (`auto`).
     pub threshold_found: bool,
-    /// Mean latency of the requests that ended lately.
+    /// Mean latency of recent requests.
     pub latency_ms: f64,
-    /// Small accesses to disks a second, lately.
+    /// Recent small disk accesses per second.
     pub accesses_per_second: f64,
-    /// What it did when it was congested; absent while it has not been.
+    /// Accesses per second during congestion; absent before the first congestion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown_accesses_per_second: Option<f64>,
-    /// Small accesses that may be under way while it is congested; absent while it is not.
+    /// Limit of small accesses in flight during congestion; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<f64>,
-    /// Small accesses that are under way.
+    /// Small accesses in flight.
     pub under_way: f64,
-    /// What each volume has of it, by name.
+    /// Use by each volume, by name.
     pub members: Vec<MemberReport>,
-    /// The last times that it was congested, the newest last.
+    /// Recent congestion episodes, the newest last.
     pub episodes: Vec<EpisodeReport>,
 }
 
-/// What a volume has of a datastore.
+/// A volume's use of a datastore.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemberReport {
     /// The volume.
     pub volume: String,
     /// Its weight.
     pub shares: u32,
-    /// Requests of 4 KiB a second that are its own.
+    /// Reserved requests of 4 KiB per second.
     pub reservation_iops: u64,
-    /// The part of the datastore that it is entitled to beside those who ask for something now.
+    /// Entitled part of the datastore beside the volumes that are active now.
     pub entitled_ratio: f64,
-    /// The part of what was done in the last second that was its own.
+    /// Its part of the accesses of the last second.
     pub used_ratio: f64,
-    /// What it had since the start, in small accesses.
+    /// Its accesses since the start, in small accesses.
     pub accesses: f64,
-    /// Requests that waited for their turn.
+    /// Requests that waited for an I/O slot.
     pub waits: u64,
-    /// How long they waited together.
+    /// Sum of their waits.
     pub waited_us: u64,
-    /// Requests that wait now.
+    /// Requests waiting now.
     pub waiting: u64,
 }
 
-/// A time in which a datastore was congested.
+/// A congestion episode of a datastore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EpisodeReport {
     /// Second since 1970 in which it began.
@@ -96,15 +96,15 @@ pub struct EpisodeReport {
     pub ended_unix_seconds: Option<u64>,
     /// The volume whose use was furthest above its entitlement when it began.
     pub caused_by: String,
-    /// Volumes that asked for something then, sixteen at most.
+    /// Volumes that were active then, sixteen at most.
     pub contenders: Vec<String>,
 }
 
-/// Members that are told to whoever follows the daemon as a whole.
+/// Members in the report of a whole daemon.
 const FOLLOWED: usize = 16;
 
 impl DatastoreReport {
-    /// The same with those members alone that use most of it or wait: of a thousand volumes the rest says little.
+    /// A copy with the members that wait or use most of the datastore.
     pub fn in_short(&self) -> DatastoreReport {
         let mut members: Vec<_> = self.members.iter().collect();
         members.sort_by(|one, other| {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_follows_is_told_of_those_who_wait_and_of_those_who_use_most() {
+    fn short_report_lists_waiting_members_and_the_heaviest_users() {
         let member = |at: u64| MemberReport {
             volume: format!("v{at:02}"),
             used_ratio: at as f64 / 100.0,

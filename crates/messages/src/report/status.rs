@@ -1,4 +1,4 @@
-//! The whole daemon.
+//! Status of the whole daemon.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,13 +15,13 @@ pub struct OverrideReport {
     pub volume: String,
     /// The key.
     pub key: String,
-    /// What holds.
+    /// Value in force.
     pub value: String,
-    /// What the file says.
+    /// Value in the file.
     pub file: String,
 }
 
-/// What one data core holds.
+/// Volumes, connections and memory of one data core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CoreReport {
     /// Its number, from 0.
@@ -30,88 +30,88 @@ pub struct CoreReport {
     pub volumes: usize,
     /// Connections that it serves.
     pub connections: u64,
-    /// Buffers that its pool may hand out.
+    /// Size of its pool.
     pub pool_bytes: u64,
-    /// Buffers handed out.
+    /// Bytes in use.
     pub pool_used_bytes: u64,
-    /// Index and policy.
+    /// Bytes of index and policy.
     pub index_bytes: u64,
 }
 
-/// The whole daemon.
+/// Status of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatusReport {
-    /// Of hotset.
+    /// Version of Hotset.
     pub version: String,
-    /// Process.
+    /// Process identifier.
     pub pid: u32,
     /// Time since it started.
     pub uptime_seconds: u64,
-    /// The same, for whoever makes rates of the counters.
+    /// Uptime in milliseconds, for rates of the counters.
     #[serde(default)]
     pub uptime_ms: u64,
-    /// It is stopping.
+    /// True while it is stopping.
     pub stopping: bool,
-    /// The configuration's file.
+    /// Configuration file.
     pub configuration: String,
-    /// Where identities and records are kept; absent where an older version says nothing.
+    /// State directory; absent in reports of older versions.
     #[serde(default)]
     pub state_directory: Option<String>,
-    /// Why nothing can be noted there now; null where it can.
+    /// Error of writing the state directory; null without one.
     #[serde(default)]
     pub state_failed: Option<String>,
-    /// Why memory does not outlive the daemon although it was to; null where it does, and where nobody asked for it.
+    /// Reason why configured persisted memory is not in use; null otherwise.
     #[serde(default)]
     pub memory_not_kept: Option<String>,
-    /// Where clients connect.
+    /// Addresses for clients.
     pub listen: Vec<String>,
-    /// Where the HTTP interface is; empty where there is none.
+    /// Address of the HTTP interface; empty without one.
     #[serde(default)]
     pub api: String,
     /// Configured memory.
     pub memory_bytes: u64,
-    /// The flash log; absent when none is configured.
+    /// The flash cache; absent if none is configured.
     #[serde(default)]
     pub flash: Option<FlashReport>,
-    /// The iSCSI target; absent where none is configured.
+    /// The iSCSI target; absent if none is configured.
     #[serde(default)]
     pub iscsi: Option<IscsiReport>,
     /// Data cores.
     pub cores: Vec<CoreReport>,
-    /// Datastores and flash: whether they are congested, and who has what of them.
+    /// Datastores and flash: congestion, and the use of each volume.
     #[serde(default)]
     pub datastores: Vec<DatastoreReport>,
     /// Volumes.
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.
     pub overrides: Vec<OverrideReport>,
-    /// How the history stands; absent where none is kept.
+    /// State of the history; absent if none is kept.
     #[serde(default)]
     pub history: Option<HistoryHealth>,
-    /// Certificates that clients are shown.
+    /// Server certificates.
     #[serde(default)]
     pub certificates: Vec<CertificateReport>,
-    /// Long work that is under way.
+    /// Jobs in progress.
     #[serde(default)]
     pub jobs: Vec<JobReport>,
-    /// That of the last half minute that has ended, the oldest first.
+    /// Jobs that ended in the last half minute, the oldest first.
     #[serde(default)]
     pub ended_jobs: Vec<EndedJobReport>,
-    /// How the log of events stands.
+    /// State of the event log.
     #[serde(default)]
     pub events: EventsHealth,
-    /// How alerts are delivered; absent where they are not.
+    /// State of the delivery of alerts; absent without a webhook.
     #[serde(default)]
     pub webhook: Option<WebhookHealth>,
-    /// What is wrong now.
+    /// Present problems.
     pub alerts: Vec<String>,
-    /// The same with kind, severity, effect and remedy, the most severe first, as of the last second.
+    /// Active alerts as of the last second, the most severe first.
     #[serde(default)]
     pub active_alerts: Vec<AlertReport>,
 }
 
 impl StatusReport {
-    /// The same without any volume.
+    /// A copy without volumes.
     pub fn without_volumes(&self) -> StatusReport {
         StatusReport {
             version: self.version.clone(),

@@ -7,19 +7,19 @@ use utoipa::ToSchema;
 
 use super::{BackingRequests, LatencyCountsReport, MissRatioCurve, Notice, QosUse, UnitReport};
 
-/// What a volume is doing.
+/// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
     /// Serving and caching.
     Active,
-    /// Serving, everything passed through.
+    /// Serving; all requests bypass the cache.
     Paused,
-    /// Serving, hits served, nothing added.
+    /// Serving hits; nothing is added to the cache.
     Frozen,
-    /// Not served: its backing could not be opened or is another one than before.
+    /// Not served: its backing cannot be opened or is not the known one.
     Refused,
-    /// Being removed: destaging what is dirty.
+    /// Being removed: dirty data is destaged.
     Removing,
 }
 
@@ -39,11 +39,11 @@ impl VolumeState {
 /// Quantiles of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quantiles {
-    /// Half took at most this.
+    /// Median.
     pub p50: f64,
-    /// 99 % took at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// 99.9 % took at most this.
+    /// 99.9th percentile.
     pub p999: f64,
 }
 
@@ -61,25 +61,25 @@ pub struct LatencyReport {
 pub struct VolumeReport {
     /// Name that clients see.
     pub name: String,
-    /// Identity for life, 16 hexadecimal digits; empty while it is refused.
+    /// Incarnation, 16 hexadecimal digits; empty while it is refused.
     pub incarnation: String,
-    /// What it is doing.
+    /// State.
     pub state: VolumeState,
-    /// When writes are acknowledged.
+    /// Write policy.
     pub policy: String,
     /// Size that clients see.
     pub size_bytes: u64,
-    /// Where its data lies.
+    /// Its backing.
     pub backing: String,
-    /// What the backing says it is; empty while it is refused.
+    /// Identity that the backing reports; empty while the volume is refused.
     pub backing_identity: String,
     /// Smallest unit of the backing.
     pub logical_block_bytes: u32,
-    /// Unit that the backing writes whole or not at all: what was not flushed may tear down to it in a crash.
+    /// Atomic unit of the backing: a crash tears unflushed writes only at its multiples.
     pub physical_block_bytes: u32,
-    /// Group of volumes that share spindles; empty = none.
+    /// Its datastore; empty: none.
     pub datastore: String,
-    /// `vm` and any other.
+    /// Labels: `vm` and any others.
     pub labels: BTreeMap<String, String>,
     /// Writes are refused.
     pub read_only: bool,
@@ -102,30 +102,30 @@ pub struct VolumeReport {
     /// Reads served whole from memory, for which the array was read ahead: no array read was saved.
     #[serde(default)]
     pub prefetched_hits: u64,
-    /// Reads served whole from caches, flash taking part.
+    /// Reads served whole from memory and flash.
     pub flash_hits: u64,
-    /// Reads served in part from a cache.
+    /// Partial hits: reads served in part from a cache.
     pub partial_hits: u64,
-    /// Reads served not at all from a cache.
+    /// Misses: reads served from the backing alone.
     pub misses: u64,
     /// Bytes read by clients, by source.
     #[serde(default)]
     pub source_bytes: SourceBytes,
     /// Pages promoted to flash.
     pub promotions: u64,
-    /// Requests that failed.
+    /// Failed requests.
     pub errors: u64,
-    /// Blocks held in memory.
+    /// Bytes of blocks in memory.
     pub memory_bytes: u64,
-    /// Not yet on the backing.
+    /// Dirty data.
     pub dirty_bytes: u64,
-    /// On the backing and not yet flushed there.
+    /// Data on the backing that is not flushed there.
     pub written_bytes: u64,
     /// Age of the oldest dirty block.
     pub dirty_age_ms: u64,
-    /// Bytes of content written to flash since the start: promoted, and one copy of what went to the log.
+    /// Bytes of content written to flash since the start: promotions, and one copy of logged data.
     pub flash_written_bytes: u64,
-    /// In the flash log and not durable on the backing.
+    /// Dirty data in the flash log.
     #[serde(default)]
     pub flash_dirty_bytes: u64,
     /// Reads of the backing.
@@ -138,55 +138,55 @@ pub struct VolumeReport {
     pub backing_read_bytes: u64,
     /// Bytes written to the backing.
     pub backing_write_bytes: u64,
-    /// Requests that the backing failed.
+    /// Requests that failed at the backing.
     pub backing_errors: u64,
-    /// Age of the oldest request that the backing has not answered; 0: it has answered all.
+    /// Age of the oldest unanswered request to the backing; 0: none.
     #[serde(default)]
     pub backing_unanswered_ms: u64,
-    /// Bytes read ahead of sequential streams.
+    /// Bytes read ahead.
     pub readahead_bytes: u64,
-    /// Time that writers were made to wait because dirty data was at its bound.
+    /// Time that writes waited because dirty data was at its limit.
     pub throttled_us: u64,
-    /// Quantiles.
+    /// Quantiles of latencies.
     pub latency_us: LatencyReport,
-    /// How many requests took how long.
+    /// Latency histograms.
     #[serde(default)]
     pub latency_counts: LatencyCountsReport,
-    /// What was asked of the backing in which way and for which reason.
+    /// Requests to the backing by operation and cause.
     #[serde(default)]
     pub backing_requests: Vec<BackingRequests>,
-    /// What it has to do with the flash cache.
+    /// Use of the flash cache.
     #[serde(default)]
     pub flash: FlashUse,
-    /// What it may have of the memory.
+    /// Quota of memory.
     #[serde(default)]
     pub memory: MemoryUse,
-    /// What it is entitled to beside others and held to, and how long that made it wait.
+    /// Quality of service.
     #[serde(default)]
     pub qos: QosUse,
-    /// What caches of other sizes would miss; told where one volume is asked for, while it is served.
+    /// Miss-ratio curves; only in the report of one served volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_curve: Option<MissRatioCurve>,
-    /// Dirty blocks that were read and of which no flash device has a good copy: reading them fails until they are written again. A hundred
+    /// Lost dirty blocks: no flash device has a good copy, and reads fail until they are written again. A hundred
     /// ranges at most, in order.
     #[serde(default)]
     pub lost: Vec<LostRange>,
-    /// Bytes of all of them.
+    /// Bytes of all lost blocks.
     #[serde(default)]
     pub lost_bytes: u64,
-    /// What initiators know it by, where there is an iSCSI target.
+    /// Its identity for initiators, if there is an iSCSI target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitReport>,
-    /// What is wrong now.
+    /// Present problems.
     #[schema(value_type = Vec<String>)]
     pub alerts: Vec<Notice>,
-    /// Names why it is refused, where `docs/admin/refusals.md` lists that.
+    /// Code of the refusal (`docs/admin/refusals.md`), if the volume is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }
 
 impl VolumeReport {
-    /// A report of a volume that has done nothing.
+    /// A report of a volume without requests.
     pub fn idle(name: &str, state: VolumeState, policy: &str, backing: &str) -> Self {
         VolumeReport {
             name: name.to_owned(),
@@ -260,7 +260,7 @@ pub struct SourceBytes {
     pub backing: u64,
 }
 
-/// Neighbouring lost blocks of a volume.
+/// Adjacent lost blocks of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostRange {
     /// First byte.
@@ -269,65 +269,65 @@ pub struct LostRange {
     pub length_bytes: u64,
 }
 
-/// What a volume may have of the memory.
+/// A volume's quota of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
-    /// What the volumes' miss-ratio curves give it; absent while it has what it wins of what all share.
+    /// Target by the volumes' miss-ratio curves; absent while the replacement policy alone divides memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_bytes: Option<u64>,
-    /// What of it nobody takes away from it: a size or percent.
+    /// Guaranteed memory: a size or percentage.
     #[serde(default)]
     pub min: String,
-    /// What it may have at most: a size, percent, or `none`.
+    /// Most memory: a size, a percentage, or `none`.
     #[serde(default)]
     pub max: String,
 }
 
-/// What a volume has to do with the flash cache.
+/// A volume's use of the flash cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashUse {
-    /// Its pages from before the start were compared with the backing; until then reads go there.
+    /// True once its pages from before the start are verified; until then reads use the backing.
     pub checked: bool,
-    /// Pages that it has there.
+    /// Its pages on flash.
     #[serde(default)]
     pub pages: u64,
-    /// Bytes that can be read from them.
+    /// Readable bytes of these pages.
     #[serde(default)]
     pub cached_bytes: u64,
-    /// What of the flash nobody takes away from it: a size or percent.
+    /// Guaranteed flash: a size or percentage.
     #[serde(default)]
     pub min: String,
-    /// What of the flash it may have at most: a size, percent, or `none`.
+    /// Most flash: a size, a percentage, or `none`.
     #[serde(default)]
     pub max: String,
-    /// Pages that are pinned.
+    /// Pinned pages.
     #[serde(default)]
     pub pinned_pages: u64,
-    /// Those of them that are there whole.
+    /// Pinned pages that are complete on flash.
     #[serde(default)]
     pub pinned_whole_pages: u64,
-    /// Why the last one that is not could not be brought; empty where it is on its way.
+    /// Reason why the last incomplete pinned page could not be promoted; empty while it is being promoted.
     #[serde(default)]
     pub pin_waits: String,
     /// Bytes read from flash.
     pub read_bytes: u64,
-    /// Blocks that flash could not give, or gave wrong.
+    /// Blocks that could not be read from flash, or failed verification.
     pub bad_blocks: u64,
-    /// Bytes of content that promotion has written.
+    /// Bytes of content written by promotion.
     pub promoted_bytes: u64,
-    /// Bytes of dirty content written to the log; each copy of it is as much.
+    /// Bytes of dirty content written to the log, one copy counted.
     #[serde(default)]
     pub logged_bytes: u64,
-    /// Why reads were no hits, and how many.
+    /// Cache misses by reason.
     pub not_hit: BTreeMap<String, u64>,
-    /// Why pages that clients used were not promoted, and how many.
+    /// Used pages that were not promoted, by reason.
     pub not_promoted: BTreeMap<String, u64>,
 }
 
 /// One of the slowest requests of the last hour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlowReport {
-    /// Since it ended.
+    /// Time since its end.
     pub ago_ms: u64,
     /// `read`, `write`, `flush` or `zero`.
     pub asked: String,
@@ -335,11 +335,12 @@ pub struct SlowReport {
     pub offset_bytes: u64,
     /// Bytes.
     pub length_bytes: u64,
-    /// How long it took.
+    /// Its duration.
     pub took_us: u64,
-    /// The step that it waited in longest: `gate`, `limit`, `shares`, `throttle`, `flash`, `joined`, `backing`, `destage` or `log`.
+    /// The step in which it waited longest: `gate`, `limit`, `shares`, `throttle`, `flash`, `joined`, `backing`,
+    /// `destage` or `log`.
     pub step: String,
-    /// How long there.
+    /// Time spent in that step.
     pub waited_us: u64,
 }
 
@@ -348,18 +349,18 @@ pub struct SlowReport {
 pub struct TraceOpened {
     /// Its number.
     pub recorder: u64,
-    /// Bytes that the volume has.
+    /// Size of the volume.
     pub size_bytes: u64,
 }
 
-/// What was recorded since the last time.
+/// Requests recorded since the previous query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traced {
-    /// Requests, the oldest first: nanoseconds since recording began, what was asked (0 read, 1 write, 2 discard or zeroes, 3
+    /// Requests, the oldest first: nanoseconds since recording began, operation (0 read, 1 write, 2 discard or zeroes, 3
     /// flush), first byte, bytes.
     pub requests: Vec<(u64, u8, u64, u64)>,
-    /// Requests after these that were lost, for there was no room to keep them.
+    /// Later requests that were lost because the buffer was full.
     pub lost: u64,
-    /// More are there already.
+    /// True if more requests are available.
     pub more: bool,
 }

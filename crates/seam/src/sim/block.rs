@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::interned::{Interned, TAG_BYTES};
 use super::notes::Notes;
-use super::rng::mix;
+use crate::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 /// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.

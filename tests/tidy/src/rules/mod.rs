@@ -1,6 +1,7 @@
 //! The rules without exemption, one file each.
 
 pub mod banned;
+pub mod circles;
 pub mod heads;
 pub mod layers;
 pub mod length;
@@ -21,7 +22,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 13] = [
+pub const ALL: [(&str, Rule); 14] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -30,6 +31,7 @@ pub const ALL: [(&str, Rule); 13] = [
     ("paths", paths::check),
     ("marks", marks::check),
     ("layers", layers::check),
+    ("circles", circles::check),
     ("links", links::check),
     ("named", named::check),
     ("width", width::check),

@@ -14,11 +14,11 @@ use state::{
     Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
-use super::super::content::Tag;
 use super::super::run::{Run, disk_name};
 use super::super::session::{Session, Subject, SubjectParts};
 use super::actions::{Plan, Response, acceptance};
 use super::{Attached, Deployment};
+use crate::content::Tag;
 use crate::fixture::write;
 
 /// Starts a daemon and returns the session and its volumes.

@@ -1,65 +1,66 @@
-//! The outside's hold on a connection: to stop it, and to know when it ended.
+//! The server's handle to a connection: asks it to end, and measures stalled sends.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// How a connection is to end.
+/// Requested end of a connection, by rising urgency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Not at all.
+    /// None.
     #[default]
     No,
-    /// As [`Stop::Drain`], after what the client has begun to send; what can be is left open for a successor.
+    /// As [`Stop::Drain`], after the request that the client has begun to send. The stream stays open for a successor
+    /// if the protocol permits it.
     HandOver,
-    /// Take no further request, finish and answer those under way.
+    /// Accept no further request; answer the requests in flight.
     Drain,
-    /// At once.
+    /// End at once.
     Now,
 }
 
-/// One connection, as the server sees it.
+/// Handle to one connection.
 #[derive(Default)]
 pub struct Control {
     stop: Cell<Stop>,
     waker: RefCell<Option<Waker>>,
-    /// While replies are being sent: for how many [`crate::clients::WATCH_PAUSE`]s others have waited meanwhile.
+    /// During a send: number of [`crate::clients::WATCH_PAUSE`]s that others have waited.
     stalled_for: Cell<Option<u64>>,
 }
 
 impl Control {
-    /// What is wanted.
+    /// The requested end.
     pub fn stop(&self) -> Stop {
         self.stop.get()
     }
 
-    /// Asks the connection to end; a stronger wish stays.
+    /// Asks the connection to end; a more urgent request stays.
     pub fn ask(&self, stop: Stop) {
         self.stop.set(self.stop.get().max(stop));
         self.wake();
     }
 
-    /// Has the connection's task look again.
+    /// Wakes the connection's task.
     pub fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Replies are being sent from now on, or no longer.
+    /// Records the begin or the end of a send.
     pub fn sends(&self, sends: bool) {
         self.stalled_for.set(sends.then_some(0));
     }
 
-    /// Others have waited once more: for how many pauses replies have been being sent meanwhile.
+    /// Counts a pause that others have waited; returns the pauses since the send began.
     pub(crate) fn count_stall(&self) -> u64 {
         let Some(pauses) = self.stalled_for.get() else { return 0 };
         self.stalled_for.set(Some(pauses + 1));
         pauses
     }
 
-    /// Remembers whom to wake.
+    /// Registers the waker of the connection's task.
     pub fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         match &*waker {
@@ -68,7 +69,7 @@ impl Control {
         }
     }
 
-    /// `work`, unless `limit` ends first or the connection is asked to end.
+    /// Runs `work`; returns `None` if `limit` ends first or the connection is asked to end.
     pub async fn until<T>(&self, limit: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
         let (mut limit, mut work) = (pin!(limit), pin!(work));
         std::future::poll_fn(|context| {

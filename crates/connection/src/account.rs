@@ -1,4 +1,4 @@
-//! What a client's replies have borrowed of the core's buffers, from before they are read until they are sent.
+//! Buffers of the core's pool that one client's replies have borrowed: from before the read until the reply is sent.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -10,38 +10,38 @@ use seam::{BLOCK_BYTES, Seam};
 use crate::Clients;
 use crate::budget::Place;
 
-/// Bytes of the buffers that a range lies in.
+/// Bytes of the buffers that hold the range.
 pub fn buffer_bytes(offset: u64, len: usize) -> usize {
     (offset as usize % BLOCK_BYTES + len).next_multiple_of(BLOCK_BYTES)
 }
 
-/// What one client has borrowed.
+/// Loans of one client.
 pub struct Account {
     clients: Rc<Clients>,
     lent_bytes: Cell<usize>,
-    /// The part of it that queued replies hold.
+    /// Part of the lent bytes that queued replies hold.
     queued_bytes: Cell<usize>,
-    /// The client has taken an answer that was made of borrowed buffers.
+    /// True once the client has received a reply that held borrowed buffers.
     has_taken: Cell<bool>,
-    /// Nothing is sent any more.
+    /// True once nothing is sent any more.
     ended: Cell<bool>,
-    /// Tasks that wait for room.
+    /// Wakers of tasks that wait for room.
     room: RefCell<Vec<Waker>>,
 }
 
 impl Account {
-    /// Of a client that has borrowed nothing.
+    /// The account of a new client, without loans.
     pub fn new(clients: &Rc<Clients>) -> Account {
         let (lent_bytes, queued_bytes, has_taken, ended, room) = Default::default();
         Account { clients: Rc::clone(clients), lent_bytes, queued_bytes, has_taken, ended, room }
     }
 
-    /// Borrows `bytes` of buffers if that needs no waiting. Who gets them gives them to a reply or back.
+    /// Borrows `bytes` of buffers if that needs no waiting. The caller passes them to a reply or gives them back.
     pub fn borrow_now(&self, bytes: usize) -> bool {
         self.borrow_at(bytes, None)
     }
 
-    /// As [`Account::borrow_now`], within the client's share alone: for what it may take its time with.
+    /// As [`Account::borrow_now`], within the client's share alone: for buffers that the client may hold for long.
     pub fn borrow_of_share(&self, bytes: usize) -> bool {
         self.lent_bytes.get() + bytes <= self.clients.share_bytes() && self.borrow_now(bytes)
     }
@@ -55,7 +55,8 @@ impl Account {
         lends
     }
 
-    /// Borrows `bytes` of buffers as soon as they may be had; `None` when nothing is sent any more, or nobody `wants` them.
+    /// Waits until `bytes` of buffers can be borrowed. Returns `None` once nothing is sent any more or `wants` is
+    /// false.
     pub async fn borrow<S: Seam>(&self, seam: &S, bytes: usize, wants: impl Fn() -> bool) -> Option<Loan<'_>> {
         let mut place = Place::new(&self.clients.budget, !self.has_taken.get());
         poll_fn(|context| {
@@ -69,7 +70,7 @@ impl Account {
             if !room.iter().any(|waker| waker.will_wake(context.waker())) {
                 room.push(context.waker().clone());
             }
-            // Whose own replies hold it up keeps nobody else from his turn.
+            // A client whose own replies hold the buffers does not block the line.
             if self.lent_bytes.get() == 0 {
                 place.stand(context.waker());
                 self.clients.watch(seam);
@@ -81,41 +82,42 @@ impl Account {
         .await
     }
 
-    /// Gives back what was borrowed.
+    /// Returns `bytes` to the budget.
     pub fn give_back(&self, bytes: usize) {
         if bytes > 0 {
-            let left = self.lent_bytes.get().checked_sub(bytes).expect("what is given back was borrowed");
+            let left = self.lent_bytes.get().checked_sub(bytes).expect("returned bytes were borrowed");
             self.lent_bytes.set(left);
             self.clients.budget.take_back(bytes);
             self.release_room();
         }
     }
 
-    /// A queued reply holds `bytes` of what was borrowed.
+    /// Records that a queued reply holds `bytes` of the loans.
     pub fn queue(&self, bytes: usize) {
         self.queued_bytes.set(self.queued_bytes.get() + bytes);
     }
 
-    /// What queued replies hold.
+    /// Borrowed bytes that queued replies hold.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes.get()
     }
 
-    /// Replies that held `bytes` are no longer queued, and the client has taken them if the send `succeeded`.
+    /// Records that replies with `bytes` of loans have left the queue; the client has received them if the send
+    /// `succeeded`.
     pub fn sent(&self, bytes: usize, succeeded: bool) {
-        self.queued_bytes.set(self.queued_bytes.get().checked_sub(bytes).expect("what was sent was queued"));
+        self.queued_bytes.set(self.queued_bytes.get().checked_sub(bytes).expect("sent bytes were queued"));
         self.give_back(bytes);
         self.has_taken.set(self.has_taken.get() || succeeded && bytes > 0);
     }
 
-    /// Nothing is sent any more, and nothing is queued.
+    /// Records that nothing is queued or sent any more.
     pub fn end(&self) {
         self.ended.set(true);
         self.give_back(self.queued_bytes.take());
         self.release_room();
     }
 
-    /// True when nothing is sent any more.
+    /// True once nothing is sent any more.
     pub fn has_ended(&self) -> bool {
         self.ended.get()
     }
@@ -126,14 +128,14 @@ impl Account {
     }
 }
 
-/// Buffers that the answer to a read may fill; given back when dropped.
+/// Guard of borrowed buffers for the reply to a read; dropping it returns them.
 pub struct Loan<'a> {
     account: &'a Account,
     bytes: usize,
 }
 
 impl Loan<'_> {
-    /// Lets the queued reply have it.
+    /// Passes the loan to a queued reply.
     pub fn into_bytes(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }

@@ -1,16 +1,16 @@
-//! Buffers that replies hold, of all connections of a core together: never more than a quarter of the pool.
+//! Budget of the pool buffers that replies of a core hold: at most a quarter of the pool.
 //!
-//! A reply's data lie in the pool's buffers until the socket has taken them, and a client decides when that is. So they are lent:
-//! before a read begins, for its full length, or two reads that each hold half of what they need would wait for each other. Half
-//! of the budget is split evenly: what stays within its connection's share waits for nobody. The other half is for reads that are
-//! longer than the share, one a connection, first come, first served; but whoever has taken an answer before goes before those who never
-//! have.
+//! A reply's data stay in pool buffers until the socket has accepted them, and the client decides when. Buffers are
+//! therefore lent. A loan covers the full length of a read and is made before the read begins. Otherwise two reads that
+//! each hold half of their buffers would deadlock. Half of the budget is split evenly, and a loan within the
+//! connection's share never waits for other clients. The other half is for longer reads: one a connection, first come,
+//! first served. Clients that have received a reply before go first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-/// What may be lent, what is, and who waits in line for it.
+/// Limit, lent bytes, and the line of waiting clients.
 pub(crate) struct Budget {
     limit_bytes: usize,
     lent_bytes: Cell<usize>,
@@ -24,13 +24,14 @@ impl Budget {
         Budget { limit_bytes: pool_bytes / 4, lent_bytes: Cell::new(0), line: RefCell::default(), next: Cell::new(0) }
     }
 
-    /// What one of so many connections is lent without waiting for others.
+    /// Bytes that each of so many connections may borrow without waiting for others.
     pub(crate) fn share_bytes(&self, connections: usize) -> usize {
         self.limit_bytes / 2 / connections.max(1)
     }
 
-    /// Lends `bytes` to a connection that has `held` already and a share of `share`, or says no. Past the share, only whoever holds
-    /// nothing is lent anything, when nobody is before it in line. One loan is always possible, however small the pool is.
+    /// Lends `bytes` to a connection that already holds `held` bytes of a share of `share`; returns false if it must
+    /// wait. Past the share, only a connection without loans that is first in line gets a loan. One loan is always
+    /// possible, however small the pool.
     pub(crate) fn lend(&self, bytes: usize, held: usize, share: usize, place: Option<&Place<'_>>) -> bool {
         let lent = self.lent_bytes.get();
         let within_share = held + bytes <= share && lent + bytes <= self.limit_bytes;
@@ -42,14 +43,14 @@ impl Budget {
         lends
     }
 
-    /// Takes back what was lent.
+    /// Takes lent bytes back.
     pub(crate) fn take_back(&self, bytes: usize) {
-        let lent = self.lent_bytes.get().checked_sub(bytes).expect("what comes back was lent");
+        let lent = self.lent_bytes.get().checked_sub(bytes).expect("returned bytes were lent");
         self.lent_bytes.set(lent);
         self.call_first();
     }
 
-    /// True while somebody is in line.
+    /// True while a client waits in line.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.line.borrow().is_empty()
     }
@@ -66,28 +67,28 @@ impl Budget {
     }
 }
 
-/// A place in line, once it is taken; leaves the line when dropped.
+/// A place in line; dropping it leaves the line.
 pub(crate) struct Place<'a> {
     budget: &'a Budget,
     number: Option<(bool, u64)>,
-    /// Stands behind those who have taken an answer before.
+    /// True for a client that has never received a reply: it stands behind all others.
     is_new: bool,
 }
 
 impl<'a> Place<'a> {
-    /// Not in line yet. `is_new`: whoever it is for has never taken an answer.
+    /// A place that is not in line yet. `is_new`: the client has never received a reply.
     pub(crate) fn new(budget: &'a Budget, is_new: bool) -> Place<'a> {
         Place { budget, number: None, is_new }
     }
 
-    /// Stands in line, at the end of it unless it does already.
+    /// Joins the end of the line, or keeps the place in it.
     pub(crate) fn stand(&mut self, waker: &Waker) {
         let next = || (self.is_new, self.budget.next.replace(self.budget.next.get() + 1));
         let number = *self.number.get_or_insert_with(next);
         self.budget.line.borrow_mut().insert(number, waker.clone());
     }
 
-    /// Leaves the line to those behind.
+    /// Leaves the line and wakes the next in it.
     pub(crate) fn leave(&mut self) {
         if let Some(number) = self.number.take() {
             self.budget.line.borrow_mut().remove(&number);

@@ -8,8 +8,8 @@ use std::ops::Range;
 use flash::{Epoch, VolumeId};
 use seam::{Nanos, RangeKind, RangeNote};
 
-use crate::memory::noted::Noted;
-use crate::memory::{BlockNo, Written};
+use super::noted::Noted;
+use super::{BlockNo, Written};
 
 /// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
 pub const RANGES_MAX: usize = 1 << 12;

@@ -1,8 +1,9 @@
-//! Content of torture's writes: every sector carries a tag with its volume, operation and sector number.
+//! Content of writes in simulated worlds: every sector carries a tag with its volume, operation and sector number.
 
 use std::fmt;
 
-use seam::SECTOR_BYTES;
+use seam::sim::SimBlock;
+use seam::{Piece, SECTOR_BYTES};
 
 /// Number of an operation in a [`crate::torture::model::Model`]'s history.
 pub type OpId = u32;
@@ -55,6 +56,16 @@ impl fmt::Display for Tag {
             _ => write!(f, "volume {} op {} sector {}", self.volume(), self.op(), self.sector()),
         }
     }
+}
+
+/// The tags of pieces, one per sector.
+pub fn tags(pieces: &[Piece<SimBlock>]) -> Vec<Tag> {
+    let sectors = pieces.iter().flat_map(|piece| {
+        let all = piece.block.tags();
+        let range = piece.start() / SECTOR_BYTES..(piece.start() + piece.len()) / SECTOR_BYTES;
+        range.map(move |sector| Tag(all[sector]))
+    });
+    sectors.collect()
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use front::{Clients, Limits};
+use connection::{Clients, Limits};
 use scsi::Target;
 use seam::Seam;
 
+use super::Session;
 use crate::Options;
 use crate::options::{HELD_BYTES_MIN, PAYLOAD_BYTES_MIN};
-use crate::session::Session;
 
 /// State shared by all sessions: target, options and the list of sessions.
 pub(crate) struct Shared<S: Seam> {

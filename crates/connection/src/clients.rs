@@ -1,4 +1,4 @@
-//! Who is connected to a server, and what their replies may hold.
+//! Clients of a server, and the buffers that their replies may hold.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,31 +9,31 @@ use seam::{Nanos, Seam};
 use crate::budget::Budget;
 use crate::{Control, Stop};
 
-/// How often it is looked whether a client keeps others waiting.
+/// Interval of checks for clients that keep others waiting.
 pub(crate) const WATCH_PAUSE: Nanos = Nanos::from_secs(1);
 
-/// What one client may hold, and for how long.
+/// Limits of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of buffers that one client borrows at most without standing in line.
+    /// Most bytes of buffers that one client borrows without waiting in line.
     pub held_bytes_max: usize,
-    /// Time that a client has to take what was sent to it while others wait for the buffers which that holds.
+    /// Time for a client to accept a reply while others wait for the buffers that it holds.
     pub stall_timeout: Nanos,
 }
 
-/// All clients of a server: who there is, and what buffers their replies hold.
+/// All clients of a server, and the budget of buffers for their replies.
 pub struct Clients {
     limits: Limits,
     pub(crate) budget: Budget,
     controls: RefCell<BTreeMap<u64, Rc<Control>>>,
-    /// What one client may borrow of the budget without waiting for others, in bytes.
+    /// Bytes that one client may borrow without waiting for others.
     share_bytes: Cell<usize>,
-    /// Somebody looks for clients that keep others waiting.
+    /// True while a task checks for clients that keep others waiting.
     watched: Cell<bool>,
 }
 
 impl Clients {
-    /// No clients yet, on a core with `pool_bytes` of buffers.
+    /// An empty list, on a core with `pool_bytes` of buffers.
     pub fn new(limits: Limits, pool_bytes: usize) -> Clients {
         let (controls, share_bytes, watched) = Default::default();
         let clients = Clients { limits, budget: Budget::new(pool_bytes), controls, share_bytes, watched };
@@ -41,24 +41,24 @@ impl Clients {
         clients
     }
 
-    /// One client more.
+    /// Adds a client.
     pub fn add(&self, number: u64, control: &Rc<Control>) {
         self.controls.borrow_mut().insert(number, Rc::clone(control));
         self.recount();
     }
 
-    /// One client less.
+    /// Removes a client.
     pub fn remove(&self, number: u64) {
         self.controls.borrow_mut().remove(&number);
         self.recount();
     }
 
-    /// Clients now.
+    /// Number of clients.
     pub fn count(&self) -> usize {
         self.controls.borrow().len()
     }
 
-    /// True while the client of that number is there.
+    /// True while the client of that number is connected.
     pub fn has(&self, number: u64) -> bool {
         self.controls.borrow().contains_key(&number)
     }
@@ -68,12 +68,12 @@ impl Clients {
         self.controls.borrow().values().for_each(|client| client.ask(stop));
     }
 
-    /// What one client may borrow of the budget without waiting for others, in bytes.
+    /// Bytes that one client may borrow without waiting for others.
     pub fn share_bytes(&self) -> usize {
         self.share_bytes.get()
     }
 
-    /// As long as somebody is in line, ends clients that have taken nothing for too long.
+    /// Disconnects clients that have accepted nothing for too long, while others wait in line.
     pub(crate) fn watch<S: Seam>(self: &Rc<Self>, seam: &S) {
         if self.watched.replace(true) {
             return;
@@ -88,7 +88,7 @@ impl Clients {
         });
     }
 
-    /// Others have waited for another [`WATCH_PAUSE`]: sends away whoever has not taken his replies for too long.
+    /// Counts another [`WATCH_PAUSE`] of waiting; disconnects clients whose sends have lasted too long.
     fn end_stalled(&self) {
         for client in self.controls.borrow().values() {
             let pauses = client.count_stall();
