@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::daemon::{Daemon, Standing};
 use config::{BackingSpec, is_device};
-use terminal::log;
+use logging::{self as log, VOLUME};
 
 /// Pause between the first failure and the next attempt.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -143,14 +143,14 @@ impl Daemon {
         for ((name, standing), result) in before.into_iter().zip(results) {
             match result {
                 Ok(()) => {
-                    log::info(format!("volume {name}: its backing is there now; it is served"));
+                    log::info!(target: VOLUME, volume = name, "volume {name}: its backing is there now; it is served");
                 }
                 // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
                 // messages.
                 Err(failure) if !matches!(&standing, Standing::Refused(said) if failure.message.ends_with(said)) => {
-                    log::error(&failure.message);
+                    log::error!(target: VOLUME, volume = name, "{}", failure.message);
                 }
-                Err(_) => {}
+                Err(failure) => log::debug!(target: VOLUME, volume = name, "{}", failure.message),
             }
         }
         drop(busy);

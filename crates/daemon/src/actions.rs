@@ -13,8 +13,8 @@ use seam::{Nanos, Seam};
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use config::keys::{KEYS, find_key, nearest, set_by_command};
+use logging::{self as log, VOLUME};
 use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
-use terminal::log;
 use units::show_bytes;
 
 impl Daemon {
@@ -102,7 +102,7 @@ impl Daemon {
             undone.map_err(state_failed)?;
             return Err(failure);
         }
-        log::info(format!("volume {name}: policy {policy} by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name}: policy {policy} by command");
         self.show(name).await
     }
 
@@ -142,7 +142,7 @@ impl Daemon {
             state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         });
         noted.map_err(state_failed)?;
-        log::info(format!("volume {name}: {mode} by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
         self.show(name).await
     }
 
@@ -158,7 +158,7 @@ impl Daemon {
             "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
             show_bytes(dropped)
         );
-        log::info(&text);
+        log::info!(target: VOLUME, volume = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
 
@@ -197,7 +197,7 @@ impl Daemon {
         noted.map_err(state_failed)?;
         self.tell_size(name, &placed).await?;
         self.tell_guests_size(name, &placed).await?;
-        log::info(format!("volume {name}: {} by command", show_bytes(size)));
+        log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));
         self.show(name).await
     }
 
@@ -207,9 +207,10 @@ impl Daemon {
         let Some(known) = known.filter(|known| known.refusal.as_deref() == Some(BACKING_SHRANK)) else { return Ok(()) };
         let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
         self.attach(known.config, known.from_file, accept).await?;
-        log::warn(format!(
+        log::warn!(
+            target: VOLUME, volume = name,
             "volume {name}: its backing is smaller than it was; dirty data past its end was given up by command"
-        ));
+        );
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::certificates::Shown;
 use super::daemon::Daemon;
-use terminal::log;
+use logging::{self as log, API};
 
 /// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ impl Daemon {
                 names: config.names,
                 metrics_volumes: config.metrics_volumes as usize,
                 tls,
-                log: |line| log::info(line),
+                log: |client, line| log::info!(target: API, %client, "{line}"),
             };
             let access = daemon.access.clone();
             let samples = daemon.samples.subscribe();
@@ -55,7 +55,7 @@ impl Daemon {
         let (address, listener) = listening.map_err(|error| format!("[api] cannot listen on {address}: {error}"))?;
         let tls = match identity {
             Some((files, Identity { config, chain })) => {
-                log::info(format!("HTTPS on {address}"));
+                log::info!(target: API, %address, "HTTPS on {address}");
                 let (sender, receiver) = watch::channel(api::encrypted(config));
                 let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
                 let shown = Shown::new(&files, chain, renew);
@@ -63,12 +63,13 @@ impl Daemon {
                 Some(receiver)
             }
             None => {
-                log::info(format!("HTTP on {address}"));
+                log::info!(target: API, %address, "HTTP on {address}");
                 if !address.ip().is_loopback() {
-                    log::warn(format!(
+                    log::warn!(
+                        target: API, %address,
                         "[api] listen {address} is no loopback address, and tokens go over it unencrypted; give it \
                          tls_certificate and tls_key, or put a TLS proxy in front of it"
-                    ));
+                    );
                 }
                 None
             }
@@ -78,7 +79,7 @@ impl Daemon {
     }
 
     async fn listen_later(&self, address: SocketAddr, mut why: String) -> Listening {
-        log::error(format!("{why}; trying again, volumes are served without it"));
+        log::error!(target: API, "{why}; trying again, volumes are served without it");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
             match self.listen_api(address) {
@@ -86,7 +87,7 @@ impl Daemon {
                 // A repeated reason is logged once.
                 Err(again) if again == why => {}
                 Err(other) => {
-                    log::error(format!("{other}; trying again, volumes are served without it"));
+                    log::error!(target: API, "{other}; trying again, volumes are served without it");
                     why = other;
                 }
             }

@@ -24,11 +24,11 @@ use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
 use config::keys::set_by_command;
 use config::{BackingSpec, VolumeConfig, check_name, is_device};
+use logging::{self as log, VOLUME};
 use state::{
     Acceptance, AddedVolume, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_incarnation,
     effective_mode, effective_policy,
 };
-use terminal::log;
 
 /// Backings that a core opens concurrently.
 const OPENS_AT_ONCE: usize = 32;
@@ -82,7 +82,7 @@ impl Daemon {
         self.save_manifest().await;
         let placed = self.serve_all(&wanted, opened, identified).await;
         if let Err(failure) = self.drop_left_behind().await {
-            log::error(&failure.message);
+            log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.tell_absent(refused).await;
@@ -227,7 +227,7 @@ impl Daemon {
             incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
         });
         if let Err(error) = noted {
-            log::error(error.to_string());
+            log::error!(target: VOLUME, "{error}");
         }
     }
 
@@ -416,10 +416,11 @@ impl Daemon {
             each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
-            log::warn(format!(
+            log::warn!(
+                target: VOLUME, volume = name,
                 "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may \
                  be lost"
-            ));
+            );
         }
         identified.unwrap_or_else(|error| {
             let failure = state_failed(error);
@@ -551,7 +552,7 @@ impl Daemon {
             }
         });
         noted.map_err(state_failed)?;
-        log::info(format!("volume {name} added by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name} added by command");
         self.show(name).await
     }
 
@@ -606,7 +607,7 @@ impl Daemon {
             }
         });
         noted.map_err(state_failed)?;
-        log::info(format!("volume {name} removed by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut said = vec![match known.standing {
             Standing::Refused(_) => {
@@ -644,7 +645,7 @@ impl Daemon {
         let given_up = give_up.as_ref().map(|data| format!(", and data {data} was given up")).unwrap_or_default();
         self.attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
             .await?;
-        log::warn(format!("volume {name} adopted its backing by command{given_up}"));
+        log::warn!(target: VOLUME, volume = name, "volume {name} adopted its backing by command{given_up}");
         self.show(name).await
     }
 
@@ -768,7 +769,11 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         changed = volume.set_mode(mode).await;
     }
     if let Err(error) = &changed {
-        log::warn(format!("volume {}: {policy}, {mode} by command could not be restored: {error}", volume.name()));
+        log::warn!(
+            target: VOLUME, volume = volume.name(),
+            "volume {}: {policy}, {mode} by command could not be restored: {error}",
+            volume.name()
+        );
     }
     Ok(changed.is_err())
 }

@@ -22,6 +22,7 @@ use super::jobs::Jobs;
 use super::kept::Unreadable;
 use super::stop::Stop;
 use config::{Config, VolumeConfig};
+use logging::{self as log, CONTROL};
 use state::{StateDir, StateError};
 use systemd::Notifier;
 
@@ -339,6 +340,7 @@ impl Handler for Daemon {
         actor: Actor,
         progress: ProgressSender,
     ) -> Result<Answer, Failure> {
+        log::debug!(target: CONTROL, client = actor.show(), "request: {request:?}");
         self.act_for(&actor, request, &progress).await
     }
 }

@@ -10,7 +10,7 @@ use events::alerts::{Alerts, Limits, untold};
 use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook, asked};
 
 use super::daemon::Daemon;
-use terminal::log;
+use logging::{self as log, EVENTS};
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";
@@ -49,7 +49,7 @@ impl Journal {
         let start = |receiver| match Webhook::start(receiver, host) {
             Ok(webhook) => Some(webhook),
             Err(error) => {
-                log::error(format!("[alerts] webhook: its thread cannot be started: {error}"));
+                log::error!(target: EVENTS, "[alerts] webhook: its thread cannot be started: {error}");
                 None
             }
         };

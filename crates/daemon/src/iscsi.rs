@@ -16,8 +16,8 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
 use config::{IscsiConfig, VolumeConfig, read_chap};
+use logging::{self as log, ISCSI};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
-use terminal::log;
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
@@ -85,7 +85,7 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping)
     let Some(config) = config else { return Ok((None, keeping)) };
     let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
-        log::warn(warning);
+        log::warn!(target: ISCSI, "{warning}");
     }
     let options = Options {
         announce: config.announce.clone(),
@@ -121,7 +121,7 @@ impl Daemon {
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
-                log::error(format!("reservations of a LUN cannot be kept: {error}"));
+                log::error!(target: ISCSI, "reservations of a LUN cannot be kept: {error}");
             }
             for (at, kept) in kept.into_iter().enumerate() {
                 let result = match &known {
@@ -202,7 +202,7 @@ impl Daemon {
             }
         };
         if let Err(gone) = self.cores[0].call(tell).await {
-            log::error(gone.to_string());
+            log::error!(target: ISCSI, "{gone}");
         }
     }
 
@@ -273,7 +273,7 @@ impl Daemon {
         });
         noted.map_err(state_failed)?;
         self.tell_lost(name, placed, lost).await?;
-        log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
+        log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 

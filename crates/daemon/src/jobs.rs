@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::daemon::{Daemon, Placed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
-use terminal::log;
+use logging::{self as log, CONTROL};
 
 /// Id of a change of the flash devices; there is at most one.
 const FLASH: &str = "flash";
@@ -148,7 +148,7 @@ impl Daemon {
             let (progress, _) = ProgressSender::new();
             let flushed = daemon.flush_listed(listed, &volume, &placed, &progress).await;
             let Err(failure) = flushed else { return };
-            log::warn(&failure.message);
+            log::warn!(target: CONTROL, volume, "{}", failure.message);
             if failure.kind == ErrorKind::Failed {
                 daemon.journal.note_change(whom, Some(volume), format!("flush failed: {failure}"));
             }

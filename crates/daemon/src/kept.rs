@@ -19,8 +19,8 @@ use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, 
 use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
 use config::{Config, KeepIn};
+use logging::{self as log, MEMORY};
 use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_incarnation};
-use terminal::log;
 use units::show_bytes;
 
 /// Default directory of the file.
@@ -53,11 +53,12 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
         if is_asked_for && left.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
-        log::warn(format!(
+        log::warn!(
+            target: MEMORY,
             "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
-             each \
-             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
-        ));
+             each fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \
+             \"none\""
+        );
         let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
         return Ok(Plan { kept: None, not_kept });
     }
@@ -120,11 +121,12 @@ pub async fn attach(
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
     files.iter().rev().for_each(|file| file.forget(owner));
     if taken > 0 {
-        log::info(format!(
+        log::info!(
+            target: MEMORY, volume = volume.name(),
             "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
              left in memory",
             volume.name()
-        ));
+        );
     }
     Ok(volume)
 }
@@ -218,12 +220,12 @@ impl Daemon {
         let (whole, unreadable) = self.cores[0].call(open).await.map_err(core_gone)?;
         for (id, why) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
-            log::error(format!(
+            log::error!(
+                target: MEMORY,
                 "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
-                 and volumes of which it \
-                 may hold content are not served",
+                 and volumes of which it may hold content are not served",
                 record.path.display()
-            ));
+            );
             self.unreadable.borrow_mut().push(Unreadable { record, why: Rc::new(why) });
         }
         let of = |record: &&KeptRecord| whole.contains(&record.id);
@@ -247,7 +249,7 @@ impl Daemon {
     pub(super) fn end_kept(&self) {
         let own = self.kept.as_ref().map(|kept| kept.id);
         if let Err(error) = self.forget_kept(|record| Some(record.id) == own) {
-            log::error(error.to_string());
+            log::error!(target: MEMORY, "{error}");
         }
     }
 
@@ -259,7 +261,11 @@ impl Daemon {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
+                log::warn!(
+                    target: MEMORY,
+                    "{} is not needed any more and cannot be removed: {error}",
+                    record.path.display()
+                );
             }
         }
         let whole = self.whole.borrow();

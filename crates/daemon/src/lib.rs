@@ -58,15 +58,17 @@ pub use self::events::FOLDER as EVENTS_FOLDER;
 pub use self::status::override_reports;
 use self::stop::Clients;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
+use logging::{self as log, CONFIG, DAEMON, VOLUME};
 use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
 use systemd::Notifier;
-use terminal::log;
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
 /// Umask: new files are accessible to the daemon's user and group alone.
 const UMASK: u32 = 0o027;
+/// Time for the last log lines of a daemon that gives up: standard error may be stuck.
+const LAST_LINES_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the last answers to leave the control socket.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
@@ -75,7 +77,10 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::take()?;
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
-    config.exposed_secrets().iter().for_each(log::warn);
+    // After the signals are taken: the log has a thread.
+    let _log = log::start(&config.log.filter, config.log.format)
+        .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
+    config.exposed_secrets().iter().for_each(|text| log::warn!(target: CONFIG, "{text}"));
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -186,9 +191,10 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
             Some(core) = has_ended.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is \
                                     needed");
-                log::error(&text);
+                log::error!(target: DAEMON, "{text}");
                 daemon.journal.note_daemon(&text);
                 daemon.journal.events.flush();
+                log::flush(LAST_LINES_PATIENCE);
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
@@ -205,7 +211,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     if !complete {
         return Err(Failure::failed(daemon.stop.said()));
     }
-    log::info(daemon.stop.said());
+    log::info!(target: DAEMON, "{}", daemon.stop.said());
     Ok(())
 }
 
@@ -222,7 +228,7 @@ async fn start_cores(
         Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
     if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
-        log::warn("cores names several processors; this version serves data on the first one");
+        log::warn!(target: DAEMON, "cores names several processors; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();
@@ -263,11 +269,12 @@ async fn start_serving(
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
+    let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
     let attached = daemon.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
     let mut unnoted = 0;
-    for failure in attached.into_iter().filter_map(Result::err) {
-        log::error(&failure.message);
+    for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
+        log::error!(target: VOLUME, volume = name, "{}", failure.message);
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
         unnoted += usize::from(failure.kind == ErrorKind::Failed);
     }
@@ -285,7 +292,7 @@ async fn start_serving(
     let count = daemon.served().len();
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", listening.join(", "));
-    log::info(&text);
+    log::info!(target: DAEMON, "{text}");
     daemon.journal.begin_serving(&text, &daemon.look().await);
     daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
     Ok(())
@@ -305,18 +312,22 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
         if let Some(named) = named {
             let entry = &wanted[named].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
-                log::warn(format!(
+                log::warn!(
+                    target: VOLUME, volume = record.name,
                     "volume {}: added by command and in the file now; the file's entry is served",
                     record.name
-                ));
+                );
                 continue;
             }
-            log::warn(format!(
-                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
-                 ({entry}) and is left \
-                 out. To serve that one: hotset volume remove {}, then read the configuration again (SIGHUP)",
-                record.name, added.backing, record.name
-            ));
+            log::warn!(
+                target: VOLUME, volume = record.name,
+                "volume {}: added by command on {}, which is served; the file's entry of that name has another \
+                 backing ({entry}) and is left out. To serve that one: hotset volume remove {}, then read the \
+                 configuration again (SIGHUP)",
+                record.name,
+                added.backing,
+                record.name
+            );
             wanted.remove(named);
         }
         match (backing, added.policy.parse()) {
@@ -326,7 +337,11 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
                 let volume = volume.by_rules(&config.qos);
                 wanted.push((volume, false));
             }
-            (Err(error), _) | (_, Err(error)) => log::error(format!("volume {}: {error}", record.name)),
+            (Err(error), _) | (_, Err(error)) => log::error!(
+                target: VOLUME, volume = record.name,
+                "volume {}: {error}",
+                record.name
+            ),
         }
     }
     wanted
@@ -355,7 +370,7 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
         None => "destaging what is dirty",
     };
     let name = signal.name();
-    log::info(format!("{name}: stopping; {how}, a second signal ends at once"));
+    log::info!(target: DAEMON, "{name}: stopping; {how}, a second signal ends at once");
     daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
     // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
     // manager closes their connections.
@@ -365,13 +380,13 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
 
 async fn reload_by_signal(daemon: &Daemon) {
     if daemon.stop.is_stopping() {
-        return log::warn("SIGHUP: not obeyed, the daemon is stopping");
+        return log::warn!(target: DAEMON, "SIGHUP: not obeyed, the daemon is stopping");
     }
-    log::info("SIGHUP: reading the configuration again");
+    log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(log::info),
+        Ok(said) => said.iter().for_each(|text| log::info!(target: CONFIG, "{text}")),
         Err(failure) => {
-            log::error(&failure.message);
+            log::error!(target: CONFIG, "{}", failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one is in force");
         }
     }

@@ -12,8 +12,8 @@ use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use config::{QosRule, VolumeConfig};
+use logging::{self as log, QOS};
 use state::{State, VolumeRecord, effective};
-use terminal::log;
 
 /// A difference between the clocks above this means that the machine's clock was set.
 const CLOCK_SET_MS: u64 = 500;
@@ -86,7 +86,12 @@ impl Daemon {
         }
         self.apply_qos(&config, placed, &state).await?;
         let noted = self.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| log::info(format!("volume {name}: its quality of service was changed by command")))
+        noted.inspect(|()| {
+            log::info!(
+                target: QOS, volume = name,
+                "volume {name}: its quality of service was changed by command"
+            )
+        })
     }
 
     /// Applies the quality of service that the file now gives a volume.
@@ -183,7 +188,11 @@ impl Daemon {
     /// Warns of values that rules give a volume and that cannot take effect.
     pub(super) fn warn_of_qos(config: &VolumeConfig) {
         if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
-            log::warn(format!("volume {}: {what}, so it counts for nothing; {remedy}", config.name));
+            log::warn!(
+                target: QOS, volume = config.name,
+                "volume {}: {what}, so it counts for nothing; {remedy}",
+                config.name
+            );
         }
     }
 

@@ -4,8 +4,8 @@
 use control::{ErrorKind, Failure, ProgressSender};
 
 use super::daemon::{Daemon, Standing};
-use config::{Config, VolumeConfig};
-use terminal::log;
+use config::{Config, LogConfig, VolumeConfig};
+use logging::{self as log, CONFIG};
 
 impl Daemon {
     /// SIGHUP and `reload`: returns a sentence for each change that was or was not applied.
@@ -27,6 +27,10 @@ impl Daemon {
         said.extend(self.reload_datastores(&old.datastores, &fresh.datastores).await);
         if old.qos != fresh.qos {
             said.push(format!("[[qos]]: {} taken over", fresh.qos.len()));
+        }
+        if old.log.filter != fresh.log.filter {
+            log::set_filter(&fresh.log.filter);
+            said.push("[log]: level and filter taken over".to_owned());
         }
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
@@ -57,6 +61,7 @@ impl Daemon {
             qos: fresh.qos,
             api,
             nbd,
+            log: LogConfig { filter: fresh.log.filter, ..old.log },
             written,
             ..old
         };
@@ -83,7 +88,7 @@ impl Daemon {
             }
             // The volume's record stays: the entry may return.
             if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
-                log::error(error.to_string());
+                log::error!(target: CONFIG, "{error}");
             }
         }
         if let Err(failure) = self.forget_absent(name).await {
@@ -231,6 +236,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         api,
         history,
         alerts,
+        log,
         nbd,
         iscsi,
         vhost_user,
@@ -251,6 +257,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[api]", api.differs_for_good(&fresh.api)),
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
+        ("[log] format", log.format != fresh.log.format),
         ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
@@ -284,6 +291,7 @@ mod tests {
             ("[history]\nsize = \"64 MiB\"", "[history]"),
             ("[alerts]\ndirty_age = \"1min\"", "[alerts]"),
             ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
+            ("[log]\nformat = \"json\"", "[log] format"),
             ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
             ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
             ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
@@ -323,6 +331,7 @@ mod tests {
         assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
         // Adding a CA for client certificates needs a restart.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
+        assert_eq!(not_live(&config(""), &config("[log]\nlevel = \"debug\"\nfilter = \"flash=warn\"")).len(), 0);
         let fresh = config(
             "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
              name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::daemon::Daemon;
 use super::shortage::Shortage;
-use terminal::log;
+use logging::{self as log, HISTORY};
 
 /// Interval of the samples.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl Daemon {
         let folder = self.state.borrow().path().join(FOLDER);
         match History::start(Options { folder, size_bytes }) {
             Ok(history) => *self.history.borrow_mut() = Some(history),
-            Err(error) => log::error(format!("no history is kept: its thread cannot be started: {error}")),
+            Err(error) => log::error!(target: HISTORY, "no history is kept: its thread cannot be started: {error}"),
         }
     }
 

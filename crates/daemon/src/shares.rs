@@ -10,8 +10,8 @@ use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
+use logging::{self as log, QOS};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
-use terminal::log;
 use units::show_bytes;
 
 /// The quota keys that `volume set` accepts.
@@ -53,7 +53,7 @@ impl Daemon {
         self.check_memory(name, &config, &state)?;
         self.apply_shares(&config, placed, &state).await?;
         let noted = self.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
+        noted.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: its shares were changed by command"))
     }
 
     /// `volume pin` and `unpin`.
@@ -86,7 +86,10 @@ impl Daemon {
         self.apply_shares(&config, &placed, &state).await?;
         self.note_overrides(&placed, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
-        log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
+        log::info!(
+            target: QOS, volume = name,
+            "volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"
+        );
         self.show(name).await
     }
 

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::daemon::Daemon;
-use terminal::log;
+use logging::{self as log, DAEMON};
 
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
 const QUIET_LOOKS: u32 = 10;
@@ -48,9 +48,9 @@ impl Daemon {
             false => "there are file descriptors again".to_owned(),
         };
         if begins {
-            log::error(&text)
+            log::error!(target: DAEMON, "{text}")
         } else {
-            log::info(&text)
+            log::info!(target: DAEMON, "{text}")
         }
         self.journal.note_daemon(&text);
     }

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::daemon::Daemon;
 use super::data_core::Local;
 use super::handover::{Kept, to_keep};
+use logging::{self as log, DAEMON, VOLUME};
 use state::{State, draw_incarnation};
-use terminal::log;
 use units::show_bytes;
 
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
@@ -169,7 +169,7 @@ async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
 impl Daemon {
     /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
-        log::info("stop asked for by command");
+        log::info!(target: DAEMON, "stop asked for by command");
         self.stop.ask(destage, Clients::SendAway);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
@@ -298,9 +298,10 @@ impl Daemon {
             let patience_ms = if is_safe { HUNG_PATIENCE_MS } else { HUNG_PATIENCE_DIRTY_MS };
             if stats.backing_unanswered_ms >= patience_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
-                log::error(format!(
+                log::error!(
+                    target: VOLUME, volume = name,
                     "volume {name}: its backing has not answered for {age:?} and is not waited for any longer"
-                ));
+                );
                 return;
             }
         }
@@ -312,7 +313,7 @@ impl Daemon {
         {
             let of = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
             let text = format!("destaging: {} of {of} left", show_bytes(dirty_bytes));
-            log::info(&text);
+            log::info!(target: DAEMON, "{text}");
             self.notifier.patience(&text);
         }
     }
@@ -335,11 +336,14 @@ impl Daemon {
                 }
                 Ok(Ok(None)) => return Ended::Clean(incarnation),
                 Ok(Err((error, true))) => {
-                    log::error(format!("volume {name}: the flash log is gone ({error}); destaging instead"));
+                    log::error!(
+                        target: VOLUME, volume = name,
+                        "volume {name}: the flash log is gone ({error}); destaging instead"
+                    );
                     return self.drain_past_flash(name, core, incarnation).await;
                 }
                 Ok(Err((error, false))) => {
-                    self.retry(&format!("volume {name} could not be left in the flash log ({error})")).await;
+                    self.retry(name, &format!("volume {name} could not be left in the flash log ({error})")).await;
                 }
                 Err(_) => return Daemon::core_has_ended(name),
             }
@@ -365,21 +369,25 @@ impl Daemon {
                     });
                     return Ended::Complete;
                 }
-                (Ok(Err(error)), _) => self.retry(&format!("volume {name} could not be destaged ({error})")).await,
-                (_, Err(error)) => self.retry(&format!("volume {name}: no identity can be drawn ({error})")).await,
+                (Ok(Err(error)), _) => {
+                    self.retry(name, &format!("volume {name} could not be destaged ({error})")).await
+                }
+                (_, Err(error)) => {
+                    self.retry(name, &format!("volume {name}: no identity can be drawn ({error})")).await
+                }
             }
         }
     }
 
-    async fn retry(&self, text: &str) {
+    async fn retry(&self, name: &str, text: &str) {
         let text = format!("{text}; trying again, a second signal gives up");
-        log::error(&text);
+        log::error!(target: VOLUME, volume = name, "{text}");
         self.notifier.patience(&text);
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 
     fn core_has_ended(name: &str) -> Ended {
-        log::error(format!("volume {name}: its data core has ended; it is not clean"));
+        log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; it is not clean");
         Ended::Failed
     }
 
@@ -400,7 +408,7 @@ impl Daemon {
     fn note(&self, change: impl FnOnce(&mut State)) -> bool {
         let noted = self.state.borrow_mut().change(change);
         if let Err(error) = &noted {
-            log::error(error.to_string());
+            log::error!(target: DAEMON, "{error}");
         }
         noted.is_ok()
     }
@@ -421,7 +429,7 @@ impl Daemon {
                 // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return Ended::Complete,
                 (Err(_), Ok(Some(true))) => return self.drain_past_flash(name, core, incarnation).await,
-                (Err(failure), Ok(Some(false))) => self.retry(&failure.message).await,
+                (Err(failure), Ok(Some(false))) => self.retry(name, &failure.message).await,
             }
         }
         Ended::Clean(incarnation)

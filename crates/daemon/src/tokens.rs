@@ -6,8 +6,8 @@ use control::token::{LoginLink, TokenCreated, TokenReport};
 use control::{Answer, ErrorKind, Failure, Role};
 
 use super::daemon::{Daemon, state_failed};
+use logging::{self as log, API};
 use state::TokenRecord;
-use terminal::log;
 
 /// Maximum number of tokens.
 const TOKENS_MAX: usize = 256;
@@ -37,7 +37,7 @@ impl Daemon {
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.state.borrow_mut().change(|state| state.tokens.push(record)).map_err(state_failed)?;
         self.know_tokens();
-        log::info(format!("token {name} ({role}) was made by command"));
+        log::info!(target: API, token = name, "token {name} ({role}) was made by command");
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
 
@@ -62,7 +62,7 @@ impl Daemon {
         gone.map_err(state_failed)?;
         self.know_tokens();
         let text = format!("token {name} was revoked; who logged in with it is logged out");
-        log::info(&text);
+        log::info!(target: API, token = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
 
@@ -80,7 +80,7 @@ impl Daemon {
         };
         let scheme = if self.certificates.api.get().is_some() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
-        log::info(format!("a log-in link ({role}) was made by command"));
+        log::info!(target: API, "a log-in link ({role}) was made by command");
         let link = format!("{page}login?key={key}");
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
     }

@@ -12,7 +12,7 @@ use trace::Op;
 
 use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
-use terminal::log;
+use logging::{self as log, TRACE};
 
 /// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.
 const TAKEN_MAX: usize = 8_192;
@@ -37,7 +37,7 @@ impl Daemon {
             let text = format!("volume {name} is being recorded already; one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
-        log::info(format!("volume {name}: its requests are being recorded"));
+        log::info!(target: TRACE, volume = name, "volume {name}: its requests are being recorded");
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 
@@ -53,7 +53,7 @@ impl Daemon {
     /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.with_volume(name, move |volume| volume.close_tap(recorder)).await?;
-        log::info(format!("volume {name}: its requests are no longer recorded"));
+        log::info!(target: TRACE, volume = name, "volume {name}: its requests are no longer recorded");
         Ok(Answer::Said(Vec::new()))
     }
 }

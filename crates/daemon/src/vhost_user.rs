@@ -16,7 +16,7 @@ use super::data_core::Local;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
-use terminal::log;
+use logging::{self as log, VHOST_USER};
 
 impl Daemon {
     /// Reports a volume's new size to guests.
@@ -68,7 +68,8 @@ pub struct VhostUser {
 impl VhostUser {
     /// A server without volumes.
     pub fn new(seam: &RealSeam, spec: VhostUserSpec) -> VhostUser {
-        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
+        let report = |volume: &str, text| log::warn!(target: VHOST_USER, volume, "{text}");
+        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(report)), spec }
     }
 
     /// Creates a volume's socket and serves the volume there. Writes acknowledged by daemons before the generation
@@ -76,7 +77,7 @@ impl VhostUser {
     pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
         if let Err(error) = self.listen(seam, volume, lost_before).await {
-            log::error(format!("volume {name} has no vhost-user socket: {error}"));
+            log::error!(target: VHOST_USER, volume = name, "volume {name} has no vhost-user socket: {error}");
         }
     }
 

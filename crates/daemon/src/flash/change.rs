@@ -17,8 +17,8 @@ use super::super::data_core::Local;
 use super::Flash;
 use super::open::{Opened, open_device};
 use config::FlashConfig;
+use logging::{self as log, FLASH};
 use state::FlashDevices;
-use terminal::log;
 
 /// Interval of progress reports.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -100,7 +100,7 @@ impl Daemon {
             self.note_devices(before)?;
             return Err(failure);
         }
-        log::info(format!("flash device {} was added by command", path.display()));
+        log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
         self.flash_answer().await
     }
 
@@ -125,7 +125,11 @@ impl Daemon {
         if let Some(path) = old_path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {old} was replaced by {} by command", new.display()));
+        log::info!(
+            target: FLASH, device = old, by = %new.display(),
+            "flash device {old} was replaced by {} by command",
+            new.display()
+        );
         self.flash_answer().await
     }
 
@@ -145,7 +149,7 @@ impl Daemon {
         if let Some(path) = path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {which} was removed by command"));
+        log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
         self.flash_answer().await
     }
 

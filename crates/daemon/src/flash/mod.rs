@@ -29,8 +29,8 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
 use config::FlashConfig;
+use logging::{self as log, FLASH};
 use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
-use terminal::log;
 use units::show_bytes;
 
 /// State of the flash log.
@@ -85,14 +85,14 @@ impl Daemon {
                     1 => ", with data of 1 volume".to_owned(),
                     owners => format!(", with data of {owners} volumes"),
                 };
-                log::info(format!("flash log {} is in use{made}{of}", opened.store));
+                log::info!(target: FLASH, "flash log {} is in use{made}{of}", opened.store);
                 self.rename_devices(&opened.renamed)?;
-                opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
+                opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {absent}"));
                 self.begin_wear();
                 Flash::Open(opened)
             }
             Err(unused) => {
-                log::error(format!("flash is not used: {}", unused.why));
+                log::error!(target: FLASH, "flash is not used: {}", unused.why);
                 Flash::Unused(unused)
             }
         };
@@ -216,7 +216,7 @@ impl Daemon {
                 self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
             }
             // The next round tries again. A start before that drops the pages once more.
-            Err(error) => log::error(error.to_string()),
+            Err(error) => log::error!(target: FLASH, "{error}"),
         }
     }
 
@@ -226,9 +226,10 @@ impl Daemon {
             return;
         }
         let Some(payload) = self.state.borrow().state().manifest(flash::MANIFEST_BYTES_MAX) else {
-            return log::warn(
-                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state \
-                 directory",
+            return log::warn!(
+                target: FLASH,
+                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the \
+                 state directory"
             );
         };
         let save = async move |local: Rc<Local>| match local.engine.log() {
@@ -236,7 +237,7 @@ impl Daemon {
             None => Ok(()),
         };
         if let Ok(Err(error)) = self.flash_core().call(save).await {
-            log::warn(format!("the records of the volumes could not be copied to the flash devices: {error}"));
+            log::warn!(target: FLASH, "the records of the volumes could not be copied to the flash devices: {error}");
         }
     }
 
@@ -289,13 +290,13 @@ impl Daemon {
                     });
                     // Without the sequence the next start may accept an older copy of the log.
                     if let Err(error) = noted {
-                        log::error(error.to_string());
+                        log::error!(target: FLASH, "{error}");
                     }
                 }
                 empty
             }
             Ok(Err(error)) => {
-                log::error(format!("the flash log was not cleanly closed: {error}"));
+                log::error!(target: FLASH, "the flash log was not cleanly closed: {error}");
                 false
             }
             Err(_) => false,
@@ -501,7 +502,7 @@ async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::
         let Some(daemon) = daemon.upgrade() else { return };
         let noted = daemon.note_generation(&store, generation).map_err(|failure| failure.message);
         if let Err(why) = &noted {
-            log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
+            log::error!(target: FLASH, "flushes are not answered: a flash device is out of service, and {why}");
         }
         // The store may have stopped waiting.
         let _ = done.send(noted);

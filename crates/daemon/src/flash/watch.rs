@@ -12,8 +12,8 @@ use seam::Seam;
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;
 use super::Flash;
+use logging::{self as log, FLASH};
 use state::effective_policy;
-use terminal::log;
 
 /// Interval of the checks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -38,7 +38,11 @@ impl Daemon {
                 local.seam.spawn(async move {
                     // On an error the volume stays write-back, and the next check tries again.
                     if let Err(error) = volume.set_policy(WritePolicy::WriteThrough).await {
-                        log::error(format!("volume {}: cannot become write-through yet: {error}", volume.name()));
+                        log::error!(
+                            target: FLASH, volume = volume.name(),
+                            "volume {}: cannot become write-through yet: {error}",
+                            volume.name()
+                        );
                     }
                 });
             }
@@ -46,7 +50,7 @@ impl Daemon {
         };
         let changed = self.flash_core().call(change).await.unwrap_or(0);
         if changed > 0 {
-            log::warn(super::ONE_COPY);
+            log::warn!(target: FLASH, "{}", super::ONE_COPY);
         }
         changed
     }
@@ -75,8 +79,11 @@ impl Daemon {
             };
             let (progress, _) = ProgressSender::new();
             match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
-                Ok(()) => log::info(format!("volume {name}: write-back again, flash keeps enough copies")),
-                Err(failure) => log::error(failure.message),
+                Ok(()) => log::info!(
+                    target: FLASH, volume = name,
+                    "volume {name}: write-back again, flash keeps enough copies"
+                ),
+                Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
             }
         }
     }
@@ -91,7 +98,11 @@ impl Daemon {
                 // The call fails only if the core has ended, and then it writes nothing.
                 let _ = self.flash_core().call(abandon).await;
             }
-            Err(failure) => log::error(format!("the clean pages on flash are lost ({why}): {}", failure.message)),
+            Err(failure) => log::error!(
+                target: FLASH,
+                "the clean pages on flash are lost ({why}): {}",
+                failure.message
+            ),
         }
     }
 
@@ -125,16 +136,16 @@ impl Daemon {
             if let Some(why) = map {
                 self.give_up_map(&why).await;
             } else if is_new && let Err(failure) = self.note_map(false) {
-                log::error(failure.message);
+                log::error!(target: FLASH, "{}", failure.message);
             }
             if let Err(failure) = self.note_generation(&opened.store, generation) {
-                log::error(failure.message);
+                log::error!(target: FLASH, "{}", failure.message);
             }
             for member in members.iter().filter(|member| !before.contains(*member)) {
                 if let MemberStatus::Lost(why) = &member.status {
                     let device = member.device.as_deref().map(|device| opened.names.show(device));
                     let device = device.unwrap_or_else(|| format!("number {}", member.member));
-                    log::error(format!("flash device {device} is out of service: {why}"));
+                    log::error!(target: FLASH, device, "flash device {device} is out of service: {why}");
                 }
             }
             before = members;

@@ -10,8 +10,8 @@ use control::report::{FlashDeviceReport, WrittenReport};
 
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;
+use logging::{self as log, FLASH};
 use state::DeviceWear;
-use terminal::log;
 
 /// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
@@ -88,7 +88,7 @@ impl Daemon {
         }
         let noted = self.state.borrow_mut().change(|state| state.wear = all);
         if let Err(error) = noted {
-            log::error(format!("what was written to flash could not be kept: {error}"));
+            log::error!(target: FLASH, "what was written to flash could not be kept: {error}");
         }
     }
 }

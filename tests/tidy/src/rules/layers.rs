@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 37] = [
+const LAYERS: [(&str, u32); 38] = [
     ("format-version", 0),
     ("golden", 0),
     ("seam", 1),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, u32); 37] = [
     ("api", 5),
     ("events", 5),
     ("history", 5),
+    ("logging", 5),
     ("state", 5),
     ("lab", 6),
     ("config", 6),
