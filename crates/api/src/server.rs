@@ -140,8 +140,8 @@ async fn welcome(
     }
 }
 
-/// A connection whose writes fail when none of their bytes could be sent for `patience`. Without it, answers to a client
-/// that reads nothing would be kept for ever.
+/// A connection whose writes fail when none of their bytes could be sent for `patience`. Without it, answers to a
+/// client that reads nothing would be kept for ever.
 fn with_write_timeout<S: AsyncRead + AsyncWrite>(stream: S, patience: Duration) -> Pin<Box<TimeoutStream<S>>> {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(patience));

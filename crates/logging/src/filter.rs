@@ -30,7 +30,7 @@ impl Filter {
     pub fn with(mut self, directives: &str) -> Result<Filter, FilterError> {
         let wrong = |why: &str| FilterError::Syntax(directives.to_owned(), why.to_owned());
         for directive in directives.split(',').map(str::trim) {
-            if directive.is_empty() || directive.contains(['[', '{']) {
+            if directive.is_empty() || directive.ends_with('=') || directive.contains(['[', '{']) {
                 return Err(wrong("each part is a subsystem and a level"));
             }
         }
@@ -79,7 +79,7 @@ mod tests {
         let why = |text| Filter::default().with(text).expect_err(text);
         assert_eq!(why("flsh=debug"), FilterError::Subsystem("flsh".to_owned()));
         assert_eq!(why("tokio"), FilterError::Subsystem("tokio".to_owned()));
-        for text in ["", ",", "flash=lots", "flash=debug,", "flash[{volume}]=debug", "flash==debug"] {
+        for text in ["", ",", "flash=", "flash=lots", "flash=debug,", "flash[{volume}]=debug", "flash==debug"] {
             assert!(matches!(why(text), FilterError::Syntax(..)), "{text}");
         }
         assert!(why("flash=lots").to_string().contains("debug"), "{}", why("flash=lots"));
