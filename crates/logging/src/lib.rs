@@ -36,7 +36,7 @@ macro_rules! subsystems {
 }
 
 subsystems! {
-    API "api" "the HTTP interface: changes with actor and result, log-ins, tokens"
+    API "api" "the HTTP interface: changes with actor and result, logins, tokens"
     ATTACH "attach" "`hotset attach`, which has a log of its own"
     CONFIG "config" "the configuration and its reload"
     CONTROL "control" "requests to the daemon, and jobs"

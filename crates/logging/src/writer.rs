@@ -1,7 +1,7 @@
 //! The thread that writes to standard error, and the bounded queue before it.
 //!
-//! Standard error may be a pipe that nobody reads, a stuck journal or a file on a disk that hangs. No other thread ever
-//! waits for it: a line that finds the queue full is dropped and counted, and the count is logged once the queue is
+//! Standard error may be a full pipe that is not read, a stuck journal or a file on a disk that hangs. No other thread
+//! ever waits for it: a line that finds the queue full is dropped and counted, and the count is logged once the queue is
 //! empty. The order of lines is that of the queue.
 
 use std::cell::RefCell;
@@ -147,7 +147,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn full_pipe_blocks_nobody_and_lost_lines_are_counted() {
+    fn full_pipe_blocks_no_thread_and_lost_lines_are_counted() {
         let (reader, pipe) = io::pipe().expect("a pipe can be made");
         let note = |lines| drop(write_own(format!("lost {lines}\n").as_bytes()));
         let mut writer = Writer::start(File::from(OwnedFd::from(pipe)), note).expect("a thread can be started");

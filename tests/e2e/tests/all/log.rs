@@ -1,4 +1,4 @@
-//! The daemon's log: JSON lines with fields, a filter that a reload changes, and a standard error that nobody reads.
+//! The daemon's log: JSON lines with fields, a filter that a reload changes, and an unread standard error.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
