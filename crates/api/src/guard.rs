@@ -65,7 +65,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
             peer.ip(),
             path.escape_debug(),
         );
-        (shared.options.log)(&line);
+        (shared.options.log)(peer.ip(), &line);
     }
     finish(&mut response);
     response

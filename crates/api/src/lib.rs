@@ -18,7 +18,6 @@ mod asker;
 mod extract;
 mod guard;
 mod metrics;
-mod patient;
 mod problem;
 mod routes;
 mod server;

@@ -21,6 +21,8 @@ pub struct Options {
     pub metrics_volumes: usize,
     /// The current TLS configuration, which may be replaced; `None` for plain connections.
     pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
+    /// Writes a line about a client to the daemon's log.
+    pub log: fn(IpAddr, &str),
     /// Writes a line to the daemon's log.
     pub log: fn(&str),
 }

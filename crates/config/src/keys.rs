@@ -74,6 +74,7 @@ pub const TABLES: &[Table] = &[
     table("api", false),
     table("history", false),
     table("alerts", false),
+    table("log", false),
     table("nbd", false),
     table("iscsi", false),
     table("vhost_user", false),
@@ -337,6 +338,33 @@ pub const KEYS: &[Key] = &[
         "the authorities trusted by the system",
         "Authorities for the certificate of an `https://` webhook, PEM.",
     ),
+    key(
+        "log",
+        "level",
+        r#""error", "warn", "info" or "debug""#,
+        r#""info""#,
+        "What is logged on standard error: errors alone, warnings too, changes too, or requests of the commands and of \
+         the web page as well ([log.md](log.md)).",
+    )
+    .shape(Shape::Choice(&["error", "warn", "info", "debug"]))
+    .takes_effect(Reload),
+    key(
+        "log",
+        "filter",
+        r#""flash=debug,iscsi=warn""#,
+        "none",
+        "Other levels for single subsystems, as in `RUST_LOG`: names from [log.md](log.md#subsystems), each with one \
+         of the levels above or `off`.",
+    )
+    .takes_effect(Reload),
+    key(
+        "log",
+        "format",
+        r#""text" or "json""#,
+        r#""text""#,
+        "Lines for people, or a JSON object a line, with fields for the volume, the device and the client.",
+    )
+    .shape(Shape::Choice(&["text", "json"])),
     key(
         "vhost_user",
         "directory",

@@ -10,6 +10,7 @@ mod history;
 mod iscsi;
 pub mod keys;
 mod load;
+mod log;
 mod names;
 pub mod problem;
 pub mod qos;
@@ -39,6 +40,7 @@ pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
+pub use log::LogConfig;
 pub use names::check_name;
 pub use problem::{Problem, Problems};
 pub use qos::{FromRule, QosRule};
@@ -286,6 +288,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// Thresholds of alerts, and their receiver.
     pub alerts: AlertsConfig,
+    /// The daemon's log.
+    pub log: LogConfig,
     /// The NBD listeners.
     pub nbd: NbdConfig,
     /// The iSCSI target, if there is one.

@@ -12,6 +12,7 @@ use super::backing::split_host_port;
 use super::flash::read_flash;
 use super::history::read_history;
 use super::iscsi::read_iscsi;
+use super::log::read_log;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
@@ -85,6 +86,7 @@ fn read(
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
+    let log = read_log(&Section::single(table, "log", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
@@ -107,6 +109,7 @@ fn read(
         api,
         history,
         alerts,
+        log,
         nbd,
         iscsi,
         vhost_user,

@@ -15,7 +15,7 @@ const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)]
 
 /// Tables whose mere presence changes nothing: they are not commented out, so that a key can be enabled by editing one
 /// line.
-const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alerts", "nbd"];
+const THERE: [&str; 8] = ["state", "memory", "control", "api", "history", "alerts", "log", "nbd"];
 
 const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
 # Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some.

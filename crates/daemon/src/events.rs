@@ -8,7 +8,7 @@ use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook};
 use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport};
 use messages::{Answer, StatusReport, VolumeReport};
 
-use terminal::log;
+use logging::{self as log, EVENTS};
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";
@@ -45,7 +45,7 @@ impl Journal {
         let start = |receiver| match Webhook::start(receiver, host) {
             Ok(webhook) => Some(webhook),
             Err(error) => {
-                log::error(format!("[alerts] webhook: its thread cannot be started: {error}"));
+                log::error!(target: EVENTS, "[alerts] webhook: its thread cannot be started: {error}");
                 None
             }
         };

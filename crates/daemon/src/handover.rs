@@ -17,8 +17,8 @@ use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
 use super::cores::{Cores, Local};
+use logging::{self as log, NBD};
 use systemd::Notifier;
-use terminal::log;
 
 /// Time-out for the service manager to process messages: it may be about to reload all its units.
 const HEARING_PATIENCE: Duration = Duration::from_secs(60);
@@ -47,8 +47,16 @@ pub async fn keep_clients(notifier: &Notifier, kept: Vec<Kept>) {
         notifier.keep(fd.as_fd(), name);
     }
     match notifier.heard(HEARING_PATIENCE).await {
-        true => log::info(format!("NBD clients that wait for the next start: {}", kept.len())),
-        false => log::warn(format!("NBD clients that may not find the next start: {}", kept.len())),
+        true => log::info!(
+            target: NBD, clients = kept.len(),
+            "NBD clients that wait for the next start: {}",
+            kept.len()
+        ),
+        false => log::warn!(
+            target: NBD, clients = kept.len(),
+            "NBD clients that may not find the next start: {}",
+            kept.len()
+        ),
     }
 }
 
@@ -66,7 +74,7 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kep
             let _ = shutdown(fd, Shutdown::Both);
         }
         let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
-        return log::error(text);
+        return log::error!(target: NBD, "{text}");
     }
     let clients: Vec<(Terms, OwnedFd)> =
         kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
@@ -80,12 +88,19 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kep
     };
     // A core that has ended drops the connections.
     let Ok(refused) = cores.first().call(take).await else { return };
-    log::info(format!("NBD clients taken over from the previous daemon: {}", count - refused.len()));
+    log::info!(
+        target: NBD, clients = count - refused.len(),
+        "NBD clients taken over from the previous daemon: {}",
+        count - refused.len()
+    );
     let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
     for (terms, why) in refused {
         *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
     }
     for ((incarnation, why), count) in reasons {
-        log::warn(format!("NBD clients of volume {incarnation:016x} disconnected: {count}; {why}"));
+        log::warn!(
+            target: NBD, clients = count,
+            "NBD clients of volume {incarnation:016x} disconnected: {count}; {why}"
+        );
     }
 }

@@ -19,8 +19,8 @@ use super::records::{Records, state_failed};
 use super::settings::Settings;
 use super::volumes::{Known, Placed, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
+use logging::{self as log, ISCSI};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
-use terminal::log;
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
@@ -88,7 +88,7 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping)
     let Some(config) = config else { return Ok((None, keeping)) };
     let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
-        log::warn(warning);
+        log::warn!(target: ISCSI, "{warning}");
     }
     let options = Options {
         announce: config.announce.clone(),
@@ -140,7 +140,7 @@ impl Units {
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
-                log::error(format!("reservations of a LUN cannot be saved: {error}"));
+                log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
             }
             for (at, kept) in kept.into_iter().enumerate() {
                 let result = match &known {
@@ -220,7 +220,7 @@ impl Units {
             }
         };
         if let Err(gone) = self.cores.first().call(tell).await {
-            log::error(gone.to_string());
+            log::error!(target: ISCSI, "{gone}");
         }
     }
 
@@ -265,7 +265,7 @@ impl Units {
             state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
         })?;
         self.tell_lost(name, placed, lost).await?;
-        log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
+        log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 

@@ -20,8 +20,8 @@ use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, 
 use super::cores::{Cores, Local, core_gone};
 use super::records::Records;
 use config::{Config, KeepIn};
+use logging::{self as log, MEMORY};
 use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_number};
-use terminal::log;
 use units::show_bytes;
 
 /// Default directory of the file.
@@ -54,10 +54,11 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
         if is_asked_for && left.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
-        log::warn(format!(
+        log::warn!(
+            target: MEMORY,
             "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
              once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
-        ));
+        );
         let not_kept =
             (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(Plan { kept: None, not_kept });
@@ -121,10 +122,11 @@ pub async fn attach(
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
     files.iter().rev().for_each(|file| file.forget(owner.0));
     if taken > 0 {
-        log::info(format!(
+        log::info!(
+            target: MEMORY, volume = volume.name(),
             "volume {}: recovered {taken} acknowledged blocks and zero ranges that a killed daemon had left in memory",
             volume.name()
-        ));
+        );
     }
     Ok(volume)
 }
@@ -246,12 +248,12 @@ impl PersistedMemory {
         let (whole, unreadable) = self.cores.first().call(open).await.map_err(core_gone)?;
         for (id, why) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
-            log::error(format!(
+            log::error!(
+                target: MEMORY,
                 "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
-                 and volumes of which it \
-                 may hold content are not served",
+                 and volumes of which it may hold content are not served",
                 record.path.display()
-            ));
+            );
             self.unreadable.borrow_mut().push(Unreadable { record, why: Rc::new(why) });
         }
         let of = |record: &&KeptRecord| whole.contains(&record.id);
@@ -276,7 +278,7 @@ impl PersistedMemory {
     pub fn end(&self) {
         let own = self.plan.kept.as_ref().map(|kept| kept.id);
         if let Err(failure) = self.forget(|record| Some(record.id) == own) {
-            log::error(failure.message);
+            log::error!(target: MEMORY, "{}", failure.message);
         }
     }
 
@@ -288,7 +290,7 @@ impl PersistedMemory {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                log::warn(format!("{} is obsolete and cannot be removed: {error}", record.path.display()));
+                log::warn!(target: MEMORY, "{} is obsolete and cannot be removed: {error}", record.path.display());
             }
         }
         let whole = self.whole.borrow();

@@ -42,8 +42,8 @@ pub use self::daemon::override_reports;
 use self::daemon::serve;
 pub use self::events::FOLDER as EVENTS_FOLDER;
 use config::Config;
+use logging::{self as log, CONFIG};
 use terminal::Failure;
-use terminal::log;
 
 /// Umask: new files are accessible to the daemon's user and group alone.
 const UMASK: u32 = 0o027;
@@ -53,7 +53,10 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::take()?;
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
-    config.exposed_secrets().iter().for_each(log::warn);
+    // After the signals are taken: the log has a thread.
+    let _log = log::start(&config.log.filter, config.log.format)
+        .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
+    config.exposed_secrets().iter().for_each(|text| log::warn!(target: CONFIG, "{text}"));
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -9,8 +9,8 @@ use messages::{ErrorKind, Failure};
 use super::volumes::Placed;
 use config::VolumeConfig;
 use flash::StoreGeneration;
+use logging::{self as log, DAEMON};
 use state::{Refusal, State, StateDir, StateError, effective_policy};
-use terminal::log;
 
 /// The daemon's durable records.
 pub struct Records(RefCell<StateDir>);
@@ -41,7 +41,7 @@ impl Records {
     pub fn change_or_log(&self, change: impl FnOnce(&mut State)) -> bool {
         let noted = self.change(change);
         if let Err(failure) = &noted {
-            log::error(&failure.message);
+            log::error!(target: DAEMON, "{}", failure.message);
         }
         noted.is_ok()
     }

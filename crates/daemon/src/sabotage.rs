@@ -24,7 +24,7 @@ const OF_FLASH: [(&str, flash::Sabotage); 2] =
 /// The engine's fault that the environment requests.
 pub fn from_environment() -> Sabotage {
     let Some(wanted) = wanted() else { return Sabotage::None };
-    terminal::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
+    logging::warn!(target: logging::DAEMON, "{VARIABLE}={wanted}: this daemon is broken on purpose");
     let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
     let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
     found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })

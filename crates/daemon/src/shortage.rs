@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::events::Journal;
-use terminal::log;
+use logging::{self as log, DAEMON};
 
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
 const QUIET_LOOKS: u32 = 10;
@@ -46,9 +46,9 @@ impl Shortage {
             false => "file descriptors are available again".to_owned(),
         };
         if begins {
-            log::error(&text)
+            log::error!(target: DAEMON, "{text}")
         } else {
-            log::info(&text)
+            log::info!(target: DAEMON, "{text}")
         }
         journal.note_daemon(&text);
     }

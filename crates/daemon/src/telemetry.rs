@@ -13,7 +13,7 @@ use seam::Nanos;
 use tokio::sync::{oneshot, watch};
 
 use super::engine_reports;
-use terminal::log;
+use logging::{self as log, HISTORY};
 
 /// The history's folder in the state directory; it may be a mount point of its own.
 const FOLDER: &str = "history";
@@ -72,7 +72,7 @@ impl Telemetry {
         let folder = state_directory.join(FOLDER);
         match History::start(Options { folder, size_bytes }) {
             Ok(history) => *self.history.borrow_mut() = Some(history),
-            Err(error) => log::error(format!("the history is off: its thread cannot be started: {error}")),
+            Err(error) => log::error!(target: HISTORY, "the history is off: its thread cannot be started: {error}"),
         }
     }
 

@@ -13,7 +13,7 @@ use vhost_user::Server;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
-use terminal::log;
+use logging::{self as log, VHOST_USER};
 
 /// The kernel's limit for a socket's path in bytes, without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;
@@ -52,7 +52,8 @@ pub struct VhostUser {
 impl VhostUser {
     /// A server without volumes.
     pub fn new(seam: &RealSeam, spec: VhostUserSpec) -> VhostUser {
-        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
+        let report = |volume: &str, text| log::warn!(target: VHOST_USER, volume, "{text}");
+        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(report)), spec }
     }
 
     /// Creates a volume's socket and serves the volume there. Writes acknowledged by daemons before the generation
@@ -60,7 +61,7 @@ impl VhostUser {
     pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
         if let Err(error) = self.listen(seam, volume, lost_before).await {
-            log::error(format!("volume {name} has no vhost-user socket: {error}"));
+            log::error!(target: VHOST_USER, volume = name, "volume {name} has no vhost-user socket: {error}");
         }
     }
 

@@ -10,10 +10,10 @@ use super::super::volumes::WantedVolume;
 use super::Attachments;
 use config::VolumeConfig;
 use config::keys::set_by_command;
+use logging::{self as log, VOLUME};
 use state::{
     Acceptance, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_number, effective_policy,
 };
-use terminal::log;
 
 /// Findings about the volumes that are to be served.
 pub struct Found {
@@ -108,9 +108,10 @@ impl Attachments {
             each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
-            log::warn(format!(
+            log::warn!(
+                target: VOLUME, volume = name,
                 "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
-            ));
+            );
         }
         identified.unwrap_or_else(|failure| wanted.iter().map(|_| Err(failure.clone())).collect())
     }

@@ -19,8 +19,8 @@ use super::settings::Settings;
 use super::volume_settings::{memory_share_of, qos_of, share_of};
 use super::volumes::{Placed, Volumes, WantedVolume};
 use config::VolumeConfig;
+use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
-use terminal::log;
 
 /// The parts between which a volume is attached.
 pub struct Attachments {
@@ -62,7 +62,7 @@ impl Attachments {
         self.flash.save_manifest().await;
         let placed = self.serve_all(&wanted, opened, identified).await;
         if let Err(failure) = self.memory.drop_unneeded().await {
-            log::error(&failure.message);
+            log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.units.tell_absent(refused).await;
@@ -136,7 +136,7 @@ impl Attachments {
             incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
         });
         if let Err(error) = noted {
-            log::error(error.to_string());
+            log::error!(target: VOLUME, "{error}");
         }
     }
 

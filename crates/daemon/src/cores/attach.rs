@@ -16,7 +16,7 @@ use super::super::kept::{self, is_left};
 use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_gone};
-use terminal::log;
+use logging::{self as log, VOLUME};
 
 /// Backings that a core opens concurrently.
 const OPENS_AT_ONCE: usize = 32;
@@ -188,10 +188,11 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         changed = volume.set_mode(mode).await;
     }
     if let Err(error) = &changed {
-        log::warn(format!(
+        log::warn!(
+            target: VOLUME, volume = volume.name(),
             "volume {}: the settings {policy}, {mode} made by command could not be restored: {error}",
             volume.name()
-        ));
+        );
     }
     Ok(changed.is_err())
 }

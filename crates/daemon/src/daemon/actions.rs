@@ -16,8 +16,8 @@ use super::super::cores::core_gone;
 use super::super::volume_settings::Changes;
 use super::super::volumes::Known;
 use super::Daemon;
+use logging::{self as log, VOLUME};
 use state::{Acceptance, BACKING_SHRANK};
-use terminal::log;
 use units::show_bytes;
 
 impl Daemon {
@@ -60,7 +60,7 @@ impl Daemon {
             "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
             show_bytes(dropped)
         );
-        log::info(&text);
+        log::info!(target: VOLUME, volume = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
 
@@ -98,7 +98,7 @@ impl Daemon {
         self.records.change(|state| state.note_size(placed.incarnation, size))?;
         self.units.tell_size(name, &placed).await?;
         self.cores.tell_guests_size(name, &placed).await?;
-        log::info(format!("volume {name}: {} by command", show_bytes(size)));
+        log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));
         self.show(name).await
     }
 
@@ -109,9 +109,10 @@ impl Daemon {
         let Some(known) = self.volumes.find(name).filter(has_shrunk) else { return Ok(()) };
         let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
         self.attachments.attach(known.config, known.from_file, accept).await?;
-        log::warn(format!(
+        log::warn!(
+            target: VOLUME, volume = name,
             "volume {name}: its backing is smaller than it was; dirty data past its end was given up by command"
-        ));
+        );
         Ok(())
     }
 }

@@ -7,8 +7,8 @@ use super::super::volume_settings::warn_of;
 use super::super::volumes::Standing;
 use super::Daemon;
 use config::{BackingSpec, VolumeConfig, check_name};
+use logging::{self as log, VOLUME};
 use state::{Acceptance, AddedVolume};
-use terminal::log;
 
 impl Daemon {
     /// `volume add`.
@@ -51,7 +51,7 @@ impl Daemon {
                 record.added = Some(added);
             }
         })?;
-        log::info(format!("volume {name} added by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name} added by command");
         self.show(name).await
     }
 
@@ -105,7 +105,7 @@ impl Daemon {
                 state.removed.insert(name.to_owned(), known.config.entry());
             }
         })?;
-        log::info(format!("volume {name} removed by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut said = vec![match known.standing {
             Standing::Refused(_) => {
@@ -132,7 +132,7 @@ impl Daemon {
         self.attachments
             .attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
             .await?;
-        log::warn(format!("volume {name} adopted its backing by command{given_up}"));
+        log::warn!(target: VOLUME, volume = name, "volume {name} adopted its backing by command{given_up}");
         self.show(name).await
     }
 }

@@ -7,7 +7,7 @@ use seam::real::Signal;
 use super::super::signals;
 use super::super::stop::Clients;
 use super::Daemon;
-use terminal::log;
+use logging::{self as log, CONFIG, DAEMON};
 
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 pub async fn obey_signals(daemon: Rc<Daemon>) {
@@ -32,7 +32,7 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
         None => "destaging dirty data",
     };
     let name = signal.name();
-    log::info(format!("{name}: stopping; {how}, a second signal ends at once"));
+    log::info!(target: DAEMON, "{name}: stopping; {how}, a second signal ends at once");
     daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
     // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
     // manager closes their connections.
@@ -42,13 +42,13 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
 
 async fn reload_by_signal(daemon: &Daemon) {
     if daemon.stop.is_stopping() {
-        return log::warn("SIGHUP: ignored, the daemon is stopping");
+        return log::warn!(target: DAEMON, "SIGHUP: ignored, the daemon is stopping");
     }
-    log::info("SIGHUP: reading the configuration again");
+    log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(|said| log::info(said.to_string())),
+        Ok(said) => said.iter().for_each(|said| log::info!(target: CONFIG, "{said}")),
         Err(failure) => {
-            log::error(&failure.message);
+            log::error!(target: CONFIG, "{}", failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one stays in effect");
         }
     }

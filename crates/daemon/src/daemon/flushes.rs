@@ -11,7 +11,7 @@ use seam::real::RealSeam;
 use super::super::jobs::{FLASH, Listed};
 use super::super::volumes::Placed;
 use super::Daemon;
-use terminal::log;
+use logging::{self as log, CONTROL};
 
 impl Daemon {
     /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
@@ -33,7 +33,7 @@ impl Daemon {
             let (progress, _) = ProgressSender::new();
             let flushed = daemon.flush_listed(listed, &volume, &placed, &progress).await;
             let Err(failure) = flushed else { return };
-            log::warn(&failure.message);
+            log::warn!(target: CONTROL, volume, "{}", failure.message);
             if failure.kind == ErrorKind::Failed {
                 daemon.journal.note_change(whom, Some(volume), format!("flush failed: {failure}"));
             }

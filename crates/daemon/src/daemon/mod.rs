@@ -47,6 +47,7 @@ use super::telemetry::Telemetry;
 use super::volume_settings::VolumeSettings;
 use super::volumes::Volumes;
 use config::Config;
+use logging::{self as log, CONTROL};
 use state::StateDir;
 use systemd::Notifier;
 
@@ -265,6 +266,7 @@ impl Handler for Daemon {
         actor: Actor,
         progress: ProgressSender,
     ) -> Result<Answer, Failure> {
+        log::debug!(target: CONTROL, client = actor.show(), "request: {request:?}");
         self.act_for(&actor, request, &progress).await
     }
 }

@@ -7,8 +7,8 @@ use messages::{ErrorKind, Failure};
 use super::super::said::Said;
 use super::super::volumes::Standing;
 use super::Daemon;
-use config::{Config, VolumeConfig};
-use terminal::log;
+use config::{Config, LogConfig, VolumeConfig};
+use logging::{self as log, CONFIG};
 
 impl Daemon {
     /// SIGHUP and `reload`: returns each change that was or was not applied.
@@ -30,6 +30,10 @@ impl Daemon {
         );
         if old.qos != fresh.qos {
             said.push(Said::General(format!("[[qos]]: {} taken over", fresh.qos.len())));
+        }
+        if old.log.filter != fresh.log.filter {
+            log::set_filter(&fresh.log.filter);
+            said.push(Said::General("[log]: level and filter taken over".to_owned()));
         }
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
@@ -60,6 +64,7 @@ impl Daemon {
             qos: fresh.qos,
             api,
             nbd,
+            log: LogConfig { filter: fresh.log.filter, ..old.log },
             written,
             ..old
         });
@@ -87,7 +92,7 @@ impl Daemon {
             }
             // The volume's record stays: the entry may return.
             if let Err(error) = self.records.change(|state| state.mark_clean(placed.incarnation)) {
-                log::error(error.to_string());
+                log::error!(target: CONFIG, "{error}");
             }
         }
         if let Err(failure) = self.units.forget_absent(name).await {
@@ -149,6 +154,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         api,
         history,
         alerts,
+        log,
         nbd,
         iscsi,
         vhost_user,
@@ -169,6 +175,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[api]", api.differs_for_good(&fresh.api)),
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
+        ("[log] format", log.format != fresh.log.format),
         ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
@@ -202,6 +209,7 @@ mod tests {
             ("[history]\nsize = \"64 MiB\"", "[history]"),
             ("[alerts]\ndirty_age = \"1min\"", "[alerts]"),
             ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
+            ("[log]\nformat = \"json\"", "[log] format"),
             ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
             ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
             ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
@@ -241,6 +249,7 @@ mod tests {
         assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
         // Adding a CA for client certificates needs a restart.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
+        assert_eq!(not_live(&config(""), &config("[log]\nlevel = \"debug\"\nfilter = \"flash=warn\"")).len(), 0);
         let fresh = config(
             "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
              name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",

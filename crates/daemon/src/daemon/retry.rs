@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Daemon;
-use terminal::log;
+use logging::{self as log, VOLUME};
 
 /// Interval at which due attempts are collected.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
@@ -34,13 +34,16 @@ impl Daemon {
         let results = self.attachments.attach_all(wanted, state::Acceptance::default()).await;
         for ((name, refusal), result) in before.into_iter().zip(results) {
             match result {
-                Ok(()) => log::info(format!("volume {name}: its backing is available again; the volume is in service")),
+                Ok(()) => log::info!(
+                    target: VOLUME, volume = name,
+                    "volume {name}: its backing is available again; the volume is in service"
+                ),
                 // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
                 // messages.
                 Err(failure) if self.volumes.find(&name).is_none_or(|now| now.refusal() != refusal.as_ref()) => {
-                    log::error(&failure.message);
+                    log::error!(target: VOLUME, volume = name, "{}", failure.message);
                 }
-                Err(_) => {}
+                Err(failure) => log::debug!(target: VOLUME, volume = name, "{}", failure.message),
             }
         }
         drop(busy);

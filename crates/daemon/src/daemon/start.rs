@@ -19,13 +19,15 @@ use super::super::{handover, iscsi, kept, loss, vhost_user};
 use super::Daemon;
 use super::by_signal::obey_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
+use logging::{self as log, DAEMON, VOLUME};
 use state::{Acceptance, StateDir, draw_identity, draw_number};
 use systemd::Notifier;
-use terminal::log;
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for the last log lines of a daemon that gives up: standard error may be stuck.
+const LAST_LINES_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the last answers to leave the control socket.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
@@ -92,9 +94,10 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
-                log::error(&text);
+                log::error!(target: DAEMON, "{text}");
                 daemon.journal.note_daemon(&text);
                 daemon.journal.flush();
+                log::flush(LAST_LINES_PATIENCE);
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
@@ -111,7 +114,7 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
     if !complete {
         return Err(Failure::failed(daemon.stop.said()));
     }
-    log::info(daemon.stop.said());
+    log::info!(target: DAEMON, "{}", daemon.stop.said());
     Ok(())
 }
 
@@ -128,7 +131,7 @@ async fn start_cores(
         Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
     if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
-        log::warn("cores lists several CPUs; this version serves data on the first one");
+        log::warn!(target: DAEMON, "cores lists several CPUs; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let of_spec = CoreSpec::default();
@@ -174,11 +177,12 @@ async fn start_serving(
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
+    let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
     let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
     let mut unnoted = 0;
-    for failure in attached.into_iter().filter_map(Result::err) {
-        log::error(&failure.message);
+    for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
+        log::error!(target: VOLUME, volume = name, "{}", failure.message);
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
         unnoted += usize::from(failure.kind == ErrorKind::Failed);
     }
@@ -194,7 +198,7 @@ async fn start_serving(
     let count = daemon.volumes.served().len();
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
-    log::info(&text);
+    log::info!(target: DAEMON, "{text}");
     daemon.journal.begin_serving(&text, &daemon.look().await);
     daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
     Ok(())
@@ -214,18 +218,22 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
         if let Some(named) = named {
             let entry = &wanted[named].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
-                log::warn(format!(
+                log::warn!(
+                    target: VOLUME, volume = record.name,
                     "volume {}: added by command and in the file now; the file's entry is served",
                     record.name
-                ));
+                );
                 continue;
             }
-            log::warn(format!(
+            log::warn!(
+                target: VOLUME, volume = record.name,
                 "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
-                 ({entry}) and is left \
-                 out. To serve that one: hotset volume remove {}, then read the configuration again (SIGHUP)",
-                record.name, added.backing, record.name
-            ));
+                 ({entry}) and is left out. To serve that one: hotset volume remove {}, then read the configuration \
+                 again (SIGHUP)",
+                record.name,
+                added.backing,
+                record.name
+            );
             wanted.remove(named);
         }
         match (backing, added.policy.parse()) {
@@ -235,7 +243,11 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
                 let volume = volume.by_rules(&config.qos);
                 wanted.push((volume, false));
             }
-            (Err(error), _) | (_, Err(error)) => log::error(format!("volume {}: {error}", record.name)),
+            (Err(error), _) | (_, Err(error)) => log::error!(
+                target: VOLUME, volume = record.name,
+                "volume {}: {error}",
+                record.name
+            ),
         }
     }
     wanted

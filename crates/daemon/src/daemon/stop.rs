@@ -8,7 +8,7 @@ use messages::{Answer, ErrorKind, Failure};
 use super::super::handover::keep_clients;
 use super::super::stop::{Clients, Drain, Drained, Fault, PROGRESS_PAUSE, Phase};
 use super::Daemon;
-use terminal::log;
+use logging::{self as log, DAEMON};
 use units::show_bytes;
 
 /// Message of a stop that gave up on a silent backing.
@@ -21,7 +21,7 @@ const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes 
 impl Daemon {
     /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
-        log::info("stop requested by command");
+        log::info!(target: DAEMON, "stop requested by command");
         self.stop.ask(destage, Clients::SendAway);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));

@@ -9,7 +9,7 @@ use seam::real::RealSeam;
 use trace::Op;
 
 use super::Daemon;
-use terminal::log;
+use logging::{self as log, TRACE};
 
 /// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.
 const TAKEN_MAX: usize = 8_192;
@@ -31,7 +31,7 @@ impl Daemon {
             let text = format!("volume {name} is being recorded already; one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
-        log::info(format!("volume {name}: recording of its requests has begun"));
+        log::info!(target: TRACE, volume = name, "volume {name}: recording of its requests has begun");
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 
@@ -47,7 +47,7 @@ impl Daemon {
     /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.on_core_of(name, move |volume| volume.close_tap(recorder)).await?;
-        log::info(format!("volume {name}: recording of its requests has ended"));
+        log::info!(target: TRACE, volume = name, "volume {name}: recording of its requests has ended");
         Ok(Answer::Said(Vec::new()))
     }
 }

@@ -18,8 +18,8 @@ use super::super::overlap::OwnVolumes;
 use super::open::{Opened, open_device};
 use super::{Flash, FlashLog};
 use config::FlashConfig;
+use logging::{self as log, FLASH};
 use state::FlashDevices;
-use terminal::log;
 
 /// Interval of progress reports.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -100,7 +100,7 @@ impl FlashLog {
             self.note_devices(before)?;
             return Err(failure);
         }
-        log::info(format!("flash device {} was added by command", path.display()));
+        log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
         self.save_generation().await
     }
 
@@ -119,7 +119,11 @@ impl FlashLog {
         if let Some(path) = old_path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {old} was replaced by {} by command", new.display()));
+        log::info!(
+            target: FLASH, device = old, by = %new.display(),
+            "flash device {old} was replaced by {} by command",
+            new.display()
+        );
         self.save_generation().await
     }
 
@@ -139,7 +143,7 @@ impl FlashLog {
         if let Some(path) = path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {which} was removed by command"));
+        log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
         self.save_generation().await
     }
 

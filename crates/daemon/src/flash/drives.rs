@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use super::{FlashLog, smart};
-use terminal::log;
+use logging::{self as log, FLASH};
 
 /// Interval of the queries: health changes over days.
 const PAUSE: Duration = Duration::from_secs(300);
@@ -82,10 +82,11 @@ impl Drives {
 
     /// Queries the drive under `device`; returns when the query's process has ended.
     async fn ask(&self, device: &Path, drive: &str) {
+        log::debug!(target: FLASH, device = %device.display(), "asking {PROGRAM} about {drive}");
         match spawn(drive) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if !self.is_missing.replace(true) {
-                    log::info(MISSING);
+                    log::info!(target: FLASH, "{MISSING}");
                 }
             }
             Err(error) => self.note(device, drive, Err(format!("{PROGRAM} cannot be run: {error}"))),

@@ -35,8 +35,8 @@ use super::records::Records;
 use super::settings::Settings;
 use super::volumes::Placed;
 use config::FlashConfig;
+use logging::{self as log, FLASH};
 use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
-use terminal::log;
 
 /// State of the flash log.
 #[derive(Clone, Debug, Default)]
@@ -110,14 +110,14 @@ impl FlashLog {
                     1 => ", with data of 1 volume".to_owned(),
                     owners => format!(", with data of {owners} volumes"),
                 };
-                log::info(format!("flash log {} is in use{made}{of}", opened.store));
+                log::info!(target: FLASH, "flash log {} is in use{made}{of}", opened.store);
                 self.records.rename_devices(&opened.renamed)?;
-                opened.absent.iter().for_each(|absent| log::error(format!("flash: {}", absent.why)));
+                opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {}", absent.why));
                 self.wear.begin(&self.records.view());
                 Flash::Open(opened)
             }
             Err(unused) => {
-                log::error(format!("flash is not used: {}", unused.why));
+                log::error!(target: FLASH, "flash is not used: {}", unused.why);
                 Flash::Unused(unused)
             }
         };
@@ -209,7 +209,7 @@ impl FlashLog {
                 self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
             }
             // The next round tries again. A start before that drops the pages once more.
-            Err(error) => log::error(error.to_string()),
+            Err(error) => log::error!(target: FLASH, "{error}"),
         }
     }
 
@@ -219,9 +219,10 @@ impl FlashLog {
             return;
         }
         let Some(payload) = self.records.view().manifest(flash::MANIFEST_BYTES_MAX) else {
-            return log::warn(
+            return log::warn!(
+                target: FLASH,
                 "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state \
-                 directory",
+                 directory"
             );
         };
         let save = async move |local: Rc<Local>| match local.engine.log() {
@@ -229,7 +230,7 @@ impl FlashLog {
             None => Ok(()),
         };
         if let Ok(Err(error)) = self.core().call(save).await {
-            log::warn(format!("the records of the volumes could not be copied to the flash devices: {error}"));
+            log::warn!(target: FLASH, "the records of the volumes could not be copied to the flash devices: {error}");
         }
     }
 
@@ -286,13 +287,13 @@ impl FlashLog {
                     });
                     // Without the sequence the next start may accept an older copy of the log.
                     if let Err(error) = noted {
-                        log::error(error.to_string());
+                        log::error!(target: FLASH, "{error}");
                     }
                 }
                 empty
             }
             Ok(Err(error)) => {
-                log::error(format!("the flash log was not cleanly closed: {error}"));
+                log::error!(target: FLASH, "the flash log was not cleanly closed: {error}");
                 false
             }
             Err(_) => false,
@@ -306,7 +307,7 @@ async fn note_generations(records: Weak<Records>, store: String, mut notes: mpsc
         let Some(records) = records.upgrade() else { return };
         let noted = records.note_generation(&store, generation).map_err(|failure| failure.message);
         if let Err(why) = &noted {
-            log::error(format!("flushes wait: a flash device is out of service, and {why}"));
+            log::error!(target: FLASH, "flushes wait: a flash device is out of service, and {why}");
         }
         // The store may have stopped waiting.
         let _ = done.send(noted);

@@ -9,7 +9,7 @@ use seam::Seam;
 
 use super::super::cores::Local;
 use super::{Flash, FlashLog};
-use terminal::log;
+use logging::{self as log, FLASH};
 
 /// Checks after which the bytes written are saved.
 const WEAR_CHECKS: u64 = 60;
@@ -49,10 +49,11 @@ impl FlashLog {
                 local.seam.spawn(async move {
                     // On an error the volume stays write-back, and the next check tries again.
                     if let Err(error) = volume.set_policy(WritePolicy::WriteThrough).await {
-                        log::error(format!(
+                        log::error!(
+                            target: FLASH, volume = volume.name(),
                             "volume {}: the change to write-through is delayed: {error}",
                             volume.name()
-                        ));
+                        );
                     }
                 });
             }
@@ -60,7 +61,7 @@ impl FlashLog {
         };
         let changed = self.core().call(change).await.unwrap_or(0);
         if changed > 0 {
-            log::warn(super::ONE_COPY);
+            log::warn!(target: FLASH, "{}", super::ONE_COPY);
         }
         changed
     }
@@ -90,7 +91,11 @@ impl FlashLog {
                 // The call fails only if the core has ended, and then it writes nothing.
                 let _ = self.core().call(abandon).await;
             }
-            Err(failure) => log::error(format!("the clean pages on flash are lost ({why}): {}", failure.message)),
+            Err(failure) => log::error!(
+                target: FLASH,
+                "the clean pages on flash are lost ({why}): {}",
+                failure.message
+            ),
         }
     }
 
@@ -113,16 +118,16 @@ impl FlashLog {
         } else if now.has_new_map
             && let Err(failure) = self.note_map(false)
         {
-            log::error(failure.message);
+            log::error!(target: FLASH, "{}", failure.message);
         }
         if let Err(failure) = self.records.note_generation(&opened.store, now.generation) {
-            log::error(failure.message);
+            log::error!(target: FLASH, "{}", failure.message);
         }
         for member in now.members.iter().filter(|member| !seen.members.contains(*member)) {
             if let MemberStatus::Lost(why) = &member.status {
                 let device = member.device.as_deref().map(|device| opened.names.show(device));
                 let device = device.unwrap_or_else(|| format!("number {}", member.member));
-                log::error(format!("flash device {device} is out of service: {why}"));
+                log::error!(target: FLASH, device, "flash device {device} is out of service: {why}");
             }
         }
         seen.members = now.members;

@@ -12,8 +12,8 @@ use messages::report::{FlashDeviceReport, WrittenReport};
 
 use super::super::cores::Local;
 use super::FlashLog;
+use logging::{self as log, FLASH};
 use state::{DeviceWear, State};
-use terminal::log;
 
 /// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
@@ -102,7 +102,7 @@ impl FlashLog {
         let all = self.wear.totals(members, &written);
         let noted = self.records.change(|state| state.wear = all);
         if let Err(error) = noted {
-            log::error(format!("the write counters of the flash devices could not be saved: {error}"));
+            log::error!(target: FLASH, "the write counters of the flash devices could not be saved: {error}");
         }
     }
 }

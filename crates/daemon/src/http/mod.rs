@@ -16,7 +16,7 @@ use super::certificates::{Certificates, Shown};
 use super::daemon::Daemon;
 use super::records::Records;
 use super::settings::Settings;
-use terminal::log;
+use logging::{self as log, API};
 
 /// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl HttpInterface {
                 names: config.names,
                 metrics_volumes: config.metrics_volumes as usize,
                 tls,
-                log: |line| log::info(line),
+                log: |client, line| log::info!(target: API, %client, "{line}"),
             };
             let samples = daemon.samples();
             api::serve(listener, daemon, self.access.clone(), options, samples, stop).await;
@@ -80,7 +80,7 @@ impl HttpInterface {
         let (address, listener) = listening.map_err(|error| format!("[api] cannot listen on {address}: {error}"))?;
         let tls = match identity {
             Some((files, Identity { config, chain })) => {
-                log::info(format!("HTTPS on {address}"));
+                log::info!(target: API, %address, "HTTPS on {address}");
                 let (sender, receiver) = watch::channel(api::encrypted(config));
                 let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
                 let shown = Shown::new(&files, chain, renew);
@@ -88,12 +88,13 @@ impl HttpInterface {
                 Some(receiver)
             }
             None => {
-                log::info(format!("HTTP on {address}"));
+                log::info!(target: API, %address, "HTTP on {address}");
                 if !address.ip().is_loopback() {
-                    log::warn(format!(
+                    log::warn!(
+                        target: API, %address,
                         "[api] listen {address} is not a loopback address, so tokens are sent unencrypted; set \
                          tls_certificate and tls_key, or put a TLS proxy in front"
-                    ));
+                    );
                 }
                 None
             }
@@ -103,7 +104,7 @@ impl HttpInterface {
     }
 
     async fn listen_later(&self, address: SocketAddr, mut why: String) -> Listening {
-        log::error(format!("{why}; trying again, volumes are served without it"));
+        log::error!(target: API, "{why}; trying again, volumes are served without it");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
             match self.listen(address) {
@@ -111,7 +112,7 @@ impl HttpInterface {
                 // A repeated reason is logged once.
                 Err(again) if again == why => {}
                 Err(other) => {
-                    log::error(format!("{other}; trying again, volumes are served without it"));
+                    log::error!(target: API, "{other}; trying again, volumes are served without it");
                     why = other;
                 }
             }

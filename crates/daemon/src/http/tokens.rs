@@ -6,8 +6,8 @@ use messages::token::{LoginLink, TokenCreated, TokenReport};
 use messages::{Answer, ErrorKind, Failure, Role};
 
 use super::HttpInterface;
+use logging::{self as log, API};
 use state::TokenRecord;
-use terminal::log;
 
 /// Maximum number of tokens.
 const TOKENS_MAX: usize = 256;
@@ -38,7 +38,7 @@ impl HttpInterface {
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.records.change(|state| state.tokens.push(record))?;
         self.know_tokens();
-        log::info(format!("token {name} ({role}) was created by command"));
+        log::info!(target: API, token = name, "token {name} ({role}) was created by command");
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
 
@@ -62,7 +62,7 @@ impl HttpInterface {
         self.records.change(|state| state.tokens.retain(|token| token.name != name))?;
         self.know_tokens();
         let text = format!("token {name} was revoked; its sessions are logged out");
-        log::info(&text);
+        log::info!(target: API, token = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
 
@@ -80,7 +80,7 @@ impl HttpInterface {
         };
         let scheme = if self.certificates.has_api() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
-        log::info(format!("a login link ({role}) was created by command"));
+        log::info!(target: API, "a login link ({role}) was created by command");
         let link = format!("{page}login?key={key}");
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
     }

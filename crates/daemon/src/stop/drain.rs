@@ -12,9 +12,9 @@ use super::super::flash::FlashLog;
 use super::super::handover::{Kept, to_keep};
 use super::super::records::Records;
 use super::{CLIENTS_PATIENCE, Clients, PROGRESS_PAUSE};
+use logging::{self as log, DAEMON, VOLUME};
 use state::draw_number;
 use systemd::Notifier;
-use terminal::log;
 use units::show_bytes;
 
 /// Pause before a failed destage is retried.
@@ -197,9 +197,10 @@ impl Drain {
             let patience_ms = if is_safe { HUNG_PATIENCE_MS } else { HUNG_PATIENCE_DIRTY_MS };
             if stats.backing_unanswered_ms >= patience_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
-                log::error(format!(
+                log::error!(
+                    target: VOLUME, volume = name,
                     "volume {name}: its backing has not answered for {age:?}; the stop no longer waits for it"
-                ));
+                );
                 return;
             }
         }
@@ -211,7 +212,7 @@ impl Drain {
         {
             let of = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
             let text = format!("destaging: {} of {of} left", show_bytes(dirty_bytes));
-            log::info(&text);
+            log::info!(target: DAEMON, "{text}");
             self.notifier.patience(&text);
         }
     }
@@ -234,11 +235,14 @@ impl Drain {
                 }
                 Ok(Ok(None)) => return Ended::Clean(incarnation),
                 Ok(Err((error, true))) => {
-                    log::error(format!("volume {name}: the flash log is gone ({error}); destaging instead"));
+                    log::error!(
+                        target: VOLUME, volume = name,
+                        "volume {name}: the flash log is gone ({error}); destaging instead"
+                    );
                     return self.drain_past_flash(name, core, incarnation).await;
                 }
                 Ok(Err((error, false))) => {
-                    self.retry(&format!("volume {name} could not be left in the flash log ({error})")).await;
+                    self.retry(name, &format!("volume {name} could not be left in the flash log ({error})")).await;
                 }
                 Err(_) => return core_has_ended(name),
             }
@@ -265,15 +269,19 @@ impl Drain {
                     });
                     return Ended::Complete;
                 }
-                (Ok(Err(error)), _) => self.retry(&format!("volume {name} could not be destaged ({error})")).await,
-                (_, Err(error)) => self.retry(&format!("volume {name}: no identity can be drawn ({error})")).await,
+                (Ok(Err(error)), _) => {
+                    self.retry(name, &format!("volume {name} could not be destaged ({error})")).await
+                }
+                (_, Err(error)) => {
+                    self.retry(name, &format!("volume {name}: no identity can be drawn ({error})")).await
+                }
             }
         }
     }
 
-    async fn retry(&self, text: &str) {
+    async fn retry(&self, name: &str, text: &str) {
         let text = format!("{text}; trying again, a second signal gives up");
-        log::error(&text);
+        log::error!(target: VOLUME, volume = name, "{text}");
         self.notifier.patience(&text);
         tokio::time::sleep(RETRY_PAUSE).await;
     }
@@ -307,7 +315,7 @@ impl Drain {
                 // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return Ended::Complete,
                 (Err(_), Ok(Some(true))) => return self.drain_past_flash(name, core, incarnation).await,
-                (Err(failure), Ok(Some(false))) => self.retry(&failure.message).await,
+                (Err(failure), Ok(Some(false))) => self.retry(name, &failure.message).await,
             }
         }
         Ended::Clean(incarnation)
@@ -340,6 +348,6 @@ async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
 }
 
 fn core_has_ended(name: &str) -> Ended {
-    log::error(format!("volume {name}: its data core has ended; it is not clean"));
+    log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; it is not clean");
     Ended::Failed
 }

@@ -22,8 +22,8 @@ use super::records::Records;
 use super::settings::Settings;
 use super::volumes::{Placed, Volumes};
 use config::keys::{KEYS, find_key, nearest, set_by_command};
+use logging::{self as log, FLASH, VOLUME};
 use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
-use terminal::log;
 
 /// Settings of served volumes.
 pub struct VolumeSettings {
@@ -121,7 +121,7 @@ impl VolumeSettings {
             })?;
             return Err(failure);
         }
-        log::info(format!("volume {name}: policy {policy} by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name}: policy {policy} by command");
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl VolumeSettings {
         self.records.change(|state| {
             state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         })?;
-        log::info(format!("volume {name}: {mode} by command"));
+        log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
         Ok(())
     }
 
@@ -177,8 +177,11 @@ impl VolumeSettings {
             };
             let (progress, _) = ProgressSender::new();
             match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
-                Ok(()) => log::info(format!("volume {name}: write-back again, flash keeps enough copies")),
-                Err(failure) => log::error(failure.message),
+                Ok(()) => log::info!(
+                    target: FLASH, volume = name,
+                    "volume {name}: write-back again, flash keeps enough copies"
+                ),
+                Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
             }
         }
     }

@@ -11,8 +11,8 @@ use super::super::volumes::Placed;
 use super::VolumeSettings;
 use config::VolumeConfig;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
+use logging::{self as log, QOS};
 use state::{State, VolumeRecord, effective};
-use terminal::log;
 
 /// The quality of service in force, where `file` is the file's.
 pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
@@ -56,7 +56,12 @@ impl VolumeSettings {
         }
         apply(&self.cores, &config, placed, &state).await?;
         let noted = self.records.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| log::info(format!("volume {name}: its quality of service was changed by command")))
+        noted.inspect(|()| {
+            log::info!(
+                target: QOS, volume = name,
+                "volume {name}: its quality of service was changed by command"
+            )
+        })
     }
 
     /// Applies the quality of service that the file now gives a volume.
@@ -73,7 +78,11 @@ impl VolumeSettings {
 /// Warns of values that rules give a volume and that cannot take effect.
 pub fn warn_of(config: &VolumeConfig) {
     if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
-        log::warn(format!("volume {}: {what}, so it counts for nothing; {remedy}", config.name));
+        log::warn!(
+            target: QOS, volume = config.name,
+            "volume {}: {what}, so it counts for nothing; {remedy}",
+            config.name
+        );
     }
 }
 

@@ -11,8 +11,8 @@ use super::super::volumes::{Placed, Volumes};
 use super::VolumeSettings;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
+use logging::{self as log, QOS};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
-use terminal::log;
 use units::show_bytes;
 
 /// The quota keys that `volume set` accepts.
@@ -55,7 +55,7 @@ impl VolumeSettings {
         check_memory(&self.volumes, self.settings.memory_bytes(), &config, &state)?;
         apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
         let noted = self.records.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
+        noted.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: its shares were changed by command"))
     }
 
     /// Pins pages to flash if `pins`, unpins them otherwise: from one byte to another, or to the volume's end.
@@ -93,7 +93,10 @@ impl VolumeSettings {
         apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
         self.records.note_overrides(placed, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
-        log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
+        log::info!(
+            target: QOS, volume = name,
+            "volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"
+        );
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 39] = [
+const LAYERS: [(&str, u32); 40] = [
     ("format-version", 0),
     ("work-timer", 0),
     ("golden", 0),
@@ -31,6 +31,7 @@ const LAYERS: [(&str, u32); 39] = [
     ("api", 5),
     ("events", 5),
     ("history", 5),
+    ("logging", 5),
     ("state", 5),
     ("lab", 6),
     ("config", 6),
