@@ -1,5 +1,7 @@
 //! The list of all configuration keys. It serves the parser, the documentation, the suggestions for misspelt keys, and
 //! the reload.
+//!
+//! The list only describes a key. Its table's file beside this one reads and checks it, and holds the default in force.
 
 pub use messages::report::TakesEffect;
 
@@ -19,7 +21,7 @@ pub struct Key {
     pub name: &'static str,
     /// An example of its value.
     pub form: &'static str,
-    /// Its default, as text.
+    /// Its default, as text. A test compares it with the default in force.
     pub default: &'static str,
     /// Its documentation.
     pub doc: &'static str,

@@ -278,6 +278,25 @@ fn packaged_schema_matches_the_parsers_keys() {
 }
 
 #[test]
+fn written_default_means_the_same_as_an_absent_key() {
+    let parse = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).ok();
+    let mut compared = 0;
+    for (table, key) in TABLES.iter().flat_map(|table| KEYS.iter().map(move |key| (table, key))) {
+        let Some(default) = default_of(key).filter(|_| key.table == table.name) else { continue };
+        // A key that only some values of another key allow is not comparable alone.
+        let (Some(absent), Some(written)) =
+            (parse(&file_with(table, None)), parse(&file_with(table, Some((key.name, default)))))
+        else {
+            continue;
+        };
+        let written = Config { written: absent.written.clone(), ..written };
+        assert!(written == absent, "{}.{}: {default} in keys.rs is not the parser's default", table.name, key.name);
+        compared += 1;
+    }
+    assert!(compared >= 20, "only {compared} defaults were compared");
+}
+
+#[test]
 fn documented_examples_are_valid_by_the_schema() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = 0;

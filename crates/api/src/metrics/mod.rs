@@ -1,4 +1,6 @@
-//! Metric families in Prometheus's text format.
+//! Metric families in Prometheus's text format, a file for each subject.
+//!
+//! The values come from [`StatusReport`]. A test requires each family's name in `docs/admin/api.md`.
 
 mod alerts;
 mod daemon;

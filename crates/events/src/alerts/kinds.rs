@@ -1,7 +1,7 @@
 //! The list of alert kinds: how each is found, its effect, and its remedy.
 //!
-//! Names and severities are in `control/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is made
-//! from the list.
+//! Names and severities are in `control/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
+//! made from the list.
 
 use std::time::Duration;
 
