@@ -1,7 +1,7 @@
 //! The HTTP server: accepts connections and limits their number, the sizes of requests and the times of waiting.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;

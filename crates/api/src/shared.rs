@@ -1,5 +1,6 @@
 //! State that the server, the guard and all routes share.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
@@ -23,8 +24,6 @@ pub struct Options {
     pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     /// Writes a line about a client to the daemon's log.
     pub log: fn(IpAddr, &str),
-    /// Writes a line to the daemon's log.
-    pub log: fn(&str),
 }
 
 /// State shared by all connections.

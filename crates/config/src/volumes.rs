@@ -1,7 +1,6 @@
 //! The repeated tables: arrays and volumes, and the checks across them.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

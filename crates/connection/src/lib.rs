@@ -11,4 +11,4 @@ mod duplex;
 pub use account::{Account, Loan, buffer_bytes};
 pub use clients::{Clients, Limits};
 pub use duplex::{Duplex, Finished, Protocol};
-pub use messages::{Control, Stop};
+pub use control::{Control, Stop};

@@ -7,10 +7,9 @@
 //!    recorded in both.
 //! 3. A store is never written before it was judged.
 
-use std::collections::BTreeSet;
+use flash::{Ownership, Sequence, StoreGeneration};
 
-use flash::{Ownership, StoreGeneration};
-
+use super::fields::show_number;
 use super::record::State;
 use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
@@ -215,6 +214,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use engine::VolumeId;
+
     use super::*;
 
     fn state() -> State {

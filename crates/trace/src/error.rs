@@ -57,7 +57,7 @@ pub enum TraceError {
     #[error("traces cannot be written in {format}; write one in hotset, msr, spc, iolog or lis")]
     Unwritable {
         /// The requested format.
-        format: Format,
+        format: String,
     },
     /// Writing failed.
     #[error("{name}: cannot be written: {error}")]

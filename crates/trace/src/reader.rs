@@ -6,6 +6,7 @@ use crate::compression::{Compression, decompress};
 use crate::error::TraceError;
 use crate::formats::{Decoder, Format, detect};
 use crate::input::{Input, Next, Unit};
+use crate::position::Position;
 use crate::request::Request;
 use crate::request_sink::{RecordError, RequestSink};
 

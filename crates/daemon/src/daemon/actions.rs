@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::ProgressSender;
-use engine::pages::slow::Slow;
+use engine::telemetry::SlowRequest;
 use engine::{CacheMode, Volume};
 use messages::report::SlowReport;
 use messages::{Answer, ErrorKind, Failure};
@@ -117,10 +117,10 @@ impl Daemon {
     }
 }
 
-fn slow_report(slow: &Slow, now: Nanos) -> SlowReport {
+fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
     SlowReport {
         ago_ms: now.since(slow.ended).as_millis(),
-        asked: slow.asked.name().to_owned(),
+        asked: slow.op.name().to_owned(),
         offset_bytes: slow.at,
         length_bytes: slow.len,
         took_us: slow.took.as_micros(),

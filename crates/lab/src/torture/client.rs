@@ -10,7 +10,7 @@ use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 use super::history::{OpKind, Outcome};
 use super::model::Finding;
 use super::session::{Session, Subject, TagSource};
-use crate::content::{Tag, tags};
+use crate::content::tags;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
