@@ -52,7 +52,12 @@ test('each key shows value, source, default, meaning and when it takes effect', 
   }
   assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
   const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
-  for (const part of ['Default: 1 GiB', 'Memory for caching, including its index', 'Example: "4 GiB"', 'after a restart']) {
+  for (const part of [
+    'Default: 1 GiB',
+    'Memory for caching, including its index',
+    'Example: "4 GiB"',
+    'after a restart',
+  ]) {
     assert.ok(size.includes(part), `${part} is not in: ${size}`);
   }
   assert.match(await setting(page, 'volume.labels').innerText(), /after a reload/);

@@ -10,5 +10,5 @@ mod duplex;
 
 pub use account::{Account, Loan, buffer_bytes};
 pub use clients::{Clients, Limits};
-pub use duplex::{Duplex, Finished, Protocol};
 pub use control::{Control, Stop};
+pub use duplex::{Duplex, Finished, Protocol};
