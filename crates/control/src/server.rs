@@ -38,7 +38,8 @@ pub enum ServerError {
     },
     /// Another daemon answers at the path.
     #[error(
-        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in [control]"
+        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in \
+         [control]"
     )]
     Answered {
         /// The socket.
@@ -334,7 +335,10 @@ async fn act<H: Handler>(
             result = &mut action => return match result {
                 Ok(Ok(answer)) => Reply::Done(answer),
                 Ok(Err(failure)) => Reply::Failed(failure),
-                Err(_) => Reply::Failed(Failure::new(ErrorKind::Failed, "the action broke off; the daemon's log says why")),
+                Err(_) => {
+                    let text = "the action broke off; the daemon's log says why";
+                    Reply::Failed(Failure::new(ErrorKind::Failed, text))
+                }
             },
             Some(progress) = said.recv(), if listening => {
                 listening = send(writer, &Reply::Progress(progress), limits).await.is_ok();

@@ -1,8 +1,8 @@
 //! The thread that writes to standard error, and the bounded queue before it.
 //!
 //! Standard error may be a full pipe that is not read, a stuck journal or a file on a disk that hangs. No other thread
-//! ever waits for it: a line that finds the queue full is dropped and counted, and the count is logged once the queue is
-//! empty. The order of lines is that of the queue.
+//! ever waits for it: a line that finds the queue full is dropped and counted, and the count is logged once the queue
+//! is empty. The order of lines is that of the queue.
 
 use std::cell::RefCell;
 use std::fs::File;

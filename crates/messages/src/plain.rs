@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// True for characters that control a terminal or page: controls, line and paragraph separators, and characters that
 /// change the direction of text or have no width.
 pub fn is_control(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    let is_mark = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+    c.is_control() || is_mark || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// `text` with control characters as `\u{1b}`.

@@ -249,8 +249,8 @@ impl<S: Seam> Shard<S> {
         Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, waited, ticket })
     }
 
-    /// Installs a block that was read under `ticket` in memory, as far as it is still valid. Returns the slot of a block
-    /// that had none.
+    /// Installs a block that was read under `ticket` in memory, as far as it is still valid. Returns the slot of a
+    /// block that had none.
     pub fn install(
         &self,
         state: &State,

@@ -356,8 +356,8 @@ pub struct TraceOpened {
 /// Requests recorded since the previous query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traced {
-    /// Requests, the oldest first: nanoseconds since recording began, operation (0 read, 1 write, 2 discard or zeroes, 3
-    /// flush), first byte, bytes.
+    /// Requests, the oldest first: nanoseconds since recording began, operation (0 read, 1 write, 2 discard or zeroes,
+    /// 3 flush), first byte, bytes.
     pub requests: Vec<(u64, u8, u64, u64)>,
     /// Later requests that were lost because the buffer was full.
     pub lost: u64,

@@ -94,8 +94,8 @@ impl Found {
 
     fn contents(&self) -> String {
         let mut text = format!(
-            "hotset {} support, {}\n\nTaken out: comments and unknown keys of the configuration, users and passwords in URLs, \
-             what stands behind the\n\
+            "hotset {} support, {}\n\nTaken out: comments and unknown keys of the configuration, users and passwords in \
+             URLs, what stands behind the\n\
              host of a web address, and everything that may be a token. Look through it before you hand it on.\n\n",
             env!("CARGO_PKG_VERSION"),
             moment::show(moment::since_1970())
