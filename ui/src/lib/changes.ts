@@ -60,7 +60,7 @@ const KNOWN: Figure[] = [
   { label: 'Write throughput', unit: bytesRate, least: 64 * KIB, of: mean(['write_bytes']) },
   { label: 'Reads from memory', unit: rate, least: 1, of: mean(['memory_hits']) },
   { label: 'Reads from flash', unit: rate, least: 1, of: mean(['flash_hits']) },
-  { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits']) },
+  { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits', 'prefetched_hits']) },
   { label: 'Array requests', unit: rate, least: 1, of: mean(['backing_reads', 'backing_writes']) },
   { label: 'Dirty data', unit: bytes, least: 1024 * KIB, of: mean(['dirty_bytes']) },
   { label: 'Read latency, p99', unit: time, least: 100, of: p99('read') },

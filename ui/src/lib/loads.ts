@@ -14,6 +14,7 @@ export const FIGURES = [
   'write_bytes',
   'memory_hits',
   'flash_hits',
+  'prefetched_hits',
   'partial_hits',
   'misses',
   'backing_reads',
@@ -45,7 +46,11 @@ function fromHistory(report: History, index: number, kind: Kind): Rates {
   return {
     at: report.at_unix_seconds[index]!,
     // Minimum and maximum of a sum are unknown; the sums of the parts' own bound them.
-    sources: { memory: of('memory_hits'), flash: of('flash_hits'), array: of('misses') + of('partial_hits') },
+    sources: {
+      memory: of('memory_hits'),
+      flash: of('flash_hits'),
+      array: of('misses') + of('partial_hits') + of('prefetched_hits'),
+    },
     reads: of('reads'),
     writes: of('writes'),
     readBytes: of('read_bytes'),

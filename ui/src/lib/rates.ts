@@ -48,6 +48,11 @@ export function pairwise<T>(
   });
 }
 
+/** Reads for which the array was read: a partial hit waits for it, and a prefetched block was read ahead from it. */
+export function arrayReads(of: Pick<Counters, 'misses' | 'partial_hits' | 'prefetched_hits'>): number {
+  return of.misses + of.partial_hits + of.prefetched_hits;
+}
+
 /** Rates between two states of the same counters. */
 export function between(from: Counters, to: Counters, atMs: number, tookMs: number): Rates {
   // Removing a volume lowers the sums: rates are never negative.
@@ -58,8 +63,7 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
     sources: {
       memory: rate((of) => of.memory_hits),
       flash: rate((of) => of.flash_hits),
-      // A partial hit waits for the array.
-      array: rate((of) => of.misses + of.partial_hits),
+      array: rate(arrayReads),
     },
     reads: rate((of) => of.reads),
     writes: rate((of) => of.writes),

@@ -19,6 +19,7 @@ export interface Counters {
   write_bytes: number;
   memory_hits: number;
   flash_hits: number;
+  prefetched_hits: number;
   partial_hits: number;
   misses: number;
   errors: number;
