@@ -8,6 +8,7 @@ use jiff::Timestamp;
 const UNITS: [(&str, u64); 4] = [("s", 1), ("min", 60), ("h", 3600), ("d", 86_400)];
 
 /// Time since 1970.
+#[expect(clippy::disallowed_methods, reason = "the clock of users, not of the data path")]
 pub fn since_1970() -> Duration {
     // A clock before 1970 is none.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
