@@ -12,13 +12,14 @@ demo: toolchain page
 
 test: toolchain packages page lint deny
 	@# The end-to-end tests take the binary that this builds too. Built by itself it would have other features of its dependencies, and all of them twice.
-	$(CARGO) test $(PROFILE) --workspace --no-run
-	HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset $(CARGO) test $(PROFILE) --workspace --no-fail-fast
+	$(CARGO) test $(PROFILE) --workspace --lib --bins --tests --no-run
+	HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset $(CARGO) test $(PROFILE) --workspace --lib --bins --tests --no-fail-fast
 	fuzz/run decode 200000 -verbosity=0
 
 # What breaks most often, in a few minutes: format, lint, unit tests, the repository's rules, simulated worlds.
 check: toolchain page lint
-	$(CARGO) test $(PROFILE) --workspace --lib --bins --test repository --test administrator --test torture --test sabotage
+	$(CARGO) test $(PROFILE) --workspace --lib --bins --test repository
+	$(CARGO) test $(PROFILE) --package lab --test all -- administrator:: torture:: sabotage::
 
 lint:
 	$(CARGO) fmt --all --check
@@ -42,7 +43,7 @@ tidy:
 	$(CARGO) test $(PROFILE) --package tidy
 
 e2e: packages page
-	$(CARGO) build $(PROFILE) --package hotset
+	$(CARGO) build $(PROFILE) --package hotset --features sabotage
 	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
 
 api-fuzz: toolchain

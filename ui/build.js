@@ -1,14 +1,14 @@
-// Builds the page into dist, each file as it is and compressed beside it: that is what the daemon takes in and sends.
+// Builds the console into dist, each file with a compressed copy beside it: the daemon embeds and sends these.
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { constants, gzipSync } from 'node:zlib';
 import { build } from 'vite';
 
 const dist = new URL('dist/', import.meta.url);
-// As sent: what a first visit costs a slow line.
+// Compressed size limit: the cost of a first visit.
 const SENT_BYTES_MAX = 150_000;
 
 for (const name of await readdir(dist)) {
-  // The folder itself stays, with its .gitignore: cargo watches it.
+  // The folder stays, with its .gitignore: cargo watches it.
   if (name !== '.gitignore') await rm(new URL(name, dist), { recursive: true });
 }
 await build({ logLevel: 'warn' });

@@ -1,4 +1,4 @@
-// The configuration's keys for the page, which explains them: out of docs/admin/configuration.md, whose tables are made from the daemon's own list.
+// Explanations of configuration keys, from the generated tables of docs/admin/configuration.md.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -7,14 +7,14 @@ import type { Plugin } from 'vite';
 const FILE = fileURLToPath(new URL('../docs/admin/configuration.md', import.meta.url));
 const [BEGIN, END] = ['<!-- keys: ', '<!-- end of keys -->'];
 const NAME = 'virtual:keys';
-// Others keep their hands off names that begin so.
+// The prefix keeps other plugins away.
 const MADE = `\0${NAME}`;
 
 /** `### [memory]` and the rows below it: `| key | written | without it | meaning |`. */
 function tablesOf(text: string) {
   const listed = text.slice(text.indexOf(BEGIN), text.indexOf(END));
   const sections = listed.split(/^### /m).slice(1);
-  // What comes without rows lists what this version lacks.
+  // A section without rows lists keys that this version lacks.
   return sections.map(tableOf).filter(({ keys }) => keys.length > 0);
 }
 
@@ -25,13 +25,13 @@ function tableOf(section: string) {
     name: name.replaceAll('`', ''),
     form: form.replaceAll('`', ''),
     without,
-    // A link leads nowhere from the page; who has the documentation finds the file.
+    // Links do not resolve in the console; the file name helps readers of the documentation.
     text: meaning.join(' | ').replaceAll(/\[([^\]]+)\]\([^)]+\)/g, '`docs/admin/$1`'),
   }));
   return { name: title.trim(), keys };
 }
 
-/** Makes the module `virtual:keys`. */
+/** Provides the module `virtual:keys`. */
 export function keys(): Plugin {
   return {
     name: 'keys',

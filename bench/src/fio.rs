@@ -92,7 +92,8 @@ mod tests {
     fn figures_are_parsed_after_text_in_the_used_direction() {
         let text = r#"fio: connected to NBD server
             {"jobs": [{"read": {"total_ios": 0, "iops": 0},
-                       "write": {"total_ios": 50, "iops": 25.0, "clat_ns": {"percentile": {"50.000000": 1500, "99.000000": 2500}}}}]}"#;
+                       "write": {"total_ios": 50, "iops": 25.0, "clat_ns":
+                                 {"percentile": {"50.000000": 1500, "99.000000": 2500}}}}]}"#;
         assert_eq!(parse(text), Some(Outcome { iops: 25.0, requests: 50.0, median_us: 1.5, p99_us: 2.5 }));
         assert_eq!(parse("fio: failed"), None);
     }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use cap::Cap;
-use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use iscsi::{ChapUser, Credentials, Options, Server};
 use libfuzzer_sys::fuzz_target;
 use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
@@ -50,10 +50,10 @@ fn allocated() -> usize {
 
 /// Keeps the last record of each unit.
 #[derive(Clone, Default)]
-struct Shelf(Rc<RefCell<std::collections::BTreeMap<u64, Vec<u8>>>>);
+struct Shelf(Rc<RefCell<std::collections::BTreeMap<VolumeId, Vec<u8>>>>);
 
 impl Keeper for Shelf {
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         self.0.borrow_mut().insert(incarnation, record);
         Box::pin(async { Ok(()) })
     }
@@ -79,12 +79,12 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, shelf
     for number in 0..3 {
         let name = format!("/disk{number}");
         let what = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let incarnation = u64::from(number) + 1;
+        let incarnation = VolumeId(u64::from(number) + 1);
         let disk = seam.open_disk(&what).await.expect("the disk is there");
         let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, incarnation) };
         let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
         let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
-        let (lun, identity) = (Lun::new(number).expect("it is small"), Identity::of(1, incarnation));
+        let (lun, identity) = (Lun::new(number).expect("it is small"), Identity::of(1, incarnation.0));
         let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
         target.add(unit).expect("the number is free");
     }

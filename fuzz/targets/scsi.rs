@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use scsi::{AccessList, Cancel, Command, Expected, Identity, Initiator, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
@@ -24,7 +24,7 @@ const SIZE: u64 = 1 << 20;
 struct Shelf(Rc<RefCell<Vec<u8>>>);
 
 impl Keeper for Shelf {
-    fn keep(&self, _: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, _: VolumeId, record: Vec<u8>) -> Keep {
         self.0.replace(record);
         Box::pin(async { Ok(()) })
     }
@@ -34,7 +34,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
     let disk = seam.open_disk(&what).await.expect("the disk is there");
-    let volume = core.attach(VolumeSpec::new("x", 1), Backing::plain(disk)).expect("the first");
+    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the first");
     let unit = |kept| {
         let (volume, access) = (volume.clone(), AccessList::default());
         UnitSpec {

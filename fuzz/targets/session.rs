@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use libfuzzer_sys::fuzz_target;
 use nbd::{Options, Server};
 use nbd_protocol::info::InfoRequest;
@@ -50,7 +50,7 @@ fn requests(bytes: &[u8]) -> Vec<u8> {
 async fn session(seam: &SimSeam, bytes: Vec<u8>) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("x", 1) };
+    let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("x", VolumeId(1)) };
     core.attach(spec, Backing::plain(seam.open_disk(&what).await.expect("the disk is there"))).expect("the first");
     let server = Server::new(seam.clone(), core.clone(), Options::default());
     let address = Address::Unix("/s".into());

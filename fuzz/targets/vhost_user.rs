@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::MemfdFlags;
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
@@ -79,8 +79,8 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
     let disk = seam.open_disk(&what).await.expect("the disk is there");
-    let volume = core.attach(VolumeSpec::new("x", 1), Backing::plain(disk)).expect("the first");
-    let limits = front::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
+    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the first");
+    let limits = connection::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
     let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
     let session = Rc::new(Session::new(seam.clone(), volume, &shared, &VolumeOrphans::default(), DAEMON, bell));
     let never = |_: &Context<'_>| false;

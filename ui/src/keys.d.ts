@@ -1,15 +1,15 @@
-// What `keys.ts` makes of the documentation while the page is built.
+// The module that `keys.ts` generates from the documentation at build time.
 
 declare module 'virtual:keys' {
   interface Key {
     name: string;
-    /** How its value is written, by example. */
+    /** Example of the notation. */
     form: string;
-    /** What holds without it. */
+    /** Default. */
     without: string;
-    /** What it does, with code between backticks. */
+    /** Explanation, with code between backticks. */
     text: string;
   }
-  /** In the order of the documentation; `[memory]`, or words where a table has no name. */
+  /** In the order of the documentation; `[memory]`, or words for top-level keys. */
   export const TABLES: { name: string; keys: Key[] }[];
 }

@@ -1,4 +1,4 @@
-// Where the page begins: the stream is followed, and the frame put into its place.
+// Entry point: opens the feed and mounts the application.
 
 import { mount } from 'svelte';
 import App from './App.svelte';
@@ -7,6 +7,6 @@ import './style.css';
 import './charts.css';
 
 const target = document.getElementById('app');
-if (target === null) throw new Error('the page has no place for the application');
-live.begin();
+if (target === null) throw new Error('no element #app');
+live.start();
 mount(App, { target });

@@ -1,4 +1,4 @@
-// The charts' ranges, zoom, cursor and export, in a real Chromium on the history of a real daemon under load.
+// Time range, zoom, cursor, events and export of charts, in Chromium on a daemon under load.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -8,11 +8,11 @@ import { promisify } from 'node:util';
 import { badge, openPage, setVisible } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
-const REQUESTS = 'Requests a second';
-const SOURCES = 'Reads a second, by source';
-/** How much of its colour a band has. */
+const REQUESTS = 'Requests per second';
+const SOURCES = 'Reads per second by source';
+/** Opacity of a band. */
 const BAND = 0.35;
-/** Samples that the stream keeps for who comes back. */
+/** Seconds that the stream keeps for resuming clients. */
 const STREAM_SECONDS = 60;
 
 let daemon, browser, sleeper, sleptAt;
@@ -33,7 +33,7 @@ before(async () => {
   ({ daemon, browser } = await begin());
   if (skip) return;
   daemon.load(600);
-  // It sleeps while the other tests run, for longer than the stream waits for it.
+  // Hidden during the other tests, for longer than the stream keeps samples.
   sleeper = await openPage({ daemon, browser });
   await badge(sleeper, 'live');
   await until('live points', async () => (await table(sleeper, REQUESTS)).length > 2);
@@ -47,7 +47,7 @@ const chart = (page, title) => page.locator(`[data-chart="${title}"]`);
 const plot = (page, title) => chart(page, title).locator('.u-over');
 const legend = async (page, title, what) =>
   (await chart(page, title).locator(`[data-legend="${what}"]`).innerText()).trim();
-/** From when to when the charts go. */
+/** Time range of the charts. */
 const shown = async (page) => {
   const ranges = page.locator('.ranges');
   return [Number(await ranges.getAttribute('data-from')), Number(await ranges.getAttribute('data-to'))];
@@ -55,7 +55,7 @@ const shown = async (page) => {
 const stepOf = async (page, title) => Number(await chart(page, title).getAttribute('data-step'));
 const step = (page, title, wanted) => until(`steps of ${wanted} s`, async () => (await stepOf(page, title)) === wanted);
 
-/** Opens what a chart can be exported as. */
+/** Opens the export of a chart. */
 async function exportOf(page, title) {
   const details = chart(page, title).locator('details');
   if ((await details.getAttribute('open')) === null) await details.locator('summary').click();
@@ -66,7 +66,7 @@ async function download(page, title, name) {
   const [got] = await Promise.all([page.waitForEvent('download'), button.click()]);
   return readFile(await got.path());
 }
-/** What a chart shows, a row a point. */
+/** CSV export of a chart, one row per point. */
 async function table(page, title) {
   const [head, ...lines] = String(await download(page, title, 'CSV'))
     .trim()
@@ -74,10 +74,10 @@ async function table(page, title) {
     .map((line) => line.split(','));
   return lines.map((line) => Object.fromEntries(head.map((name, at) => [name, Number(line[at])])));
 }
-/** Whole steps of a chart have the figures that its command gives: of each column what the history calls it. */
+/** Complete steps of a chart match its curl command; `columns` maps labels to history series. */
 async function agrees(page, title, columns) {
-  const curl = await (await exportOf(page, title)).getByLabel('The same with curl').inputValue();
-  // The newest step still grows.
+  const curl = await (await exportOf(page, title)).getByLabel('Equivalent curl command').inputValue();
+  // The newest step is incomplete.
   const whole = (rows) => rows.slice(-4, -1);
   await until('the same figures', async () => {
     const rows = whole(await table(page, title));
@@ -85,8 +85,8 @@ async function agrees(page, title, columns) {
     const told = JSON.parse(stdout);
     const parts = Object.entries(columns).flatMap(([column, name]) => [
       [column, told.series[name].mean],
-      [`${column} least`, told.series[name].min],
-      [`${column} most`, told.series[name].max],
+      [`${column} min`, told.series[name].min],
+      [`${column} max`, told.series[name].max],
     ]);
     const isSame = (row) => {
       const index = told.at_unix_seconds.indexOf(row.at_unix_seconds);
@@ -96,14 +96,14 @@ async function agrees(page, title, columns) {
   });
   return curl;
 }
-/** Seconds that the history knows and a chart's rows lack; a busy machine may have left some out of both. */
+/** Seconds in the history that a chart lacks; a busy machine may miss some in both. */
 async function missing(rows, from, to) {
   const { at_unix_seconds: known } = await daemon.json(`history?from=${from}&to=${to}&step=1s&series=reads`);
   assert.ok(known.length > (to - from) / 2, `the history knows ${known.length} seconds from ${from} to ${to}`);
   const shown = new Set(rows.map((row) => row.at_unix_seconds));
   return known.filter((at) => !shown.has(at));
 }
-/** Drags from one part of a chart's width to another. */
+/** Drags between two fractions of a chart's width. */
 async function drag(page, title, from, to) {
   await plot(page, title).scrollIntoViewIfNeeded();
   const { x, y, width, height } = await plot(page, title).boundingBox();
@@ -117,7 +117,7 @@ async function hover(page, title, part) {
   const { x, y, width, height } = await plot(page, title).boundingBox();
   await page.mouse.move(x + part * width, y + height / 2);
 }
-/** How many pixels of a chart have a colour of the style sheet, thinned by `alpha` over the background. */
+/** Number of pixels of a chart in a style sheet colour with opacity `alpha` over the background. */
 const painted = (page, title, name, alpha) =>
   chart(page, title)
     .locator('canvas')
@@ -131,7 +131,7 @@ const painted = (page, title, name, alpha) =>
           element.remove();
           return color;
         };
-        /** Pixels of what is drawn over the background, which the chart itself lacks. */
+        /** Pixels over the background, which the canvas itself lacks. */
         const pixels = (width, height, draw) => {
           const pen = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d');
           pen.fillStyle = colour('surface');
@@ -151,7 +151,7 @@ const painted = (page, title, name, alpha) =>
       { name, alpha },
     );
 
-test('a lone tab has the past that was before it', { skip }, async (t) => {
+test('a single tab shows the time before it opened', { skip }, async (t) => {
   await known(15);
   const opened = seconds();
   const page = await open(t);
@@ -165,7 +165,7 @@ test('a lone tab has the past that was before it', { skip }, async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
-test('a spike stands out of steps of any length, as a band', { skip }, async (t) => {
+test('the band shows a spike at every resolution', { skip }, async (t) => {
   const page = await open(t);
   await badge(page, 'live');
   const before = seconds();
@@ -177,7 +177,7 @@ test('a spike stands out of steps of any length, as a band', { skip }, async (t)
     return Math.max(...reads) > 2_000 && reads.at(-1) < 2_000 && Math.max(...reads);
   });
   assert.ok((await painted(page, REQUESTS, 'memory', BAND)) < 20, 'seconds have a band');
-  // A step that has just begun has hardly anything but the spike.
+  // Right after the spike a new step contains little else.
   await until('seconds besides it', () => seconds() > before + 14);
   for (const [range, wanted] of [
     ['1h', 10],
@@ -189,9 +189,9 @@ test('a spike stands out of steps of any length, as a band', { skip }, async (t)
     await step(page, REQUESTS, wanted);
     const rows = await until('the spike', async () => {
       const rows = await table(page, REQUESTS);
-      return rows.some((row) => row['Reads most'] >= top * 0.8) && rows;
+      return rows.some((row) => row['Reads max'] >= top * 0.8) && rows;
     });
-    const [mean, most] = ['Reads', 'Reads most'].map((name) => Math.max(...rows.map((row) => row[name])));
+    const [mean, most] = ['Reads', 'Reads max'].map((name) => Math.max(...rows.map((row) => row[name])));
     t.diagnostic(`${range}: a mean of ${mean.toFixed(0)}, at most ${most} a second`);
     assert.ok(most < top * 1.3 && mean < most / 2, `${range}: mean ${mean}, most ${most}, seen ${top}`);
     const pixels = await painted(page, REQUESTS, 'memory', BAND);
@@ -200,72 +200,68 @@ test('a spike stands out of steps of any length, as a band', { skip }, async (t)
   assert.deepEqual(page.errors, []);
 });
 
-test(
-  'a part that is marked stays as it is, through refreshes and a reload, until one steps back',
-  { skip },
-  async (t) => {
-    await known(45);
-    const page = await open(t);
-    await badge(page, 'live');
-    await until('a past', async () => (await table(page, REQUESTS)).length > 40);
-    const started = seconds();
-    await drag(page, REQUESTS, 0.93, 0.98);
-    const part = await shown(page);
-    assert.ok(part[0] > started - 60 && part[1] < started && part[1] - part[0] < 60, `${part} of ${started}`);
-    const middle = async () => {
-      await hover(page, SOURCES, 0.1);
-      await hover(page, REQUESTS, 0.5);
-      return legend(page, REQUESTS, 'at');
-    };
-    const there = await middle();
-    const values = new Set();
-    await until('other figures', async () => values.add(await page.textContent('[data-figure=reads]')).size > 3);
-    assert.deepEqual(await shown(page), part);
-    assert.equal(await middle(), there, 'a refresh moved the chart');
-    await page.reload();
-    await badge(page, 'live');
-    await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
-    assert.deepEqual(await shown(page), part);
-    assert.equal(await middle(), there, 'a reload shows another part');
-    // Further in by keys alone.
-    await page.getByRole('group', { name: REQUESTS }).focus();
-    for (const key of ['ArrowLeft', 'ArrowLeft', ...Array.from({ length: 8 }, () => 'Shift+ArrowLeft'), 'Enter']) {
-      await page.keyboard.press(key);
-    }
-    const inner = await shown(page);
-    assert.ok(
-      inner[0] >= part[0] && inner[1] <= part[1] && inner[1] - inner[0] < part[1] - part[0],
-      `${inner} in ${part}`,
-    );
-    await page.getByRole('button', { name: 'Step back' }).click();
-    assert.deepEqual(await shown(page), part);
-    await page.goBack();
-    await until('what was before, by the browser', async () => String(await shown(page)) === String(inner));
-    await page.getByRole('group', { name: REQUESTS }).focus();
-    await page.keyboard.press('Escape');
-    assert.deepEqual(await shown(page), part);
-    await plot(page, REQUESTS).dblclick();
-    await until('now', async () => (await shown(page))[1] > started);
-    assert.ok(!page.url().includes('zoom'));
-    assert.deepEqual(page.errors, []);
-  },
-);
+test('a zoomed range survives refreshes and a reload until zoomed out', { skip }, async (t) => {
+  await known(45);
+  const page = await open(t);
+  await badge(page, 'live');
+  await until('a past', async () => (await table(page, REQUESTS)).length > 40);
+  const started = seconds();
+  await drag(page, REQUESTS, 0.93, 0.98);
+  const part = await shown(page);
+  assert.ok(part[0] > started - 60 && part[1] < started && part[1] - part[0] < 60, `${part} of ${started}`);
+  const middle = async () => {
+    await hover(page, SOURCES, 0.1);
+    await hover(page, REQUESTS, 0.5);
+    return legend(page, REQUESTS, 'at');
+  };
+  const there = await middle();
+  const values = new Set();
+  await until('other figures', async () => values.add(await page.textContent('[data-figure=reads]')).size > 3);
+  assert.deepEqual(await shown(page), part);
+  assert.equal(await middle(), there, 'a refresh moved the chart');
+  await page.reload();
+  await badge(page, 'live');
+  await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
+  assert.deepEqual(await shown(page), part);
+  assert.equal(await middle(), there, 'a reload shows another part');
+  // Zoom by keyboard.
+  await page.getByRole('group', { name: REQUESTS }).focus();
+  for (const key of ['ArrowLeft', 'ArrowLeft', ...Array.from({ length: 8 }, () => 'Shift+ArrowLeft'), 'Enter']) {
+    await page.keyboard.press(key);
+  }
+  const inner = await shown(page);
+  assert.ok(
+    inner[0] >= part[0] && inner[1] <= part[1] && inner[1] - inner[0] < part[1] - part[0],
+    `${inner} in ${part}`,
+  );
+  await page.getByRole('button', { name: 'Zoom out' }).click();
+  assert.deepEqual(await shown(page), part);
+  await page.goBack();
+  await until('what was before, by the browser', async () => String(await shown(page)) === String(inner));
+  await page.getByRole('group', { name: REQUESTS }).focus();
+  await page.keyboard.press('Escape');
+  assert.deepEqual(await shown(page), part);
+  await plot(page, REQUESTS).dblclick();
+  await until('now', async () => (await shown(page))[1] > started);
+  assert.ok(!page.url().includes('zoom'));
+  assert.deepEqual(page.errors, []);
+});
 
 test('the resolution follows the zoom', { skip }, async (t) => {
   const page = await open(t, '#/?range=24h');
   await step(page, REQUESTS, 300);
   await drag(page, REQUESTS, 0.98, 1);
   await step(page, REQUESTS, 5);
-  // As fine as seconds, where those are still kept.
+  // Seconds, while the history still has them.
   await drag(page, SOURCES, 0.8, 1);
   await step(page, SOURCES, 1);
   await until('seconds', async () => (await table(page, SOURCES)).some(({ Memory }) => Memory > 0));
-  await page.getByRole('button', { name: 'Step back' }).click();
+  await page.getByRole('button', { name: 'Zoom out' }).click();
   await step(page, SOURCES, 5);
   assert.deepEqual(page.errors, []);
 });
 
-test('all charts of a view have one cursor and one range', { skip }, async (t) => {
+test('all charts of a view share cursor and range', { skip }, async (t) => {
   await known(20);
   const page = await open(t, '#/volumes/database?range=1min');
   await badge(page, 'live');
@@ -273,7 +269,7 @@ test('all charts of a view have one cursor and one range', { skip }, async (t) =
   assert.equal(titles.length, 4);
   const times = () => Promise.all(titles.map((title) => legend(page, title, 'at')));
   await until('a past', async () => (await table(page, REQUESTS)).length > 20);
-  // A part that is over: nothing in it moves but the cursor.
+  // In a past range only the cursor moves.
   await drag(page, REQUESTS, 0.7, 0.95);
   await page.mouse.move(0, 0);
   const newest = await times();
@@ -285,7 +281,7 @@ test('all charts of a view have one cursor and one range', { skip }, async (t) =
   assert.deepEqual(page.errors, []);
 });
 
-test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
+test('a link restores range, hidden lines and sort order', { skip }, async (t) => {
   const page = await open(t, '#/volumes/database');
   await badge(page, 'live');
   await page.click('[data-range="1h"]');
@@ -306,8 +302,8 @@ test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
   await isHidden(other);
   await memory(other).click();
   await until('memory', async () => (await painted(other, SOURCES, 'memory', 1)) > 50);
-  // Another view shows the same time.
-  await page.locator('main').getByRole('link', { name: 'Volumes' }).click();
+  // Another view keeps the time range.
+  await page.getByRole('navigation', { name: 'Views' }).getByRole('link', { name: 'Volumes' }).click();
   await page.getByRole('button', { name: 'Requests' }).click();
   await page.reload();
   await page.waitForSelector('th[aria-sort=descending] >> text=Requests');
@@ -315,9 +311,9 @@ test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
-test('events are marked on every chart: a volume has its own and the daemon’s', { skip }, async (t) => {
+test('volume charts mark events of the volume and of the daemon', { skip }, async (t) => {
   const titles = (page) => page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
-  /** Pixels of marks, of each chart; each has to have some, or none has to. */
+  /** Waits until every chart has marks, or none has. */
   const marked = (page, wanted) =>
     until(`${wanted ? 'marks' : 'no mark'} on every chart`, async () => {
       const all = await Promise.all((await titles(page)).map((title) => painted(page, title, 'event', 1)));
@@ -340,7 +336,7 @@ test('events are marked on every chart: a volume has its own and the daemon’s'
   await page.goto(`${daemon.url}#/volumes/desktops?${zoom}`);
   await page.waitForSelector('h1:text-is("desktops")');
   await marked(page, true);
-  // The mouse on its line tells it, in the chart that it is over.
+  // The tooltip appears in the hovered chart only.
   const told = (title) => chart(page, title).getByRole('status').innerText();
   await hover(page, REQUESTS, (at_unix_ms / 1e3 - from) / 8);
   await until('its text', async () =>
@@ -350,11 +346,11 @@ test('events are marked on every chart: a volume has its own and the daemon’s'
   await hover(page, REQUESTS, 0.02);
   await until('no text', async () => (await told(REQUESTS)) === '');
   await page.mouse.move(0, 0);
-  // With keys alone.
+  // By keyboard.
   await page.getByRole('group', { name: SOURCES }).focus();
   await page.keyboard.press('e');
   await until('its text', async () => /set policy=write-back/.test(await told(SOURCES)));
-  // What the daemon as a whole has is marked on a volume's charts too, and comes live.
+  // Events of the daemon are marked on a volume's charts, live.
   const live = await open(t, '#/volumes/database?range=1min');
   await badge(live, 'live');
   await until('a past', async () => (await table(live, REQUESTS)).length > 10);
@@ -366,15 +362,15 @@ test('events are marked on every chart: a volume has its own and the daemon’s'
   assert.deepEqual([...page.errors, ...live.errors], []);
 });
 
-test('flash has a past as well, with bands, zoom, one cursor, and marks of its own events', { skip }, async (t) => {
+test('flash charts have history, bands, zoom, a shared cursor and event marks', { skip }, async (t) => {
   const PAST = {
-    'Written to all devices, by cause': {
+    'Flash writes by cause': {
       Promotion: 'flash_promotion_bytes',
       'Dirty data': 'flash_log_bytes',
       Map: 'flash_journal_bytes',
     },
     'Clean pages': { Pages: 'flash_pages' },
-    'Free segments of the log': { Free: 'flash_log_free_segments' },
+    'Free log segments': { Free: 'flash_log_free_segments' },
   };
   const [WRITTEN, PAGES, FREE] = Object.keys(PAST);
   await known(30);
@@ -395,7 +391,7 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
       curl,
     );
   }
-  // All that was written was for one of these causes; what is flushed goes to the log.
+  // The causes add up to all bytes written; flushed data goes to the log.
   await daemon.burst('mail', ['--rw=randwrite', '--rate_iops=200', '--fsync=4']);
   await until('what was flushed', async () => {
     const { series } = await daemon.json('history?from=-10min&step=10s');
@@ -405,7 +401,7 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
     return sum('flash_log_bytes') > 0;
   });
   await until('a band', async () => (await painted(page, WRITTEN, 'ink', BAND)) > 10);
-  // A volume's event is none of flash's; one of the daemon, and one of a device, are.
+  // Flash charts mark events of the daemon and of devices, not of volumes.
   const from = seconds() + 1;
   await until('seconds before it', () => seconds() > from + 1);
   const marks = async (title) => Number(await chart(page, title).getAttribute('data-marks'));
@@ -418,14 +414,12 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
   await until('seconds after it', () => seconds() > from + 8);
   await page.goto(`${daemon.url}#/flash?zoom=${from}-${from + 30}`);
   await until('the part', async () => (await shown(page))[0] === from);
-  await page.waitForFunction(() =>
-    document.querySelector('.ranges .hint')?.textContent.includes('until you step back'),
-  );
+  await page.waitForFunction(() => document.querySelector('.ranges .hint')?.textContent.includes(', fixed.'));
   await isMarked(0);
   await daemon.command('flash', 'add', await daemon.sparse('flash-2', 256));
   await isMarked(1);
   await until('its line', async () => (await painted(page, PAGES, 'event', 1)) > 40);
-  // Further in, and all charts with it, with one cursor.
+  // Zoom applies to all charts, with a shared cursor.
   await until('a past', async () => (await table(page, FREE)).length > 10);
   await drag(page, PAGES, 0.05, 0.25);
   const [inner] = await shown(page);
@@ -435,13 +429,13 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
   await until('one cursor', async () => new Set(await times()).size === 1);
   const starts = await Promise.all(Object.keys(PAST).map((title) => chart(page, title).getAttribute('data-from')));
   assert.deepEqual(new Set(starts.map(Number)), new Set([inner]));
-  await page.getByRole('button', { name: 'Step back' }).click();
+  await page.getByRole('button', { name: 'Zoom out' }).click();
   assert.equal((await shown(page))[0], from);
   assert.deepEqual(page.errors, []);
 });
 
-test('a datastore has a past, with zoom, its own events, and what changed in it', { skip }, async (t) => {
-  const DIRTY = 'Not yet on the array';
+test('datastore charts have history, zoom, event marks and comparison', { skip }, async (t) => {
+  const DIRTY = 'Dirty data';
   await known(30);
   const opened = seconds();
   const page = await open(t, '#/datastores?range=1min');
@@ -451,8 +445,8 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
     const at = await requests();
     return at.some((second) => second < opened - 10) && at.some((second) => second > opened + 2);
   });
-  // The busiest one, until another one is chosen; a link brings that back.
-  assert.match(await page.locator('h2:has-text("over time")').innerText(), /^shelf/);
+  // The busiest datastore is selected by default; a link restores the selection.
+  assert.match(await page.locator('h2:has-text(": history")').innerText(), /^shelf/);
   await page.click('[data-range="1h"]');
   for (const [title, columns] of [
     [REQUESTS, { Reads: 'reads', Writes: 'writes' }],
@@ -461,7 +455,7 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
     await step(page, title, 10);
     assert.match(await agrees(page, title, columns), /\/api\/v1\/history\?datastore=shelf&from=-1h&step=10s&series=/);
   }
-  // It is the sum of its volumes, of which the third is none.
+  // The sum over its two volumes.
   const reads = async (path) => {
     const { at_unix_seconds: at, series } = await daemon.json(
       `${path}from=${opened - 20}&to=${opened}&step=20s&series=reads`,
@@ -475,7 +469,7 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
   );
   assert.equal(await reads('history?datastore=shelf&'), parts[0] + parts[1]);
   const from = seconds() + 1;
-  // Far enough apart to be told apart in the chart.
+  // Far enough apart for separate marks.
   for (const [at, name, policy] of [
     [1, 'mail', 'write-around'],
     [5, 'desktops', 'write-around'],
@@ -489,21 +483,21 @@ test('a datastore has a past, with zoom, its own events, and what changed in it'
   const marks = async () => Number(await chart(page, REQUESTS).getAttribute('data-marks'));
   await until('the event of its volume, and none of the other one', async () => (await marks()) === 1);
   await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
-  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.getByRole('button', { name: 'Compare with previous period' }).click();
   await page.waitForSelector('[data-changes=Volume] tbody tr');
   const names = await page.locator('[data-changes=Volume] tbody a').allInnerTexts();
   assert.deepEqual(names.toSorted(), ['database', 'desktops']);
-  await page.getByRole('link', { name: 'without a datastore', exact: true }).click();
-  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  await page.getByRole('link', { name: 'no datastore', exact: true }).click();
+  await page.waitForSelector('h2:text-is("no datastore: history")');
   assert.deepEqual(await shown(page), [from, from + 30]);
   await page.reload();
-  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  await page.waitForSelector('h2:text-is("no datastore: history")');
   await page.goto(`${daemon.url}#/datastores?of=none`);
   await page.waitForSelector('[role=alert]:has-text("“none”")');
   assert.deepEqual(page.errors, []);
 });
 
-test('a chart is exported as a picture, as values, and as the command that gives the same', { skip }, async (t) => {
+test('a chart is exported as PNG, CSV and curl command', { skip }, async (t) => {
   await known(30);
   const page = await open(t, '#/volumes/database?range=1h');
   await badge(page, 'live');
@@ -518,7 +512,7 @@ test('a chart is exported as a picture, as values, and as the command that gives
   assert.deepEqual(page.errors, []);
 });
 
-test('of a part that is zoomed into the page says what changed most', { skip }, async (t) => {
+test('a zoomed range is compared with the previous period', { skip }, async (t) => {
   const from = seconds();
   await daemon.burst('mail');
   const to = Math.max(seconds() + 1, from + 5);
@@ -526,7 +520,7 @@ test('of a part that is zoomed into the page says what changed most', { skip }, 
   const page = await open(t, `#/?zoom=${from}-${to}`);
   await badge(page, 'live');
   await until('volumes', () => page.locator('.ranks tbody a').count());
-  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.getByRole('button', { name: 'Compare with previous period' }).click();
   await page.waitForSelector('[data-changes=Volume] tbody tr');
   const rows = (what) => page.locator(`[data-changes=${what}] tbody tr`).allInnerTexts();
   const [volumes, figures] = [await rows('Volume'), await rows('Figure')];
@@ -542,7 +536,7 @@ test('of a part that is zoomed into the page says what changed most', { skip }, 
   assert.deepEqual(page.errors, []);
 });
 
-test('a tab that slept for longer than the stream waits wakes up without a gap', { skip }, async () => {
+test('a long-hidden tab resumes without a gap', { skip }, async () => {
   await until('a long sleep', () => seconds() > sleptAt + STREAM_SECONDS + 5, 90_000);
   const asleep = await table(sleeper, REQUESTS);
   assert.ok(asleep.at(-1).at_unix_seconds <= sleptAt + 2, 'a hidden tab goes on');

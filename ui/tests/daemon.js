@@ -1,4 +1,4 @@
-// A daemon with a folder of its own, a load on it, and a browser: what tests and screenshots begin with.
+// Fixture of tests and screenshots: a daemon with a load, and a browser.
 
 import { execFile, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -14,10 +14,10 @@ const MIB = 1 << 20;
 const run = promisify(execFile);
 
 const BROWSER = process.env.HOTSET_CHROMIUM ?? '/usr/bin/chromium';
-/** Why tests of the page cannot run; false where they can. */
+/** Reason to skip the tests, or false. */
 export const skip = existsSync(BROWSER) ? false : `there is no ${BROWSER}: apt-get install chromium`;
 
-/** Launches the browser. Root may not use Chromium's sandbox; the page comes from our own daemon alone. */
+/** Launches the browser. Chromium refuses its sandbox as root; only the daemon's page is loaded. */
 export const launch = () =>
   chromium.launch({ executablePath: BROWSER, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
 
@@ -34,12 +34,12 @@ export async function until(what, check, patienceMs = 20_000) {
   for (;;) {
     const found = await check();
     if (found) return found;
-    if (Date.now() > end) throw new Error(`waited ${patienceMs} ms in vain for ${what}`);
+    if (Date.now() > end) throw new Error(`waited ${patienceMs} ms for ${what}`);
     await new Promise((done) => setTimeout(done, 100));
   }
 }
 
-/** What the tests of a file have in common: a daemon with so many idle volumes, and a browser. */
+/** A daemon with `idle` idle volumes, and a browser. */
 export async function begin(idle = 0) {
   return skip ? {} : { daemon: await Daemon.start(idle), browser: await launch() };
 }
@@ -50,7 +50,7 @@ export async function end({ daemon, browser }) {
 }
 
 export class Daemon {
-  /** One that serves `idle` volumes besides the three that there is load for. */
+  /** Serves `idle` volumes besides the three with load. */
   static async start(idle = 0) {
     const daemon = new Daemon();
     daemon.binary = process.env.HOTSET_BIN;
@@ -59,7 +59,7 @@ export class Daemon {
     const listen = `127.0.0.1:${await freePort()}`;
     daemon.url = `http://${listen}/`;
     for (const device of ['flash-0', 'flash-1']) await daemon.sparse(device, 1024);
-    // On models of disks, so that what the array does takes the time that it takes.
+    // Modelled arrays have realistic latency.
     const named = ['database', 'desktops', 'mail'].map(
       (name) =>
         `[[volume]]\nname = "${name}"\nbacking = "sim://raid5?disks=5&type=sas10k&size=2GiB"\n` +
@@ -121,11 +121,11 @@ export class Daemon {
     await ended;
   }
 
-  /** What every load has in common. */
+  /** Common fio arguments. */
   fio(name, seconds) {
     return [
       '--name=load',
-      // A process of one piece, that goes at once: without its daemon it would try for as long as it was told to work.
+      // A single process ends at once without its daemon; several would retry until the runtime is over.
       '--thread',
       '--ioengine=nbd',
       `--uri=nbd+unix:///${name}?socket=${join(this.folder, 'nbd.sock')}`,
@@ -136,7 +136,7 @@ export class Daemon {
     ];
   }
 
-  /** Reads and writes for so long, most of them in a hot tenth of each volume. */
+  /** Starts mixed load, most of it in a hot tenth of each volume. */
   load(seconds) {
     this.loads = ['database', 'desktops'].map((name, index) => {
       const args = [
@@ -151,7 +151,7 @@ export class Daemon {
     });
   }
 
-  /** A second of many reads that memory serves; or of something else. */
+  /** Runs one second of memory hits, or of `how`. */
   async burst(name, how = ['--rw=randread', '--rate_iops=6000']) {
     await run('fio', [...this.fio(name, 1), '--size=1m', ...how]);
   }

@@ -1,4 +1,4 @@
-// Another page than the one in the daemon's binary: who changes the page tries it without building the daemon anew.
+// Serves a console build instead of the one in the daemon's binary, so that UI changes need no build of the daemon.
 
 import { readFile } from 'node:fs/promises';
 import { createServer, request } from 'node:http';
@@ -10,10 +10,10 @@ const KINDS = {
   js: 'text/javascript; charset=utf-8',
 };
 
-/** Serves the page in `folder`, and everything else as the daemon at `url` answers it. */
+/** Serves the console in `folder` and proxies everything else to the daemon at `url`. */
 export async function serveInstead(folder, url) {
   const { hostname, port } = new URL(url);
-  // What the daemon lets its page do holds for this one, too.
+  // The daemon's content security policy applies here, too.
   const policy = (await fetch(url)).headers.get('content-security-policy');
   const server = createServer((asked, answer) => {
     const path = asked.url === '/' ? '/index.html' : asked.url.split('?')[0];
@@ -30,7 +30,7 @@ export async function serveInstead(folder, url) {
       got.pipe(answer);
       got.on('error', () => answer.destroy());
     });
-    // A daemon that is gone is as gone as without anything in front of it.
+    // An unreachable daemon looks the same as without a proxy.
     passed.on('error', () => answer.destroy());
     answer.on('close', () => passed.destroy());
     asked.pipe(passed);

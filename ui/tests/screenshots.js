@@ -1,18 +1,23 @@
-// Pictures of all views into a folder: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
+// Screenshots of all views: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
 
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Daemon, launch, until } from './daemon.js';
 
 const folder = process.argv[2];
-if (!folder) throw new Error('say into which folder');
+if (!folder) throw new Error('usage: screenshots FOLDER');
 await mkdir(folder, { recursive: true });
 const views = {
   overview: '#/?range=1min',
   volumes: '#/volumes?sort=requests&down=1',
   volume: '#/volumes/database?range=1min',
+  'volume-sizing': '#/volumes/database/sizing',
+  'volume-io': '#/volumes/database/io',
+  'volume-qos': '#/volumes/database/qos',
+  'volume-controls': '#/volumes/database/controls',
   datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
+  initiators: '#/initiators',
   advice: '#/advice',
   events: '#/events',
   settings: '#/settings',
@@ -23,7 +28,7 @@ const browser = await launch();
 try {
   daemon.load(600);
   for (const colorScheme of ['light', 'dark']) {
-    for (const width of [1440, 390]) {
+    for (const width of [1440, 1024, 390]) {
       const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme });
       const pages = await Promise.all(
         Object.entries(views).map(async ([name, view]) => {
@@ -32,8 +37,8 @@ try {
           return [name, page];
         }),
       );
-      // Charts want a past.
-      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_PAST_MS ?? 30_000)));
+      // Charts need some history.
+      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_WARMUP_MS ?? 30_000)));
       for (const [name, page] of pages) {
         await until(`${name} live`, () => page.locator('[data-badge=live]').count());
         await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`), fullPage: true });

@@ -1,4 +1,4 @@
-// The view of settings in a real Chromium, on a real daemon whose configuration is not the default.
+// Settings, in Chromium on a daemon with a non-default configuration.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
@@ -19,65 +19,66 @@ const isDefault = async (page, key) => (await setting(page, key).getAttribute('d
 const from = (page, key) => setting(page, key).locator('[data-from]').allInnerTexts();
 const keys = (page) => page.locator('[data-setting]').evaluateAll((all) => all.map((one) => one.dataset.setting));
 
-test(
-  'each key says what holds, whether that is the default, what it does and when a change counts',
-  { skip },
-  async (t) => {
-    const page = await open(t);
-    await badge(page, 'live');
-    await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
-    await page.waitForSelector('[data-setting]');
-    // All that are documented, and no other.
-    const docs = await readFile(new URL('../../docs/admin/configuration.md', import.meta.url), 'utf8');
-    const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
-    const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
-    assert.ok(documented.length > 30, `${documented.length} keys are documented`);
-    assert.deepEqual(
-      (await keys(page)).map((key) => key.split('.').at(-1)),
-      documented.map(([, name]) => name),
-    );
-    const at = (name) => join(daemon.folder, name);
-    for (const [key, value, isUsual] of [
-      ['memory.size', '256 MiB', false],
-      ['flash.devices', `${at('flash-0')}, ${at('flash-1')}`, false],
-      ['flash.allow_single_copy', 'false', true],
-      ['nbd.listen', `unix:${at('nbd.sock')}`, false],
-      ['history.size', '1 GiB', true],
-      ['alerts.webhook', 'none', true],
-      ['volume.name', '4 volumes', true],
-      ['datastore.name', 'shelf', true],
-      ['volume.policy', 'write-back', true],
-      ['volume.datastore', '2 of 4 volumes differ', false],
-    ]) {
-      assert.equal(await holds(page, key), value, key);
-      assert.equal(await isDefault(page, key), isUsual, key);
-      assert.equal((await setting(page, key).innerText()).includes('not the default'), !isUsual, key);
-    }
-    assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
-    const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
-    for (const part of ['Default: 1 GiB', 'All memory that caching may take', 'Written "4 GiB"', 'after a restart']) {
-      assert.ok(size.includes(part), `${part} is not in: ${size}`);
-    }
-    assert.match(await setting(page, 'volume.labels').innerText(), /when the file is read again/);
-    assert.match(
-      await setting(page, 'volume.policy').innerText(),
-      /at once in the view of the volume and by hotset volume set/,
-    );
-    // Where it comes from, and what only the file knows.
-    assert.deepEqual(await from(page, 'memory.size'), ['from the file']);
-    assert.deepEqual(await from(page, 'flash.scrub'), []);
-    assert.equal(await holds(page, 'flash.scrub'), '4 MiB');
-    assert.equal(await holds(page, 'state.directory'), at('state'));
-    assert.match(await setting(page, 'volume.backing').innerText(), /mail: sim:\/\/raid5/);
-    assert.ok((await page.locator('main').innerText()).includes(at('hotset.toml')));
-    assert.deepEqual(page.errors, []);
-  },
-);
+test('each key shows value, source, default, meaning and when it takes effect', { skip }, async (t) => {
+  const page = await open(t);
+  await badge(page, 'live');
+  await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
+  await page.waitForSelector('[data-setting]');
+  // Exactly the documented keys.
+  const docs = await readFile(new URL('../../docs/admin/configuration.md', import.meta.url), 'utf8');
+  const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
+  const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
+  assert.ok(documented.length > 30, `${documented.length} keys are documented`);
+  assert.deepEqual(
+    (await keys(page)).map((key) => key.split('.').at(-1)),
+    documented.map(([, name]) => name),
+  );
+  const at = (name) => join(daemon.folder, name);
+  for (const [key, value, isUsual] of [
+    ['memory.size', '256 MiB', false],
+    ['flash.devices', `${at('flash-0')}, ${at('flash-1')}`, false],
+    ['flash.allow_single_copy', 'false', true],
+    ['nbd.listen', `unix:${at('nbd.sock')}`, false],
+    ['history.size', '1 GiB', true],
+    ['alerts.webhook', 'none', true],
+    ['volume.name', '4 volumes', true],
+    ['datastore.name', 'shelf', true],
+    ['volume.policy', 'write-back', true],
+    ['volume.datastore', '2 of 4 volumes differ', false],
+  ]) {
+    assert.equal(await holds(page, key), value, key);
+    assert.equal(await isDefault(page, key), isUsual, key);
+    assert.equal((await setting(page, key).innerText()).includes('non-default'), !isUsual, key);
+  }
+  assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
+  const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
+  for (const part of [
+    'Default: 1 GiB',
+    'Memory for caching, including its index',
+    'Example: "4 GiB"',
+    'after a restart',
+  ]) {
+    assert.ok(size.includes(part), `${part} is not in: ${size}`);
+  }
+  assert.match(await setting(page, 'volume.labels').innerText(), /after a reload/);
+  assert.match(
+    await setting(page, 'volume.policy').innerText(),
+    /immediately when set on the volume page or by hotset volume set/,
+  );
+  // Source of a value, and keys that only the file has.
+  assert.deepEqual(await from(page, 'memory.size'), ['from the file']);
+  assert.deepEqual(await from(page, 'flash.scrub'), []);
+  assert.equal(await holds(page, 'flash.scrub'), '4 MiB');
+  assert.equal(await holds(page, 'state.directory'), at('state'));
+  assert.match(await setting(page, 'volume.backing').innerText(), /mail: sim:\/\/raid5/);
+  assert.ok((await page.locator('main').innerText()).includes(at('hotset.toml')));
+  assert.deepEqual(page.errors, []);
+});
 
-test('what was changed by command stands there with what the file says, live', { skip }, async (t) => {
+test('overrides are listed live with the value in the file', { skip }, async (t) => {
   const page = await open(t, '#/settings');
   await badge(page, 'live');
-  await page.waitForSelector('.empty:has-text("as the file says")');
+  await page.waitForSelector('.empty:has-text("all values come from the file")');
   await daemon.command('volume', 'set', 'mail', 'memory_max=50%', 'policy=write-through');
   const row = page.locator('[data-override="mail.memory_max"]');
   await row.waitFor();
@@ -88,40 +89,36 @@ test('what was changed by command stands there with what the file says, live', {
   await page.waitForSelector('h1:text-is("mail")');
   await daemon.command('volume', 'set', 'mail', 'memory_max=none', 'policy=write-back');
   await page.goBack();
-  await page.waitForSelector('.empty:has-text("as the file says")');
+  await page.waitForSelector('.empty:has-text("all values come from the file")');
   assert.deepEqual(page.errors, []);
 });
 
-test(
-  'settings are found by name, by what they do, and by being no default, and a link brings that back',
-  { skip },
-  async (t) => {
-    const page = await open(t, '#/settings');
-    await page.waitForSelector('[data-setting]');
-    await page.getByRole('searchbox').fill('MEMORY_M');
-    await until('two keys', async () => String(await keys(page)) === 'volume.memory_min,volume.memory_max');
-    await page.getByRole('searchbox').fill('silent damage');
-    await until('one key', async () => String(await keys(page)) === 'flash.scrub');
-    await page.getByLabel('Only what is not the default').check();
-    await page.waitForSelector('.empty:has-text("is the default")');
-    await page.getByRole('searchbox').fill('listen');
-    await until('three keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
-    await page.reload();
-    await until('the same keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
-    await page.getByLabel('Only what is not the default').uncheck();
-    await page.getByRole('searchbox').fill('nonsense');
-    await page.waitForSelector('.empty:has-text("“nonsense”")');
-    assert.deepEqual(page.errors, []);
-  },
-);
+test('settings are filtered by name, description and non-default; a link restores it', { skip }, async (t) => {
+  const page = await open(t, '#/settings');
+  await page.waitForSelector('[data-setting]');
+  await page.getByRole('searchbox').fill('MEMORY_M');
+  await until('two keys', async () => String(await keys(page)) === 'volume.memory_min,volume.memory_max');
+  await page.getByRole('searchbox').fill('silent corruption');
+  await until('one key', async () => String(await keys(page)) === 'flash.scrub');
+  await page.getByLabel('Only non-default values').check();
+  await page.waitForSelector('.empty:has-text("are defaults")');
+  await page.getByRole('searchbox').fill('listen');
+  await until('three keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
+  await page.reload();
+  await until('the same keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
+  await page.getByLabel('Only non-default values').uncheck();
+  await page.getByRole('searchbox').fill('nonsense');
+  await page.waitForSelector('.empty:has-text("“nonsense”")');
+  assert.deepEqual(page.errors, []);
+});
 
-test('what was shown stays when the daemon does not answer, and it is asked again', { skip }, async (t) => {
+test('settings stay while the daemon does not answer, and recover', { skip }, async (t) => {
   const page = await open(t, '#/settings');
   await page.waitForSelector('[data-setting]');
   await page.route('**/api/v1/configuration', (route) => route.abort());
-  // Something has to change for it to be asked again.
+  // A change triggers the next request.
   await daemon.command('volume', 'set', 'mail', 'flash_max=50%');
-  await page.waitForSelector('[role=alert]:has-text("not shown as it is now")');
+  await page.waitForSelector('[role=alert]:has-text("out of date")');
   assert.equal(await holds(page, 'volume.flash_max'), 'none');
   await page.unroute('**/api/v1/configuration');
   await until('what holds', async () => (await holds(page, 'volume.flash_max')) === '1 of 4 volumes differ');

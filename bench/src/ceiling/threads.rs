@@ -94,7 +94,8 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
         arrived.copy_within(at..used, 0);
         used -= at;
         if at > 0
-            && matches!(Request::decode(&arrived[..used]), Ok(Step::Got(request, _)) if request.command != Command::Write)
+            && let Ok(Step::Got(request, _)) = Request::decode(&arrived[..used])
+            && request.command != Command::Write
         {
             continue;
         }

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
+use control::{Actor, Handler, ProgressSender};
+use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::sync::{mpsc, oneshot};
 
 /// Requests in the queue at most; [`Asker::ask`] waits while it is full.

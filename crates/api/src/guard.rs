@@ -7,12 +7,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
-use control::{Actor, moment};
+use control::Actor;
+use messages::moment;
 
 use crate::access::rules::{Ours, is_forwarded, is_safe, judge, needed};
 use crate::access::{LINK_NAME, Who};
 use crate::asker::ACTOR;
-use crate::routes::Shared;
+use crate::shared::Shared;
 
 /// The other end of a request's connection.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +65,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
             peer.ip(),
             path.escape_debug(),
         );
-        (shared.options.log)(&line);
+        (shared.options.log)(peer.ip(), &line);
     }
     finish(&mut response);
     response

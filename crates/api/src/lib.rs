@@ -7,6 +7,7 @@
 //! server.rs    connections and their limits: number, sizes, time-outs
 //! guard.rs     checks of every request: host, token, role; the log of changes
 //! access/      tokens, sessions, log-in links, the rules
+//! shared.rs    options and handles that all of them use
 //! routes/      one file per route
 //! metrics/     metric families for Prometheus
 //! stream/      one sample a second for all clients
@@ -17,12 +18,13 @@ mod asker;
 mod extract;
 mod guard;
 mod metrics;
-mod patient;
 mod problem;
 mod routes;
 mod server;
+mod shared;
 mod stream;
 pub mod totals;
 
 pub use access::{Access, LINK_TIME, Token};
-pub use server::{Options, encrypted, listen, serve};
+pub use server::{encrypted, listen, serve};
+pub use shared::Options;

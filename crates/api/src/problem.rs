@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
-use control::{ErrorKind, Failure};
+use messages::{ErrorKind, Failure};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -21,7 +21,7 @@ pub struct Problem {
     title: &'static str,
     /// The status.
     status: u16,
-    /// What failed, where, and the remedy.
+    /// The failure, its place and the remedy.
     detail: String,
     /// Seconds after which the client may retry.
     #[serde(skip)]

@@ -2,28 +2,31 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use control::{Handler, Sampled};
+use control::Handler;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use messages::Sampled;
 use rustls::ServerConfig;
 use seam::real::note_accept_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::access::Access;
 use crate::asker::{self, Asker};
 use crate::guard::Peer;
-use crate::patient::Patient;
-use crate::routes::{self, Shared};
+use crate::routes;
+use crate::shared::{Options, Shared};
 use crate::stream::Hub;
 
 /// Connections at once; further ones wait until one ends.
@@ -44,19 +47,6 @@ const PROTOCOL: &[u8] = b"http/1.1";
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Time-out for a client that reads none of its answer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Options from the configuration.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Host names of this server besides loopback.
-    pub names: Vec<String>,
-    /// Volumes with metrics of their own, at most.
-    pub metrics_volumes: usize,
-    /// The current TLS configuration, which may be replaced; `None` for plain connections.
-    pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// Writes a line to the daemon's log.
-    pub log: fn(&str),
-}
 
 /// Completes a TLS configuration, made from a server's certificate and key, for this server.
 pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
@@ -126,7 +116,7 @@ async fn welcome(
 ) {
     // Answers are written whole, so Nagle's algorithm only delays them.
     let _ = stream.set_nodelay(true);
-    let stream = Patient::new(stream, WRITE_PATIENCE);
+    let stream = with_write_timeout(stream, WRITE_PATIENCE);
     let Some(config) = tls else { return converse(stream, peer, router, stop).await };
     let handshake = tokio::time::timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(config).accept(stream));
     let shaken = tokio::select! {
@@ -137,6 +127,14 @@ async fn welcome(
     if let Ok(Ok(stream)) = shaken {
         converse(stream, peer, router, stop).await;
     }
+}
+
+/// A connection whose writes fail when none of their bytes could be sent for `patience`. Without it, answers to a
+/// client that reads nothing would be kept for ever.
+fn with_write_timeout<S: AsyncRead + AsyncWrite>(stream: S, patience: Duration) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(patience));
+    Box::pin(stream)
 }
 
 async fn converse(
@@ -164,4 +162,29 @@ async fn converse(
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn writes_time_out_for_a_stalled_client_but_not_for_a_slow_one() {
+        let patience = Duration::from_millis(200);
+        let (mut client, server) = tokio::io::duplex(16);
+        let mut server = with_write_timeout(server, patience);
+        let slow = async {
+            let mut taken = [0; 8];
+            for _ in 0..8 {
+                tokio::time::sleep(patience / 4).await;
+                client.read_exact(&mut taken).await.expect("it is sent");
+            }
+        };
+        let (sent, ()) = tokio::join!(server.write_all(&[7; 64]), slow);
+        sent.expect("there was progress all the time");
+        let failed = server.write_all(&[7; 64]).await.expect_err("the client reads nothing");
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::report::BackingRequests;
-use control::{Counts, LatencyCountsReport, VolumeReport};
+use messages::report::{BackingRequests, SourceBytes};
+use messages::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -26,12 +26,16 @@ pub struct Totals {
     pub write_bytes: u64,
     /// Reads served whole from memory.
     pub memory_hits: u64,
+    /// Reads served whole from memory, for which the array was read ahead.
+    pub prefetched_hits: u64,
     /// Reads served whole from caches, flash taking part.
     pub flash_hits: u64,
     /// Reads served in part from a cache.
     pub partial_hits: u64,
     /// Reads served not at all from a cache.
     pub misses: u64,
+    /// Bytes read by clients, by source.
+    pub source_bytes: SourceBytes,
     /// Requests that failed.
     pub errors: u64,
     /// Blocks held in memory.
@@ -73,9 +77,14 @@ impl Totals {
         self.read_bytes += volume.read_bytes;
         self.write_bytes += volume.write_bytes;
         self.memory_hits += volume.memory_hits;
+        self.prefetched_hits += volume.prefetched_hits;
         self.flash_hits += volume.flash_hits;
         self.partial_hits += volume.partial_hits;
         self.misses += volume.misses;
+        self.source_bytes.memory += volume.source_bytes.memory;
+        self.source_bytes.prefetched += volume.source_bytes.prefetched;
+        self.source_bytes.flash += volume.source_bytes.flash;
+        self.source_bytes.backing += volume.source_bytes.backing;
         self.errors += volume.errors;
         self.memory_bytes += volume.memory_bytes;
         self.dirty_bytes += volume.dirty_bytes;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::moment;
 use events::{Address, Receiver};
+use messages::moment;
 use toml::de::DeValue;
 
 use super::problem::Source;
@@ -35,7 +35,7 @@ pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Sou
     let endurance_until = section.get::<String>("endurance_until", source).and_then(|At { value, span }| {
         let date = moment::parse(&format!("{value}T00:00:00Z"), 0).ok();
         if date.is_none() {
-            source.problem(&span, format!("\"{value}\" is no date"), "write it like \"2030-12-31\"");
+            source.problem(&span, format!("\"{value}\" is not a date"), "write it like \"2030-12-31\"");
         }
         date
     });

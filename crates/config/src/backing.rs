@@ -90,8 +90,8 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
         return match query {
             "" => Ok(BackingSpec::SimArray(percent_decode(name)?)),
             _ => Err(format!(
-                "\"{name}\" is no RAID level; use raid0, raid1, raid5, raid6 or raid10, or the name of an [[array]] \
-                 without ?{query}"
+                "\"{name}\" is not a RAID level; use raid0, raid1, raid5, raid6 or raid10, or the name of an \
+                 [[array]] without ?{query}"
             )),
         };
     };

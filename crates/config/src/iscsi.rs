@@ -78,7 +78,7 @@ impl ChapConfig {
         let mutual = self.mutual.as_ref().map(read).transpose()?;
         if mutual.as_ref().is_some_and(|(_, other)| *other == secret) {
             return Err(
-                "chap: both sides have the same secret, which whoever is asked could send back; give each its own"
+                "chap: both sides have the same secret, so a reflected response would pass; use different secrets"
                     .to_owned(),
             );
         }
@@ -137,7 +137,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         && let Err(why) = iscsi::check_name(value)
     {
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
-        source.problem(span, format!("\"{value}\" is no name of a target: it {why}"), remedy);
+        source.problem(span, format!("\"{value}\" is not a target name: it {why}"), remedy);
     }
     let listen = portals(listen?.value, source);
     let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
@@ -165,7 +165,7 @@ fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)>
             Ok(portal) => found.push(portal),
             Err(_) => {
                 let remedy = "write an address and a port, like \"10.0.0.5:3260\" or \"[2001:db8::5]:3260\"";
-                source.problem(&span, format!("\"{value}\" is no portal"), remedy);
+                source.problem(&span, format!("\"{value}\" is not a portal"), remedy);
             }
         }
     }
@@ -189,7 +189,7 @@ fn check_initiators(list: &[At<String>], source: &mut Source<'_>) {
         {
             let remedy = "write a name as the initiator shows it, like \"iqn.1998-01.com.vmware:esx1\", or with * for \
                           a part of it";
-            source.problem(span, format!("\"{value}\" is no name of an initiator"), remedy);
+            source.problem(span, format!("\"{value}\" is not an initiator name"), remedy);
         }
     }
 }

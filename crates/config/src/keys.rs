@@ -1,7 +1,9 @@
 //! The list of all configuration keys. It serves the parser, the documentation, the suggestions for misspelt keys, and
 //! the reload.
+//!
+//! The list only describes a key. Its table's file beside this one reads and checks it, and holds the default in force.
 
-pub use control::report::TakesEffect;
+pub use messages::report::TakesEffect;
 
 /// A table of the file.
 pub struct Table {
@@ -19,7 +21,7 @@ pub struct Key {
     pub name: &'static str,
     /// An example of its value.
     pub form: &'static str,
-    /// Its default, as text.
+    /// Its default, as text. A test compares it with the default in force.
     pub default: &'static str,
     /// Its documentation.
     pub doc: &'static str,
@@ -74,6 +76,7 @@ pub const TABLES: &[Table] = &[
     table("api", false),
     table("history", false),
     table("alerts", false),
+    table("log", false),
     table("nbd", false),
     table("iscsi", false),
     table("vhost_user", false),
@@ -90,8 +93,8 @@ pub const KEYS: &[Key] = &[
         "cores",
         r#""auto" or [0, 1]"#,
         r#""auto""#,
-        "The processor that serves data. `\"auto\"` leaves it to the system, a list pins the data thread to the first \
-         one named; further ones are for a later version, which spreads the load.",
+        "The CPU of the data thread. `\"auto\"` leaves the choice to the system; a list pins the data thread to the \
+         first CPU in it. Further CPUs are reserved for a later version.",
     )
     .shape(Shape::ChoiceOrCounts(&["auto"])),
     key(
@@ -99,52 +102,41 @@ pub const KEYS: &[Key] = &[
         "directory",
         r#""/var/lib/hotset""#,
         r#""/var/lib/hotset""#,
-        "Where identities, what was not cleanly stopped, and changes made by command are kept. One daemon a directory.",
+        "Directory for identities, records of dirty data on flash, and settings changed by command. Each daemon needs \
+         its own directory.",
     ),
-    key(
-        "memory",
-        "size",
-        r#""4 GiB""#,
-        r#""1 GiB""#,
-        "All memory that caching may take, its index included; at least 16 MiB.",
-    ),
+    key("memory", "size", r#""4 GiB""#, r#""1 GiB""#, "Memory for caching, including its index; at least 16 MiB."),
     key(
         "memory",
         "keep_in",
         r#""auto", "none" or "/dev/shm""#,
         r#""auto""#,
-        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). \
-         What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a \
-         kill; a power cut takes it along. `\"auto\"`: `/dev/shm`, if there is room for `[memory] size`, else nowhere, \
-         with a warning; `\"none\"`: nowhere. A directory that is named and has no room keeps the daemon from \
-         starting, unless what a killed one left is there: that is taken back, without a new file, and the alert \
-         `memory-not-kept` says so. Where it goes with the daemon, clients that connect after a kill find that their \
-         [first flush fails](vhost-user.md#restarts-of-the-daemon).",
+        "Directory of the memory cache in a file system in memory (tmpfs), so that the cache survives the daemon. \
+         After a crash or a kill, the next start recovers acknowledged writes that are not on the backing; a power \
+         cut loses them. `\"auto\"`: `/dev/shm` if it has room for `[memory] size`, otherwise none, with a warning; \
+         `\"none\"`: none. If a configured directory has no room, the daemon does not start, unless the image of a \
+         killed daemon is there: then the daemon recovers it, creates no new file, and raises the alert \
+         `memory-not-kept`. Without a surviving cache, the [first flush fails](vhost-user.md#restarts-of-the-daemon) \
+         for clients that reconnect after a kill.",
     ),
     key(
         "flash",
         "devices",
         r#"["/dev/nvme0n1", "/dev/nvme1n1"]"#,
         "required",
-        "Two to eight devices, partitions or files. The first two carry what is dirty, mirrored, until one of them \
-         fails and another takes over, so that a flush need not wait for the backing. Empty ones are taken at the \
-         first start, others are refused.",
+        "Two to eight devices, partitions or files. The first two hold the mirrored dirty data, so that flushes need \
+         not wait for the backing. If one of them fails, another device takes over. The first start uses empty \
+         devices and refuses others.",
     )
     .shape(Shape::Texts),
-    key(
-        "flash",
-        "size",
-        r#""16 GiB""#,
-        "none",
-        "Create files among `devices` that do not exist, with this size, all of it allocated.",
-    ),
+    key("flash", "size", r#""16 GiB""#, "none", "Create missing files of `devices` with this size, fully allocated."),
     key(
         "flash",
         "allow_single_copy",
         "false",
         "false",
-        "Acknowledge flushes from one copy, with one device or while one of two is out of service: the next failure \
-         then loses what was flushed.",
+        "Acknowledge flushes with a single copy: with one device, or while one of two is out of service. The next \
+         failure then loses flushed data.",
     )
     .shape(Shape::Flag),
     key(
@@ -152,8 +144,8 @@ pub const KEYS: &[Key] = &[
         "endurance_dwpd",
         "1",
         "1",
-        "How often a day promotion may write the devices full, `0.3` for example; 0: no limit. A day's worth may be \
-         written at once. What is dirty always goes to flash.",
+        "Limit on promotion in drive writes per day, for example `0.3`; 0: no limit. One day's budget may be spent at \
+         once. Writes of dirty data are not limited.",
     )
     .shape(Shape::Number(1000)),
     key(
@@ -161,47 +153,47 @@ pub const KEYS: &[Key] = &[
         "scrub",
         r#""4 MiB""#,
         r#""4 MiB""#,
-        "How much a second the background scrub reads of what is dirty on flash, all copies together, to find and \
-         repair silent damage; `\"off\"`: none.",
+        "Read rate per second of the background scrub over all copies of dirty data on flash; it finds and repairs \
+         silent corruption. `\"off\"`: no scrub.",
     ),
     key(
         "flash",
         "congestion_threshold",
         r#""5ms" or "auto""#,
         r#""5ms""#,
-        "Latency of the devices past which the shares of volumes count there, 100us to 10s; `\"auto\"`: found from \
-         where throughput stops growing ([qos.md](qos.md)).",
+        "Latency of the devices above which they count as congested and shares are in force, 100us to 10s; \
+         `\"auto\"`: the latency at which throughput stops growing ([qos.md](qos.md)).",
     ),
     key(
         "control",
         "socket",
         r#""/run/hotset/control.sock""#,
         r#""/run/hotset/control.sock""#,
-        "The Unix socket that the commands talk to.",
+        "Unix socket for the commands.",
     ),
     key(
         "nbd",
         "listen",
         r#"["unix:/run/hotset/nbd.sock", "tcp:127.0.0.1:10809"]"#,
         r#"["unix:/run/hotset/nbd.sock"]"#,
-        "Where NBD clients connect: `unix:PATH` or `tcp:HOST:PORT`.",
+        "Listen addresses for NBD clients: `unix:PATH` or `tcp:HOST:PORT`.",
     )
     .shape(Shape::Texts),
     key(
         "nbd",
         "socket_owner",
         r#""libvirt-qemu""#,
-        "whoever runs the daemon",
-        "User that may connect to the Unix sockets of `listen`: their owner, or named in their access control list \
-         where the daemon may not give them away.",
+        "the daemon's user",
+        "User with access to the Unix sockets of `listen`: their owner, or an entry in their access control list if \
+         the daemon may not change the owner.",
     ),
     key(
         "nbd",
         "socket_group",
         r#""hotset-volumes""#,
-        "hotset-volumes where the daemon is a member of it, else the daemon's own",
-        "Group that the Unix sockets of `listen` belong to. Whoever may connect may read and write volumes; the \
-         control socket stays with the daemon's own group.",
+        "hotset-volumes if the daemon is a member of it, otherwise the daemon's group",
+        "Group of the Unix sockets of `listen`. Users with access may read and write volumes. The control socket \
+         keeps the daemon's own group.",
     ),
     key("nbd", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of the Unix sockets of `listen`, octal."),
     key(
@@ -209,7 +201,7 @@ pub const KEYS: &[Key] = &[
         "tls",
         r#""off", "allowed" or "required""#,
         r#""off""#,
-        "Whether NBD clients may or must use TLS, on every address of `listen`.",
+        "TLS for NBD clients on all addresses of `listen`: off, allowed or required.",
     )
     .shape(Shape::Choice(&["off", "allowed", "required"])),
     key(
@@ -217,18 +209,17 @@ pub const KEYS: &[Key] = &[
         "tls_certificate",
         r#""/etc/hotset/nbd.crt""#,
         "none",
-        "The server's certificate chain, PEM; needed unless `tls` is off. A reload (SIGHUP) takes over what the files \
-         hold then.",
+        "Certificate chain of the server, PEM; required unless `tls` is off. A reload (SIGHUP) reads the file again.",
     )
     .takes_effect(Renewal),
-    key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "The key of `tls_certificate`, PEM.")
+    key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "Private key of `tls_certificate`, PEM.")
         .takes_effect(Renewal),
     key(
         "nbd",
         "tls_client_ca",
         r#""/etc/hotset/clients.crt""#,
         "none",
-        "Ask clients for a certificate that one of these signed, PEM.",
+        "Require client certificates signed by one of these authorities, PEM.",
     )
     .takes_effect(Renewal),
     key(
@@ -236,7 +227,7 @@ pub const KEYS: &[Key] = &[
         "listen",
         r#"["10.0.0.5:3260"]"#,
         "required",
-        "Where initiators connect: addresses, each a portal of the one target; the port is 3260 where none is given \
+        "Listen addresses for initiators; each is a portal of the target. The default port is 3260 \
          ([iscsi.md](iscsi.md)).",
     )
     .shape(Shape::Texts),
@@ -245,15 +236,15 @@ pub const KEYS: &[Key] = &[
         "target",
         r#""iqn.2026-11.io.hotset:lab""#,
         "required",
-        "Name of the target; initiators know it by this, so that it should never change.",
+        "Name of the target. Initiators identify the target by this name; it should never change.",
     ),
     key(
         "iscsi",
         "announce",
         r#"["203.0.113.5:3260"]"#,
         "[]",
-        "Addresses that discovery names, for initiators behind another network's doors. Without them each is told the \
-         address that it connected to.",
+        "Addresses reported by discovery, for initiators behind address translation. By default, discovery reports \
+         the address of the connection.",
     )
     .shape(Shape::Texts),
     key(
@@ -261,9 +252,9 @@ pub const KEYS: &[Key] = &[
         "chap",
         r#"{ user = "esx", secret_file = "/etc/hotset/chap.secret" }"#,
         "none",
-        "Initiators have to prove that they know the secret in that file; with `mutual_user` and `mutual_secret_file` \
-         the target proves itself to them as well. A list of such tables, or `[[iscsi.chap]]`, has several users; \
-         `initiators` binds one to names, which then prove themselves with it alone \
+        "CHAP: initiators authenticate with the secret in that file. With `mutual_user` and `mutual_secret_file`, the \
+         target authenticates to the initiators, too. A list of such tables, or `[[iscsi.chap]]`, defines several \
+         users; `initiators` binds a user to initiator names, which can then use this user only \
          ([iscsi.md](iscsi.md#who-may-see-it)).",
     )
     .shape(Shape::Records(&["user", "secret_file"], &["mutual_user", "mutual_secret_file"], &["initiators"])),
@@ -272,7 +263,7 @@ pub const KEYS: &[Key] = &[
         "acl",
         r#"["iqn.1998-01.com.vmware:*"]"#,
         "[]",
-        "Names of initiators that may log in; `*` stands for any text. An empty list: all may.",
+        "Names of initiators that may log in; `*` matches any text. An empty list admits all initiators.",
     )
     .shape(Shape::Texts),
     key(
@@ -280,16 +271,15 @@ pub const KEYS: &[Key] = &[
         "listen",
         r#""127.0.0.1:7400""#,
         "none",
-        "Address and port of the HTTP interface: REST, metrics, the stream ([api.md](api.md)). Without it there is \
-         none.",
+        "Address and port of the HTTP interface: REST, metrics, event stream ([api.md](api.md)). Without this key \
+         there is no HTTP interface.",
     ),
     key(
         "api",
         "names",
         r#"["cache.example"]"#,
         "[]",
-        "Host names and addresses under which it may be asked for, besides loopback; a request under another one is \
-         refused.",
+        "Host names and addresses accepted in requests, besides loopback. Requests for other host names are refused.",
     )
     .shape(Shape::Texts),
     key(
@@ -297,7 +287,8 @@ pub const KEYS: &[Key] = &[
         "metrics_volumes",
         "1000",
         "1000",
-        "With more volumes than this `/metrics` tells sums alone, and how many volumes were left out.",
+        "Maximum number of volumes with their own time series in `/metrics`. Above it, `/metrics` has sums only, and \
+         the number of volumes left out.",
     )
     .shape(COUNT),
     key(
@@ -305,72 +296,99 @@ pub const KEYS: &[Key] = &[
         "tls_certificate",
         r#""/etc/hotset/api.crt""#,
         "none",
-        "HTTP over TLS alone, with this certificate chain, PEM; needs `tls_key`. A reload (SIGHUP) takes over what the \
-         files hold then.",
+        "Certificate chain for HTTPS, PEM; requires `tls_key`. With it, plain HTTP is off. A reload (SIGHUP) reads \
+         the file again.",
     )
     .takes_effect(Renewal),
-    key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "The key of `tls_certificate`, PEM.")
+    key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "Private key of `tls_certificate`, PEM.")
         .takes_effect(Renewal),
     key(
         "history",
         "size",
         r#""1 GiB""#,
         r#""1 GiB""#,
-        "What figures over time ([api.md](api.md#history)) may take in the state directory, in its folder `history`; \
-         at least 32 MiB, or `\"0\"`: none are kept. Past it the finest go first.",
+        "Maximum size of the history ([api.md](api.md#history)) in the folder `history` of the state directory; at \
+         least 32 MiB, or `\"0\"` for no history. When it is full, the finest resolution is dropped first.",
     ),
     key(
         "alerts",
         "dirty_age",
         r#""15min""#,
         r#""15min""#,
-        "Dirty data that is older raises an alert ([alerts.md](alerts.md)).",
+        "Age of dirty data above which an alert is raised ([alerts.md](alerts.md)).",
     ),
     key(
         "alerts",
         "endurance_until",
         r#""2030-12-31""#,
         "none",
-        "A flash device that will have been written as much as it is rated for before this date raises an alert; it \
-         takes `flash.endurance_dwpd`.",
+        "Date until which the flash devices must last. A device whose rated endurance will be reached earlier raises \
+         an alert. Requires `flash.endurance_dwpd`.",
     ),
     key(
         "alerts",
         "webhook",
         r#""http://127.0.0.1:9000/hook""#,
         "none",
-        "Where alerts are sent when they are raised and cleared, as JSON in a POST ([alerts.md](alerts.md#webhook)); \
+        "URL for alerts: a POST with JSON when an alert is raised or cleared ([alerts.md](alerts.md#webhook)); \
          `https://` for TLS.",
     ),
     key(
         "alerts",
         "webhook_ca",
         r#""/etc/hotset/receiver-ca.crt""#,
-        "those that the system trusts",
-        "Authorities that may have signed the certificate of an `https://` webhook, PEM.",
+        "the authorities trusted by the system",
+        "Authorities for the certificate of an `https://` webhook, PEM.",
     ),
+    key(
+        "log",
+        "level",
+        r#""error", "warn", "info" or "debug""#,
+        r#""info""#,
+        "What is logged on standard error: errors alone, warnings too, changes too, or requests of the commands and of \
+         the web page as well ([log.md](log.md)).",
+    )
+    .shape(Shape::Choice(&["error", "warn", "info", "debug"]))
+    .takes_effect(Reload),
+    key(
+        "log",
+        "filter",
+        r#""flash=debug,iscsi=warn""#,
+        "none",
+        "Other levels for single subsystems, as in `RUST_LOG`: names from [log.md](log.md#subsystems), each with one \
+         of the levels above or `off`.",
+    )
+    .takes_effect(Reload),
+    key(
+        "log",
+        "format",
+        r#""text" or "json""#,
+        r#""text""#,
+        "Lines for people, or a JSON object a line, with fields for the volume, the device and the client.",
+    )
+    .shape(Shape::Choice(&["text", "json"])),
     key(
         "vhost_user",
         "directory",
         r#""/run/hotset/vhost""#,
         r#""/run/hotset/vhost""#,
-        "Folder of the sockets at which virtual machines find their volumes, `NAME.sock` each \
+        "Directory of the vhost-user sockets for virtual machines, one socket `NAME.sock` for each volume \
          ([vhost-user.md](vhost-user.md)).",
     ),
     key(
         "vhost_user",
         "socket_owner",
         r#""libvirt-qemu""#,
-        "whoever runs the daemon",
-        "User that may connect to these sockets, as in `[nbd]`. Whoever may connect to one may read and write the \
+        "the daemon's user",
+        "User with access to these sockets, as in `[nbd]`. Access to a socket means read and write access to its \
          volume.",
     ),
     key(
         "vhost_user",
         "socket_group",
         r#""hotset-volumes""#,
-        "hotset-volumes where the daemon is a member of it, else the daemon's own",
-        "Group that these sockets belong to.",
+        "hotset-volumes if the daemon is a member of it, otherwise the daemon's group",
+        "Group of these sockets.",
     ),
     key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
     key(
@@ -378,27 +396,28 @@ pub const KEYS: &[Key] = &[
         "name",
         r#""shelf""#,
         "required",
-        "Name of the modelled array: volumes lie on it with `backing = \"sim://NAME\"`, one after the other.",
+        "Name of the modelled array. Volumes are placed on it with `backing = \"sim://NAME\"`, one after the other.",
     ),
     key("array", "raid", "0, 1, 5, 6 or 10", "5", "RAID level.").shape(Shape::Level(&[0, 1, 5, 6, 10])),
-    key("array", "disks", "5", "5", "Spindles or devices in the array.").shape(COUNT),
-    key("array", "disk", r#""sas15k", "sas10k", "nlsas" or "ssd""#, r#""sas15k""#, "What each disk is.")
+    key("array", "disks", "5", "5", "Number of disks in the array.").shape(COUNT),
+    key("array", "disk", r#""sas15k", "sas10k", "nlsas" or "ssd""#, r#""sas15k""#, "Type of the disks.")
         .shape(Shape::Choice(&["sas15k", "sas10k", "nlsas", "ssd"])),
     key(
         "array",
         "stripe",
         r#""64 KiB""#,
         r#""64 KiB""#,
-        "Bytes of a stripe on one disk: a power of two from 4 KiB to 1 MiB.",
+        "Stripe unit on one disk: a power of two from 4 KiB to 1 MiB.",
     ),
-    key("datastore", "name", r#""sas-pool""#, "required", "Name that volumes refer to.").takes_effect(Reload),
+    key("datastore", "name", r#""sas-pool""#, "required", "Name of the datastore, used by volumes.")
+        .takes_effect(Reload),
     key(
         "datastore",
         "congestion_threshold",
         r#""30ms" or "auto""#,
         r#""auto""#,
-        "Latency past which the shares of its volumes count, 100us to 10s; `\"auto\"`: found from where throughput \
-         stops growing, and found anew as that changes ([qos.md](qos.md)).",
+        "Latency above which the datastore is congested and the shares of its volumes are in force, 100us to 10s; \
+         `\"auto\"`: the latency at which throughput stops growing, determined continuously ([qos.md](qos.md)).",
     )
     .takes_effect(Reload),
     key(
@@ -406,19 +425,26 @@ pub const KEYS: &[Key] = &[
         "write_cost",
         "4",
         "1",
-        "Accesses that a small write costs its disks, where they do not say so themselves: 2 for RAID 1 and 10, 4 for \
-         RAID 5, 6 for RAID 6; 1 to 16. Modelled arrays say it.",
+        "Disk accesses of a small write, if the disks do not report it: 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID \
+         6; 1 to 16. Modelled arrays report it.",
     )
     .shape(Shape::Count(1, 16))
     .takes_effect(Reload),
-    key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity.")
-        .takes_effect(Reload),
+    key(
+        "volume",
+        "name",
+        r#""web01""#,
+        "required",
+        "Name for clients: the NBD export name. It is never used as an \
+                                                     identity.",
+    )
+    .takes_effect(Reload),
     key(
         "volume",
         "backing",
         r#""/dev/sdb""#,
         "required",
-        "Where the data lies: a path, `file://PATH`, `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, \
+        "Location of the data: a path, `file://PATH`, `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, \
          `sim://ARRAY` or `sim://raid5?disks=5&type=sas15k&size=100GiB`.",
     ),
     key(
@@ -426,7 +452,7 @@ pub const KEYS: &[Key] = &[
         "size",
         r#""100 GiB""#,
         "the backing's",
-        "Only where the backing has none of its own: a file that is to be created, a modelled array.",
+        "Size of the volume, only for a backing without a size of its own: a new file or a modelled array.",
     ),
     key(
         "volume",
@@ -442,35 +468,46 @@ pub const KEYS: &[Key] = &[
         "defer",
         r#""10s""#,
         r#""10s""#,
-        "With `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as \
-         much as is written.",
+        "Only with `write-back-volatile`: maximum age of a write before it is durable, as long as the backing keeps \
+         up with the writes.",
     ),
-    key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares.")
-        .takes_effect(Reload),
-    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics.")
-        .shape(Shape::Labels)
-        .takes_effect(Reload),
+    key(
+        "volume",
+        "datastore",
+        r#""sas-pool""#,
+        "none",
+        "The `[[datastore]]` of the volume: volumes of one datastore \
+                                                         share the same disks.",
+    )
+    .takes_effect(Reload),
+    key(
+        "volume",
+        "labels",
+        r#"{ vm = "web01" }"#,
+        "{}",
+        "Labels, for example `vm`; shown in reports and added to \
+                                                          metrics.",
+    )
+    .shape(Shape::Labels)
+    .takes_effect(Reload),
     key("volume", "read_only", "false", "false", "Refuse writes.").shape(Shape::Flag),
     key(
         "volume",
         "lun",
         "0",
         "given once",
-        "Number of its LUN, 0 to 16383, where there is `[iscsi]`. Without it the volume is given one that no other has \
-         had, and keeps it.",
+        "Number of the LUN, 0 to 16383, with `[iscsi]`. Without this key, the volume gets a number that no other \
+         volume has had, and keeps it.",
     )
     .shape(Shape::Count(0, 16383)),
-    key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash.")
-        .shape(Shape::Flag),
+    key("volume", "flash", "true", "true", "Cache clean pages of the volume on flash.").shape(Shape::Flag),
     key(
         "volume",
         "shares",
         r#""high" or 1500"#,
         r#""normal""#,
-        "Weight beside the volumes of its datastore while that \
-                                                                 is congested, and on flash: `low` (500), `normal` \
-                                                                 (1000), `high` (2000), or 1 to 100000 \
-                                                                 ([qos.md](qos.md)).",
+        "Weight of the volume in its datastore during congestion, and on flash: `low` (500), `normal` (1000), `high` \
+         (2000), or 1 to 100000 ([qos.md](qos.md)).",
     )
     .shape(SHARES)
     .takes_effect(Command),
@@ -479,9 +516,8 @@ pub const KEYS: &[Key] = &[
         "limit_iops",
         "500",
         "0",
-        "Requests a second at most, hits included; one longer than 128 KiB counts \
-                                             once for each 128 KiB that it begins. 0: no \
-                                             limit.",
+        "Limit in requests per second, including hits. A request over 128 KiB counts once for each started 128 KiB. \
+         0: no limit.",
     )
     .shape(COUNT)
     .takes_effect(Command),
@@ -490,7 +526,7 @@ pub const KEYS: &[Key] = &[
         "limit_bytes",
         r#""20 MB""#,
         r#""0""#,
-        "Bytes a second at most, hits included, from 64 KiB on; 0: no limit.",
+        "Limit in bytes per second, including hits, at least 64 KiB; 0: no limit.",
     )
     .takes_effect(Command),
     key(
@@ -498,7 +534,7 @@ pub const KEYS: &[Key] = &[
         "burst_iops",
         "1000",
         "0",
-        "Requests that may come at once above `limit_iops`, saved up while fewer came.",
+        "Burst above `limit_iops` in requests; the credit accumulates while the rate is below the limit.",
     )
     .shape(COUNT)
     .takes_effect(Command),
@@ -507,7 +543,7 @@ pub const KEYS: &[Key] = &[
         "burst_bytes",
         r#""100 MB""#,
         r#""0""#,
-        "Bytes that may come at once above `limit_bytes`, saved up while fewer came.",
+        "Burst above `limit_bytes` in bytes; the credit accumulates while the rate is below the limit.",
     )
     .takes_effect(Command),
     key(
@@ -515,10 +551,8 @@ pub const KEYS: &[Key] = &[
         "reservation_iops",
         "300",
         "0",
-        "Requests of 4 KiB a second that its datastore does for it before \
-                                                   others get by shares; no more than `limit_iops`. Needs a \
-                                                   `datastore`, which may refuse what it has not shown it can \
-                                                   do.",
+        "Reservation in requests of 4 KiB per second, served before shares are applied; at most `limit_iops`. It \
+         requires a `datastore`, which may refuse reservations above its proven performance.",
     )
     .shape(COUNT)
     .takes_effect(Command),
@@ -527,8 +561,8 @@ pub const KEYS: &[Key] = &[
         "memory_min",
         r#""512 MiB" or "10%""#,
         r#""0""#,
-        "As long as the volume has no more of the memory than this, none of it goes for another volume's. Percent are \
-         of `[memory] size`, of which a part is the cache's index.",
+        "Guaranteed minimum of the memory cache: below it, other volumes cannot evict data of this volume. A \
+         percentage refers to `[memory] size`, which includes the cache's index.",
     )
     .takes_effect(Command),
     key(
@@ -536,7 +570,7 @@ pub const KEYS: &[Key] = &[
         "memory_max",
         r#""1 GiB", "50%" or "none""#,
         r#""none""#,
-        "The volume has no more of the memory than this, or 256 KiB; half of it may be dirty.",
+        "Maximum of the memory cache for the volume, at least 256 KiB; up to half of it may be dirty.",
     )
     .takes_effect(Command),
     key(
@@ -544,8 +578,8 @@ pub const KEYS: &[Key] = &[
         "flash_min",
         r#""20 GiB" or "10%""#,
         r#""0""#,
-        "As long as the volume's clean pages on flash take no more than this, none of them goes for another volume's. \
-         Percent are of what the devices can hold.",
+        "Guaranteed minimum of the flash cache: below it, other volumes cannot evict clean pages of this volume. A \
+         percentage refers to the capacity of the devices.",
     )
     .takes_effect(Command),
     key(
@@ -553,7 +587,8 @@ pub const KEYS: &[Key] = &[
         "flash_max",
         r#""100 GiB", "50%" or "none""#,
         r#""none""#,
-        "When the volume's clean pages on flash take this much, a new one takes the place of one of its own.",
+        "Maximum of the flash cache for the volume. At the maximum, a new page replaces another page of the same \
+         volume.",
     )
     .takes_effect(Command),
     key(
@@ -561,8 +596,8 @@ pub const KEYS: &[Key] = &[
         "acl",
         r#"["iqn.1998-01.com.vmware:*"]"#,
         "[]",
-        "Initiators that its LUN is there for, of those that may log in; `*` stands for any text. An empty list: all \
-         of them.",
+        "Initiators with access to the LUN, among those that may log in; `*` matches any text. An empty list admits \
+         all of them.",
     )
     .shape(Shape::Texts)
     .takes_effect(Reload),
@@ -571,8 +606,8 @@ pub const KEYS: &[Key] = &[
         "declared_lost",
         "false",
         "false",
-        "Its backing will not come back: initiators are told that the LUN is gone for good (PDL), and give up its \
-         paths. While it is merely away they are told to wait.",
+        "The backing is permanently lost: initiators are told that the LUN is gone (permanent device loss, PDL) and \
+         give up its paths. Without this key, initiators are told to wait.",
     )
     .shape(Shape::Flag)
     .takes_effect(Command),
@@ -581,9 +616,9 @@ pub const KEYS: &[Key] = &[
         "match",
         r#"{ vm = "sql*" }"#,
         "required",
-        "Volumes that this is for: all of these labels have to fit, where `*` stands for any text and `?` for one \
-         character. `name` is the volume's name. Where several fit, the last one that gives a key counts; a volume's \
-         own key comes before all of them.",
+        "Volumes in the scope of the table: all labels must match, where `*` matches any text and `?` one character. \
+         `name` matches the volume's name. If several tables match, the last one with a key applies; a key of the \
+         volume itself takes precedence.",
     )
     .shape(Shape::Labels)
     .takes_effect(Reload),

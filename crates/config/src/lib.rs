@@ -10,12 +10,15 @@ mod history;
 mod iscsi;
 pub mod keys;
 mod load;
+mod log;
+mod names;
 pub mod problem;
 pub mod qos;
 pub mod quota;
 mod read;
 pub mod redact;
 mod secrets;
+mod socket;
 mod vhost_user;
 pub mod volume_qos;
 mod volumes;
@@ -37,11 +40,12 @@ pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
+pub use log::LogConfig;
+pub use names::check_name;
 pub use problem::{Problem, Problems};
 pub use qos::{FromRule, QosRule};
 use qos::{from_rules, qos_by_rules};
 pub use vhost_user::VhostUserConfig;
-pub use volumes::check_name;
 use written::Written;
 
 /// Default path of the configuration file.
@@ -284,6 +288,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// Thresholds of alerts, and their receiver.
     pub alerts: AlertsConfig,
+    /// The daemon's log.
+    pub log: LogConfig,
     /// The NBD listeners.
     pub nbd: NbdConfig,
     /// The iSCSI target, if there is one.

@@ -12,9 +12,11 @@ use super::backing::split_host_port;
 use super::flash::read_flash;
 use super::history::read_history;
 use super::iscsi::read_iscsi;
+use super::log::read_log;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::socket::{read_group, read_owner, read_socket_mode};
 use super::vhost_user::read_vhost_user;
 use super::volumes::{read_arrays, read_volumes};
 use super::written::Written;
@@ -84,6 +86,7 @@ fn read(
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
+    let log = read_log(&Section::single(table, "log", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
@@ -106,6 +109,7 @@ fn read(
         api,
         history,
         alerts,
+        log,
         nbd,
         iscsi,
         vhost_user,
@@ -213,29 +217,6 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
     NbdConfig { listen, socket_owner, socket_group, socket_mode, tls: read_tls(section, folder, source) }
 }
 
-/// The owner of the Unix sockets of a table.
-pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
-    section.get::<String>("socket_owner", source).map(|owner| owner.value)
-}
-
-/// The group of the Unix sockets of a table.
-pub(super) fn read_group(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
-    section.get::<String>("socket_group", source).map(|group| group.value)
-}
-
-/// The permissions of the Unix sockets of a table.
-pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -> u32 {
-    let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
-        let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
-        if bits.is_none() {
-            let what = format!("\"{}\" is no set of permissions", mode.value);
-            source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
-        }
-        bits
-    });
-    mode.unwrap_or(0o660)
-}
-
 fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<TlsConfig> {
     let mode = section.get::<TlsMode>("tls", source);
     let mut file = |key| Some(folder.join(section.get::<String>(key, source)?.value));
@@ -255,7 +236,7 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
 fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> {
     let wrong = |detail: &str| {
         let remedy = "write it like \"unix:/run/hotset/nbd.sock\" or \"tcp:127.0.0.1:10809\"".to_owned();
-        (format!("\"{text}\" is no address to listen on{detail}"), remedy)
+        (format!("\"{text}\" is not a listen address{detail}"), remedy)
     };
     if let Some(path) = text.strip_prefix("unix:") {
         let path = folder.join(path);

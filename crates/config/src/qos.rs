@@ -8,9 +8,9 @@ use engine::{DatastoreSpec, Threshold};
 use seam::Nanos;
 use toml::de::DeValue;
 
+use super::names::read_name;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Wrong, split_advice};
-use super::volumes::read_name;
 use crate::volume_qos::{BURST_BYTES, BURST_IOPS, Flow, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
 
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);
@@ -216,7 +216,7 @@ impl Setting for Threshold {
         }
         let time = units::parse_time(text).map_err(|what| split_advice(&what))?;
         if !(THRESHOLD_MIN..=THRESHOLD_MAX).contains(&time) {
-            let what = format!("\"{text}\" is no latency of storage that is congested");
+            let what = format!("\"{text}\" is not a valid congestion threshold");
             return Err(Wrong::Value(what, "give 100us to 10s, or \"auto\"".to_owned()));
         }
         Ok(Threshold::Latency(Nanos(u64::try_from(time.as_nanos()).expect("ten seconds at most"))))

@@ -47,7 +47,12 @@ impl FromStr for SizeOrPercent {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.strip_suffix('%') else { return parse_size(text).map(SizeOrPercent::Bytes) };
-        let wrong = || format!("\"{text}\" is no size and no part; write it like \"10%\", \"12.5%\" or \"20 GiB\"");
+        let wrong = || {
+            format!(
+                "\"{text}\" is neither a size nor a percentage; write it like \"10%\", \"12.5%\" or \
+                                \"20 GiB\""
+            )
+        };
         let (whole, tenths) = number.trim().split_once('.').unwrap_or((number.trim(), "0"));
         let whole: u32 = whole.parse().map_err(|_| wrong())?;
         let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| wrong())? } else { return Err(wrong()) };
@@ -155,9 +160,8 @@ impl FromStr for Pinned {
             (from < to).then_some(from..to)
         };
         text.split(',').filter(|text| !text.is_empty()).try_fold(Pinned::default(), |pinned, text| {
-            pinned.with(
-                range(text).ok_or_else(|| format!("\"{text}\" is no range of bytes; write it like \"0..65536\""))?,
-            )
+            pinned
+                .with(range(text).ok_or_else(|| format!("\"{text}\" is not a byte range; write it like \"0..65536\""))?)
         })
     }
 }

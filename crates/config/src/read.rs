@@ -183,7 +183,7 @@ fn show_type(value: &DeValue<'_>) -> &'static str {
 impl Setting for String {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
-        if text.chars().any(control::is_control) {
+        if text.chars().any(messages::is_control) {
             return Err(odd_text());
         }
         Ok(text.to_owned())
@@ -262,7 +262,7 @@ impl Setting for BTreeMap<String, String> {
                 Wrong::Part(value.span(), what, format!("write {name} = \"…\""))
             };
             let text = value.get_ref().as_str().ok_or_else(wrong)?;
-            if name.chars().chain(text.chars()).any(control::is_control) {
+            if name.chars().chain(text.chars()).any(messages::is_control) {
                 return Err(odd_text());
             }
             Ok((name.to_string(), text.to_owned()))
@@ -283,7 +283,7 @@ impl Setting for Vec<At<String>> {
                     "put it in quotes".to_owned(),
                 )
             })?;
-            if text.chars().any(control::is_control) {
+            if text.chars().any(messages::is_control) {
                 return Err(odd_text());
             }
             Ok(At { value: text.to_owned(), span: entry.span() })

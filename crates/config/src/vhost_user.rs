@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::load::{read_group, read_owner, read_socket_mode};
 use super::problem::Source;
 use super::read::Section;
+use super::socket::{read_group, read_owner, read_socket_mode};
 
 /// Default folder of the sockets.
 const DEFAULT_DIRECTORY: &str = "/run/hotset/vhost";

@@ -44,7 +44,10 @@ impl FromStr for Shares {
         let named = NAMED.iter().find(|(name, _)| *name == text).map(|(_, shares)| *shares);
         let shares = named.or_else(|| text.parse().ok()).filter(|shares| (1..=SHARES_MAX).contains(shares));
         shares.map(Shares).ok_or_else(|| {
-            format!("\"{text}\" is no weight; give \"low\", \"normal\", \"high\", or a number from 1 to {SHARES_MAX}")
+            format!(
+                "\"{text}\" is not a weight; give \"low\", \"normal\", \"high\", or a number from 1 to \
+                     {SHARES_MAX}"
+            )
         })
     }
 }
@@ -68,7 +71,7 @@ impl FromStr for Flow {
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes = parse_size(text)?;
         if (1..LIMIT_BYTES_MIN).contains(&bytes) {
-            return Err(format!("\"{text}\" is too little to serve anybody; give at least 64 KiB, or 0 for none"));
+            return Err(format!("\"{text}\" is too low; give at least 64 KiB, or 0 for no limit"));
         }
         Ok(Flow(bytes))
     }
@@ -122,7 +125,7 @@ impl VolumeQos {
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let count = || {
             text.parse::<u32>().map_err(|_| {
-                format!("\"{text}\" is no number of requests for \"{key}\"; give a whole number, 0 for none")
+                format!("\"{text}\" is not a number of requests for \"{key}\"; give a whole number, 0 for no limit")
             })
         };
         match key {
@@ -132,7 +135,7 @@ impl VolumeQos {
             BURST_IOPS => self.burst_iops = count()?,
             BURST_BYTES => self.burst_bytes = text.parse()?,
             RESERVATION_IOPS => self.reservation_iops = count()?,
-            _ => return Err(format!("\"{key}\" is no setting of quality of service; known are {}", KEYS.join(", "))),
+            _ => return Err(format!("\"{key}\" is not a QoS setting; the settings are {}", KEYS.join(", "))),
         }
         Ok(())
     }

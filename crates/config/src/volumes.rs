@@ -1,7 +1,6 @@
 //! The repeated tables: arrays and volumes, and the checks across them.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::array::default_array;
 use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
+use super::names::{advise, read_name};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
@@ -20,7 +20,6 @@ use super::{ArrayConfig, BackingSpec, VolumeConfig};
 use crate::quota::{Ceiling, SizeOrPercent};
 use units::show_bytes;
 
-const NAME_BYTES_MAX: usize = 255;
 /// Default of `defer`.
 pub(super) const DEFER_DEFAULT: Duration = Duration::from_secs(10);
 
@@ -43,36 +42,6 @@ impl Setting for RaidLevel {
         let number = u32::read(value)?;
         RaidLevel::from_number(number)
             .ok_or_else(|| split_advice(&format!("RAID {number} is not modelled; use 0, 1, 5, 6 or 10")))
-    }
-}
-
-/// Checks a volume's name: it has to be valid as an export's name, a file's name and a label.
-pub fn check_name(name: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
-        return Err(format!(
-            "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting \
-             with a dot"
-        ));
-    }
-    Ok(())
-}
-
-pub(super) fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
-    let name = section.require::<String>("name", source)?;
-    if let Err(error) = check_name(&name.value) {
-        advise(source, &name.span, &error);
-    } else if let Some(twin) = taken.iter().find(|other| other.value == name.value) {
-        let line = source.line_of(twin.span.start);
-        let what = format!("the name \"{}\" is taken by the one at line {line}", name.value);
-        source.problem(&name.span, what, "give each a name of its own");
-    }
-    Some(name)
-}
-
-fn advise(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
-    if let Wrong::Value(what, remedy) = split_advice(error) {
-        source.problem(span, what, remedy);
     }
 }
 
@@ -226,7 +195,7 @@ fn check_memory(
     let before = std::mem::replace(promised, promised.saturating_add(bytes));
     if before <= all && *promised > all {
         let what = format!(
-            "up to here the volumes' memory_min come to {}, and memory is {}",
+            "the sum of the volumes' memory_min up to here is {}, and memory is {}",
             show_bytes(*promised),
             show_bytes(all)
         );

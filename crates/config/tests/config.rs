@@ -133,8 +133,8 @@ fn alerts_have_bounds_a_date_and_an_address() {
     );
     for word in [
         "\"old\" is not a time",
-        "\"2030-02-30\" is no date",
-        "this is no address that alerts can be sent to",
+        "\"2030-02-30\" is not a date",
+        "invalid address for alerts",
         "unknown key \"volume\"",
     ] {
         assert!(problems.contains(word), "{word}: {problems}");
@@ -189,7 +189,7 @@ fn flash_quotas_are_sizes_or_percent_and_minimum_is_below_maximum() {
     assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
     let above = problems_of(&text("30%", "20%"));
     assert!(above.contains("flash_min 30% is above flash_max 20%"), "{above}");
-    assert!(problems_of(&text("101%", "none")).contains("no size and no part"));
+    assert!(problems_of(&text("101%", "none")).contains("neither a size nor a percentage"));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn memory_quotas_fit_into_the_memory() {
     let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
     assert!(above.contains("memory_min 50% is above memory_max 16 MiB"), "{above}");
     let too_much = problems_of(&text("memory_min = \"25%\"", "memory_min = \"49 MiB\""));
-    assert!(too_much.contains("memory_min come to 65 MiB, and memory is 64 MiB"), "{too_much}");
+    assert!(too_much.contains("memory_min up to here is 65 MiB, and memory is 64 MiB"), "{too_much}");
 }
 
 #[test]

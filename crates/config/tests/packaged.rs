@@ -15,27 +15,25 @@ const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)]
 
 /// Tables whose mere presence changes nothing: they are not commented out, so that a key can be enabled by editing one
 /// line.
-const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alerts", "nbd"];
+const THERE: [&str; 8] = ["state", "memory", "control", "api", "history", "alerts", "log", "nbd"];
 
 const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
-# Hotset's configuration. Nothing is served before a [[volume]] is named; `hotset init` looks at this machine and \
-proposes some.
-# `hotset check-config /etc/hotset/hotset.toml` names every error, `systemctl reload hotset` takes over what changed, \
-except for keys
-# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: \
-/usr/share/doc/hotset/admin.
+# Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some.
+# `hotset check-config /etc/hotset/hotset.toml` lists every error, `systemctl reload hotset` applies changes,
+# except for keys that require a restart. A commented key shows its default or an example.
+# More: /usr/share/doc/hotset/admin.
 ";
 
 const NOTES: [(&str, &str); 5] = [
     (
         "flash",
-        "Two SSDs that carry what is dirty, so that flushes need not wait for the backing, and what clients come back \
-         to.",
+        "Two SSDs for mirrored dirty data, so that flushes need not wait for the backing, and for the clean pages of \
+         the flash cache.",
     ),
-    ("iscsi", "With this table every volume is a LUN of one target."),
-    ("vhost_user", "With this table every volume is a disk that virtual machines of this host may have."),
-    ("array", "A modelled disk array, to try things out without one. The table may be written more than once."),
-    ("volume", "What is served. The table is written as often as there are volumes."),
+    ("iscsi", "With this table, every volume is a LUN of one target."),
+    ("vhost_user", "With this table, every volume is available as a disk to the virtual machines of this host."),
+    ("array", "A modelled disk array for trials without hardware. The table may be written more than once."),
+    ("volume", "A volume. The table is repeated for each volume."),
 ];
 
 fn wrapped(text: &str) -> String {
@@ -108,7 +106,7 @@ fn explained() -> String {
                 default if default == key.form => format!("Without it: {default}."),
                 default => format!("Written {}. Without it: {default}.", key.form),
             };
-            let restart = if key.takes_effect == TakesEffect::Restart { " A change wants a restart." } else { "" };
+            let restart = if key.takes_effect == TakesEffect::Restart { " A change requires a restart." } else { "" };
             text += "\n";
             text += &wrapped(&without_links(key.doc));
             text += &wrapped(&format!("{written}{restart}"));
@@ -277,6 +275,25 @@ fn packaged_file_explains_every_key_and_is_valid() {
 #[test]
 fn packaged_schema_matches_the_parsers_keys() {
     check("hotset.schema.json", &format!("{:#}\n", schema()));
+}
+
+#[test]
+fn written_default_means_the_same_as_an_absent_key() {
+    let parse = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).ok();
+    let mut compared = 0;
+    for (table, key) in TABLES.iter().flat_map(|table| KEYS.iter().map(move |key| (table, key))) {
+        let Some(default) = default_of(key).filter(|_| key.table == table.name) else { continue };
+        // A key that only some values of another key allow is not comparable alone.
+        let (Some(absent), Some(written)) =
+            (parse(&file_with(table, None)), parse(&file_with(table, Some((key.name, default)))))
+        else {
+            continue;
+        };
+        let written = Config { written: absent.written.clone(), ..written };
+        assert!(written == absent, "{}.{}: {default} in keys.rs is not the parser's default", table.name, key.name);
+        compared += 1;
+    }
+    assert!(compared >= 20, "only {compared} defaults were compared");
 }
 
 #[test]

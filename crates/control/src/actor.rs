@@ -1,20 +1,20 @@
-//! Who asks for an action: a user of this machine, or a token of the HTTP interface.
+//! The actor of a request: a user of this machine, or a token of the HTTP interface.
 
 use std::net::IpAddr;
 
 use crate::users;
 
-/// Who asks.
+/// The actor of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Actor {
-    /// Nobody that is known: who may look without a token.
+    /// Unknown: a query without a token.
     #[default]
     Unknown,
-    /// Through the control socket: the user's number, as the kernel tells it.
+    /// Through the control socket: the user's number, as the kernel reports it.
     User(u32),
     /// Through the HTTP interface.
     Web {
-        /// `token NAME`, or what else stands for who asks.
+        /// `token NAME`, or another description of the client.
         who: String,
         /// The other end of the connection.
         from: IpAddr,
@@ -22,7 +22,7 @@ pub enum Actor {
 }
 
 impl Actor {
-    /// For people; none where nobody is known. Looks a user's name up, so it is for what happens seldom.
+    /// Display text; `None` for an unknown actor. Reads the list of users, so it is for rare use.
     pub fn show(&self) -> Option<String> {
         match self {
             Actor::Unknown => None,
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_told_by_name_and_tokens_with_where_they_came_from() {
+    fn users_are_shown_by_name_and_tokens_with_their_address() {
         assert_eq!(Actor::User(0).show().as_deref(), Some("user root"));
         let web = Actor::Web { who: "token ops".to_owned(), from: IpAddr::from([10, 0, 0, 5]) };
         assert_eq!(web.show().as_deref(), Some("token ops from 10.0.0.5"));

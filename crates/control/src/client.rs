@@ -6,32 +6,33 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::wire::{REPLY_BYTES_MAX, line, too_long};
-use crate::{Answer, Failure, Progress, Reply, Request};
+use messages::{Answer, Failure, Progress, Reply, Request};
 
-/// Why an action has no answer.
+use crate::wire::{REPLY_BYTES_MAX, line, too_long};
+
+/// Error of an action without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No server listens at the path.
     #[error("no daemon answers at {path} ({error}); start one with `hotset serve`, or name its socket with --socket")]
     NoDaemon {
-        /// Where.
+        /// The socket.
         path: PathBuf,
         /// The system's answer.
         error: io::Error,
     },
-    /// Not allowed to ask.
+    /// The socket may not be opened.
     #[error("not allowed to talk to the daemon at {path}; use the user or group that the daemon runs as, or root")]
     Forbidden {
-        /// Where.
+        /// The socket.
         path: PathBuf,
     },
     /// The connection broke.
     #[error("the daemon at {path} broke off: {error}")]
     Broken {
-        /// Where.
+        /// The socket.
         path: PathBuf,
-        /// How.
+        /// The error.
         error: io::Error,
     },
     /// The daemon refused or failed.
@@ -62,7 +63,7 @@ impl Client {
         Ok(Client { path: path.to_owned(), stream: BufReader::new(stream) })
     }
 
-    /// Gives up where the daemon says nothing for that long.
+    /// Sets a time-out for each message of the daemon.
     pub fn patient_for(self, patience: Duration) -> Result<Client, ClientError> {
         let socket = self.stream.get_ref();
         let set = socket.set_read_timeout(Some(patience)).and_then(|()| socket.set_write_timeout(Some(patience)));
@@ -70,7 +71,7 @@ impl Client {
         Ok(self)
     }
 
-    /// Asks for an action and waits for its end, however long that takes.
+    /// Requests an action and waits for its end, without a time-out of its own.
     pub fn ask(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
         self.stream.get_mut().write_all(&line(request)).map_err(|error| self.broken(error))?;
         loop {

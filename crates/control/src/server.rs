@@ -1,7 +1,8 @@
 //! The daemon's side of the control socket: bounded connections, bounded messages, one task a connection.
 //!
-//! Connections that wait for their client (for a request, or until it takes an answer) and those that are acted for are bounded apart:
-//! past the first bound the one that has waited longest is closed, so that silent clients hold up no other and no stop.
+//! Connections that wait for their client (for a request, or until it receives an answer) have a limit of their own,
+//! apart from requests in progress. Beyond it the longest waiting connection is closed, so silent clients block neither
+//! other clients nor a stop.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,34 +13,36 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use messages::{Answer, ErrorKind, Failure, Progress, Reply, Request};
 use seam::real::note_accept_error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
-use crate::{Actor, Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
+use crate::{Actor, socket};
 
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no control socket.
+/// Error of opening the control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// It cannot be made.
+    /// The socket cannot be created.
     #[error("control socket {path}: cannot listen: {error}; check [control] socket and the folder's permissions")]
     Listen {
-        /// Where.
+        /// The socket.
         path: PathBuf,
         /// The system's answer.
         error: io::Error,
     },
-    /// Somebody answers there.
+    /// Another daemon answers at the path.
     #[error(
-        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in [control]"
+        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in \
+         [control]"
     )]
     Answered {
-        /// Where.
+        /// The socket.
         path: PathBuf,
     },
 }
@@ -47,11 +50,11 @@ pub enum ServerError {
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests that are acted on at once; as many more wait for that, and past it a request is refused.
+    /// Most requests in progress; as many more wait, and further ones are refused.
     pub requests_max: usize,
-    /// Connections at once that wait for their client; past it the one that has waited longest is closed.
+    /// Most connections that wait for their client; beyond it the longest waiting one is closed.
     pub idle_max: usize,
-    /// A connection that neither asks nor is being answered for this long is closed, and so is one that does not take its answer.
+    /// Time-out for the next request, and for a client that does not receive its answer.
     pub idle_timeout: Duration,
 }
 
@@ -61,32 +64,32 @@ impl Default for Limits {
     }
 }
 
-/// Takes progress on its way to the client; what a slow client does not take is dropped.
+/// Sends progress to the client; messages that a slow client does not receive are dropped.
 #[derive(Clone)]
 pub struct ProgressSender(mpsc::Sender<Progress>);
 
 impl ProgressSender {
-    /// A sender and where it leads.
+    /// A sender and its receiver.
     pub fn new() -> (Self, mpsc::Receiver<Progress>) {
         let (sender, receiver) = mpsc::channel(4);
         (ProgressSender(sender), receiver)
     }
 
-    /// Says how far an action is.
+    /// Reports the progress of an action.
     pub fn say(&self, what: impl Into<String>, dirty_bytes: u64) {
         // A full channel means that newer progress will follow.
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
     }
 
-    /// Says how much was copied of how much.
+    /// Reports the progress of a copy.
     pub fn say_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes: 0, done_bytes, total_bytes });
     }
 }
 
-/// What acts on requests.
+/// Handler of requests.
 pub trait Handler: 'static {
-    /// Acts for `actor`; may take long and say how far it is. Goes on to its end when the client leaves.
+    /// Carries out `request` for `actor`; may take long and report progress. Completes even if the client disconnects.
     fn handle(
         self: Rc<Self>,
         request: Request,
@@ -95,8 +98,8 @@ pub trait Handler: 'static {
     ) -> impl Future<Output = Result<Answer, Failure>>;
 }
 
-/// Listens at `path` until `stop` says true, then removes the socket's file. Answers under way are still sent. Runs inside
-/// a `LocalSet` of a current-thread runtime.
+/// Listens at `path` until `stop` becomes true, then removes the socket's file. Answers in progress are still sent.
+/// Runs inside a `LocalSet` of a current-thread runtime.
 pub async fn serve<H: Handler>(
     path: &Path,
     handler: Rc<H>,
@@ -121,17 +124,17 @@ pub async fn serve<H: Handler>(
                 let (handler, shared) = (handler.clone(), shared.clone());
                 let place = Place::new(&shared);
                 tokio::task::spawn_local(async move {
-                    // An error is a client that left or broke the rules: its connection is closed, and that is all.
+                    // An error is a client that left or broke the protocol: its connection is closed without a message.
                     let _ = converse(stream, handler, shared.clone(), place).await;
-                    // At once: others wait for the descriptor that it gives back.
+                    // At once: other clients may wait for this descriptor.
                     shared.reserve.refill();
                 });
-                // What a client has sent already is read before a later connection can take its place.
+                // A request that has arrived is read before a later connection can evict this one.
                 tokio::task::yield_now().await;
             }
-            // The client still waits, and is let in with the descriptor that was kept for it.
+            // The client still waits: the next accept uses the reserved descriptor.
             Err(error) if note_accept_error(&error) && shared.reserve.give_up() => {}
-            // Others may be given back soon.
+            // Descriptors may become free meanwhile.
             Err(_) => {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 shared.reserve.refill();
@@ -142,7 +145,7 @@ pub async fn serve<H: Handler>(
     Ok(())
 }
 
-/// A descriptor that is kept for a client, so that the daemon can be asked and stopped where all others are taken.
+/// A reserved descriptor, so that the daemon can be queried and stopped when all others are in use.
 struct Reserve(Cell<Option<File>>);
 
 impl Reserve {
@@ -154,36 +157,36 @@ impl Reserve {
         File::open("/dev/null").ok()
     }
 
-    /// Takes one again, where it was given up and there is one.
+    /// Reserves a descriptor again if it was released and one is free.
     fn refill(&self) {
         let held = self.0.take().or_else(Reserve::take_one);
         self.0.set(held);
     }
 
-    /// Lets the next accept have it; false where there is none.
+    /// Releases the descriptor for the next accept; returns false without one.
     fn give_up(&self) -> bool {
         self.0.take().is_some()
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     limits: Limits,
     idle: Idle,
-    /// Requests that are acted on or wait for that.
+    /// Requests in progress or waiting.
     requests: Cell<usize>,
     permits: Semaphore,
     reserve: Reserve,
 }
 
-/// Connections that wait for their client, the one that has waited longest first.
+/// Connections that wait for their client, the longest waiting first.
 #[derive(Default)]
 struct Idle {
     evictions: RefCell<BTreeMap<u64, Rc<Notify>>>,
     next: Cell<u64>,
 }
 
-/// A connection's place among those that wait for their client; left when dropped.
+/// A connection's entry among those that wait for their client; dropping it removes the entry.
 struct Place {
     shared: Rc<Shared>,
     number: u64,
@@ -191,7 +194,7 @@ struct Place {
 }
 
 impl Place {
-    /// The last place. Where there are too many, the first one's connection is to be closed.
+    /// Adds an entry at the end. Beyond the limit the first connection is asked to close.
     fn new(shared: &Rc<Shared>) -> Place {
         let (number, eviction) = (shared.idle.next.get(), Rc::new(Notify::new()));
         shared.idle.next.set(number + 1);
@@ -205,7 +208,7 @@ impl Place {
         Place { shared: shared.clone(), number, eviction }
     }
 
-    /// What `work` comes to; `None` when the connection has to make room first.
+    /// Runs `work`; returns `None` if the connection is evicted first.
     async fn until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -260,13 +263,13 @@ async fn converse<H: Handler>(
     }
 }
 
-/// What came of a client.
+/// Outcome of reading from a client.
 enum Taken {
     /// A whole line.
     Line,
-    /// More than a request may have.
+    /// More bytes than a request may have.
     TooLong,
-    /// The client's end.
+    /// End of the stream.
     End,
 }
 
@@ -281,7 +284,7 @@ async fn take(reader: &mut BufReader<impl AsyncRead + Unpin>, text: &mut Vec<u8>
     })
 }
 
-/// Acts on a request as soon as there are few enough under way.
+/// Carries out a request once fewer than the limit are in progress.
 async fn act_in_turn<H: Handler>(
     shared: &Shared,
     handler: Rc<H>,
@@ -298,7 +301,7 @@ async fn act_in_turn<H: Handler>(
     act(handler, request, actor, writer, limits).await
 }
 
-/// One of a bounded count; given back when dropped.
+/// Guard of a bounded count; dropping it decrements the count.
 struct Counted<'a>(&'a Cell<usize>);
 
 impl<'a> Counted<'a> {
@@ -316,7 +319,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Runs one action in a task of its own, so that a client that leaves does not break it off half-way.
+/// Runs an action in a task of its own, so that it completes even if the client disconnects.
 async fn act<H: Handler>(
     handler: Rc<H>,
     request: Request,
@@ -332,7 +335,10 @@ async fn act<H: Handler>(
             result = &mut action => return match result {
                 Ok(Ok(answer)) => Reply::Done(answer),
                 Ok(Err(failure)) => Reply::Failed(failure),
-                Err(_) => Reply::Failed(Failure::new(ErrorKind::Failed, "the action broke off; the daemon's log says why")),
+                Err(_) => {
+                    let text = "the action broke off; the daemon's log says why";
+                    Reply::Failed(Failure::new(ErrorKind::Failed, text))
+                }
             },
             Some(progress) = said.recv(), if listening => {
                 listening = send(writer, &Reply::Progress(progress), limits).await.is_ok();

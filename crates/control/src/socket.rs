@@ -1,4 +1,4 @@
-//! The listening socket's file: replacing a dead one, never a living one, and its permissions.
+//! The listening socket's file: its permissions, and the replacement of a stale file, never of a live one.
 
 use std::fs::Permissions;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, ServerError> {
     Ok(listener)
 }
 
-/// Removes the file, if it is still there.
+/// Removes the file if it exists.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

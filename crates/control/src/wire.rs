@@ -1,4 +1,4 @@
-//! One JSON object a line, bounded.
+//! Wire format: one JSON object a line, of bounded length.
 
 use std::io;
 

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::{Actor, Answer, Client, ClientError, ErrorKind, Failure, Handler, Limits, ProgressSender, Request};
+use control::{Actor, Client, ClientError, Handler, Limits, ProgressSender};
+use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::sync::watch;
 
-/// Answers flushes after some progress, knows no volume named "missing", and counts what it finished.
+/// Answers flushes after some progress, knows no volume named "missing", and counts finished flushes.
 struct Fake {
     finished: Arc<AtomicUsize>,
 }
@@ -79,7 +80,7 @@ fn flush(name: &str) -> Request {
     Request::VolumeFlush { name: name.to_owned(), aside: false }
 }
 
-/// Sends raw bytes and returns what comes back until the server closes.
+/// Sends raw bytes and returns the bytes received until the server closes.
 fn raw(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).expect("the server listens");
     // The server may hang up before all is sent.
@@ -91,7 +92,7 @@ fn raw(socket: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_long_action_reports_progress_and_then_its_end() {
+fn long_action_reports_progress_and_then_its_end() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
     let mut said = Vec::new();
@@ -102,7 +103,7 @@ fn a_long_action_reports_progress_and_then_its_end() {
 }
 
 #[test]
-fn a_failure_comes_back_with_its_kind() {
+fn failure_is_returned_with_its_kind() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
     let Err(ClientError::Failed(failure)) = client.ask(&flush("missing"), |_| ()) else {
@@ -113,7 +114,7 @@ fn a_failure_comes_back_with_its_kind() {
 }
 
 #[test]
-fn garbage_gets_an_error_and_the_others_are_served() {
+fn garbage_gets_an_error_and_other_clients_are_served() {
     let server = start(Limits::default());
     assert!(raw(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
     assert!(raw(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
@@ -122,7 +123,7 @@ fn garbage_gets_an_error_and_the_others_are_served() {
 }
 
 #[test]
-fn a_client_that_leaves_does_not_break_its_action_off() {
+fn action_completes_after_its_client_disconnects() {
     let server = start(Limits::default());
     let mut stream = UnixStream::connect(&server.socket).expect("the server listens");
     stream.write_all(b"{\"action\":\"volume-flush\",\"name\":\"a\"}\n").expect("sent");
@@ -149,7 +150,7 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 }
 
 #[test]
-fn silent_connections_hold_up_neither_a_request_nor_the_stop() {
+fn silent_connections_block_neither_requests_nor_the_stop() {
     let server = start(Limits { idle_max: 4, idle_timeout: FOREVER, ..Limits::default() });
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.socket).expect("accepted")).collect();
     // Half a request is no request.
@@ -168,14 +169,14 @@ fn silent_connections_hold_up_neither_a_request_nor_the_stop() {
 }
 
 #[test]
-fn idle_connections_are_closed_after_a_while() {
+fn idle_connections_are_closed_after_the_time_out() {
     let server = start(Limits { idle_timeout: Duration::from_millis(50), ..Limits::default() });
     let mut idle = UnixStream::connect(&server.socket).expect("accepted");
     assert_eq!(idle.read(&mut [0; 1]).expect("closed"), 0);
 }
 
 #[test]
-fn requests_past_the_bound_wait_and_past_twice_that_are_refused() {
+fn requests_past_the_limit_wait_and_past_twice_it_are_refused() {
     let server = start(Limits { requests_max: 2, ..Limits::default() });
     let asking: Vec<_> = (0..9)
         .map(|_| {
@@ -194,7 +195,7 @@ fn requests_past_the_bound_wait_and_past_twice_that_are_refused() {
 }
 
 #[test]
-fn a_living_socket_is_not_taken_over_and_a_dead_one_is() {
+fn stale_socket_is_replaced_and_a_live_one_is_not() {
     let server = start(Limits::default());
     let (_stop, stopped) = watch::channel(true);
     let handler = Rc::new(Fake { finished: Arc::default() });
@@ -212,20 +213,20 @@ fn a_living_socket_is_not_taken_over_and_a_dead_one_is() {
 }
 
 #[test]
-fn the_socket_is_for_its_owner_and_group() {
+fn socket_is_accessible_to_its_owner_and_group() {
     let server = start(Limits::default());
     let mode = std::fs::metadata(&server.socket).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
 }
 
 #[test]
-fn no_daemon_is_said_clearly() {
+fn missing_daemon_gives_a_clear_error() {
     let Err(error) = Client::connect(Path::new("/nonexistent/control.sock")) else { panic!("nobody is there") };
     assert!(error.to_string().contains("start one with `hotset serve`"), "{error}");
 }
 
 #[test]
-fn who_asks_is_told_as_the_kernel_knows_it() {
+fn actor_is_the_user_that_the_kernel_reports() {
     use std::os::unix::fs::MetadataExt;
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");

@@ -3,10 +3,8 @@
 use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
 
-use control::report::CertificateReport;
+use messages::report::CertificateReport;
 use tls::{Files, Identity, ServerConfig};
-
-use super::daemon::Daemon;
 
 /// The certificate of one listener. New connections use the one that was read last.
 pub struct Shown {
@@ -39,12 +37,27 @@ impl Shown {
 #[derive(Default)]
 pub struct Certificates {
     /// Certificate of the HTTP interface.
-    pub api: OnceCell<Shown>,
+    api: OnceCell<Shown>,
     /// Certificate of the NBD listeners.
-    pub nbd: OnceCell<Shown>,
+    nbd: OnceCell<Shown>,
 }
 
 impl Certificates {
+    /// Notes the certificate of the HTTP interface, which listens once.
+    pub fn set_api(&self, shown: Shown) {
+        assert!(self.api.set(shown).is_ok(), "it listens once");
+    }
+
+    /// Notes the certificate of the NBD listeners.
+    pub fn set_nbd(&self, shown: Shown) {
+        assert!(self.nbd.set(shown).is_ok(), "it is set once");
+    }
+
+    /// True when the HTTP interface uses TLS.
+    pub fn has_api(&self) -> bool {
+        self.api.get().is_some()
+    }
+
     fn all(&self) -> [(&'static str, &OnceCell<Shown>); 2] {
         [("api", &self.api), ("nbd", &self.nbd)]
     }
@@ -54,13 +67,11 @@ impl Certificates {
         let shown = self.all().into_iter().filter_map(|(table, shown)| Some(shown.get()?.report(table)));
         shown.collect()
     }
-}
 
-impl Daemon {
     /// Makes the listener of `table` present the certificate in `files`; returns a message about the change or the
     /// failure, if any.
-    pub(super) fn reload_certificate(&self, table: &str, files: &Files) -> Option<String> {
-        let (_, shown) = self.certificates.all().into_iter().find(|(name, _)| *name == table)?;
+    pub fn reload(&self, table: &str, files: &Files) -> Option<String> {
+        let (_, shown) = self.all().into_iter().find(|(name, _)| *name == table)?;
         let identity = files.read();
         match (shown.get(), identity) {
             (Some(shown), Ok(identity)) => shown

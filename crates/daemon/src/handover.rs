@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::VolumeId;
 use nbd::{Handed, NoWay, Terms};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
-use super::daemon::Daemon;
-use super::data_core::Local;
-use terminal::log;
+use super::cores::{Cores, Local};
+use logging::{self as log, NBD};
+use systemd::Notifier;
 
 /// Time-out for the service manager to process messages: it may be about to reload all its units.
 const HEARING_PATIENCE: Duration = Duration::from_secs(60);
@@ -37,56 +38,69 @@ pub fn to_keep(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<Kept> {
     handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
-impl Daemon {
-    /// Hands the clients of a completely stopped daemon to the service manager.
-    pub(super) async fn keep_clients(&self, kept: Vec<Kept>) {
-        if kept.is_empty() {
-            return;
-        }
-        for (name, fd) in &kept {
-            self.notifier.keep(fd.as_fd(), name);
-        }
-        match self.notifier.heard(HEARING_PATIENCE).await {
-            true => log::info(format!("NBD clients that wait for the next start: {}", kept.len())),
-            false => log::warn(format!("NBD clients that may not find the next start: {}", kept.len())),
-        }
+/// Hands the clients of a completely stopped daemon to the service manager.
+pub async fn keep_clients(notifier: &Notifier, kept: Vec<Kept>) {
+    if kept.is_empty() {
+        return;
     }
+    for (name, fd) in &kept {
+        notifier.keep(fd.as_fd(), name);
+    }
+    match notifier.heard(HEARING_PATIENCE).await {
+        true => log::info!(
+            target: NBD, clients = kept.len(),
+            "NBD clients that wait for the next start: {}",
+            kept.len()
+        ),
+        false => log::warn!(
+            target: NBD, clients = kept.len(),
+            "NBD clients that may not find the next start: {}",
+            kept.len()
+        ),
+    }
+}
 
-    /// Takes over the clients of the last daemon.
-    pub(super) async fn take_over_clients(&self, kept: Vec<Kept>) {
-        let names: BTreeSet<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
-        if names.is_empty() {
-            return;
+/// Takes over the clients of the last daemon.
+pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kept>) {
+    let names: BTreeSet<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    if names.is_empty() {
+        return;
+    }
+    names.iter().for_each(|name| notifier.forget(name));
+    if !notifier.heard(HEARING_PATIENCE).await {
+        // The service manager may still hold the connections: shutting them down ends them for every holder.
+        for (_, fd) in &kept {
+            // The shutdown fails if the connection has already ended.
+            let _ = shutdown(fd, Shutdown::Both);
         }
-        names.iter().for_each(|name| self.notifier.forget(name));
-        if !self.notifier.heard(HEARING_PATIENCE).await {
-            // The service manager may still hold the connections: shutting them down ends them for every holder.
-            for (_, fd) in &kept {
-                // The shutdown fails if the connection has already ended.
-                let _ = shutdown(fd, Shutdown::Both);
-            }
-            let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
-            return log::error(text);
-        }
-        let clients: Vec<(Terms, OwnedFd)> =
-            kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
-        let count = clients.len();
-        let take = async move |local: Rc<Local>| {
-            let take = |(terms, fd)| {
-                let client = Handed { stream: RealStream::from_fd(fd), terms };
-                local.server.take_over(client).map_err(|why: NoWay| (terms, why))
-            };
-            clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
+        let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
+        return log::error!(target: NBD, "{text}");
+    }
+    let clients: Vec<(Terms, OwnedFd)> =
+        kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
+    let count = clients.len();
+    let take = async move |local: Rc<Local>| {
+        let take = |(terms, fd)| {
+            let client = Handed { stream: RealStream::from_fd(fd), terms };
+            local.server.take_over(client).map_err(|why: NoWay| (terms, why))
         };
-        // A core that has ended drops the connections.
-        let Ok(refused) = self.cores[0].call(take).await else { return };
-        log::info(format!("NBD clients of the last daemon that go on: {}", count - refused.len()));
-        let mut reasons: BTreeMap<(u64, String), usize> = BTreeMap::new();
-        for (terms, why) in refused {
-            *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
-        }
-        for ((incarnation, why), count) in reasons {
-            log::warn(format!("NBD clients of volume {incarnation:016x} that were hung up on: {count}; {why}"));
-        }
+        clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
+    };
+    // A core that has ended drops the connections.
+    let Ok(refused) = cores.first().call(take).await else { return };
+    log::info!(
+        target: NBD, clients = count - refused.len(),
+        "NBD clients taken over from the previous daemon: {}",
+        count - refused.len()
+    );
+    let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
+    for (terms, why) in refused {
+        *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
+    }
+    for ((incarnation, why), count) in reasons {
+        log::warn!(
+            target: NBD, clients = count,
+            "NBD clients of volume {incarnation:016x} disconnected: {count}; {why}"
+        );
     }
 }

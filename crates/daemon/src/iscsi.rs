@@ -1,23 +1,26 @@
 //! The iSCSI front end in the daemon: LUN numbers, access lists, persistent reservations and session reports.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
-use control::{ErrorKind, Failure};
-use engine::Volume;
+use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
+use messages::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
+use messages::{ErrorKind, Failure};
 use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::RealSeam;
-use seam::{Address, Nanos, Seam};
+use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
-use super::data_core::Local;
-use super::status::CORE_PATIENCE;
+use super::cores::CORE_PATIENCE;
+use super::cores::{Cores, Local, core_gone};
+use super::records::{Records, state_failed};
+use super::settings::Settings;
+use super::volumes::{Known, Placed, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
-use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
-use terminal::log;
+use logging::{self as log, ISCSI};
+use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
@@ -33,7 +36,7 @@ pub struct IscsiSpec {
 
 /// A record of reservations to be saved, and the channel for the result.
 pub struct Kept {
-    incarnation: u64,
+    incarnation: VolumeId,
     record: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -45,7 +48,7 @@ pub type Keeping = mpsc::UnboundedReceiver<Kept>;
 struct ByControl(mpsc::UnboundedSender<Kept>);
 
 impl Keeper for ByControl {
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         let (done, is_done) = oneshot::channel();
         let sent = self.0.send(Kept { incarnation, record, done });
         Box::pin(async move {
@@ -85,7 +88,7 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping)
     let Some(config) = config else { return Ok((None, keeping)) };
     let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
-        log::warn(warning);
+        log::warn!(target: ISCSI, "{warning}");
     }
     let options = Options {
         announce: config.announce.clone(),
@@ -108,7 +111,23 @@ fn read_kept(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
     scsi::check_kept(&kept).map(|()| kept)
 }
 
-impl Daemon {
+/// The volumes as units of the iSCSI target: their numbers, access lists and reservations.
+pub struct Units {
+    settings: Rc<Settings>,
+    records: Rc<Records>,
+    cores: Rc<Cores>,
+    /// LUN numbers that the file assigns, as it was read last.
+    fixed: RefCell<BTreeSet<u16>>,
+}
+
+impl Units {
+    /// The units of a daemon that serves nothing yet.
+    pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>) -> Units {
+        let units = Units { settings, records, cores, fixed: RefCell::default() };
+        units.fix_luns(&units.settings.current().volumes);
+        units
+    }
+
     /// Saves reservations until the daemon ends; records that arrive together share one write.
     pub async fn keep_reservations(self: Rc<Self>, mut keeping: Keeping) {
         while let Some(first) = keeping.recv().await {
@@ -116,17 +135,17 @@ impl Daemon {
             while let Ok(next) = keeping.try_recv() {
                 kept.push(next);
             }
-            let known = self.state.borrow_mut().change(|state| {
+            let known = self.records.change(|state| {
                 let known = kept.iter().map(|kept| state.keep_reservations(kept.incarnation, &kept.record));
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
-                log::error(format!("reservations of a LUN cannot be kept: {error}"));
+                log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
             }
             for (at, kept) in kept.into_iter().enumerate() {
                 let result = match &known {
                     Ok(known) if known[at] => Ok(()),
-                    Ok(_) => Err("the volume is not known any more".to_owned()),
+                    Ok(_) => Err("the volume was removed".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
                 // The receiver is gone if the initiator has disconnected.
@@ -136,27 +155,26 @@ impl Daemon {
     }
 
     /// Records the LUN numbers that the file assigns, as it was read now.
-    pub(super) fn fix_luns(&self, volumes: &[VolumeConfig]) {
-        *self.fixed_luns.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
+    pub fn fix_luns(&self, volumes: &[VolumeConfig]) {
+        *self.fixed.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
 
-    /// Assigns a LUN to each identified volume, where there is a target. Adopting a backing discards damaged
-    /// reservations.
-    pub(super) fn give_luns(
+    /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a
+    /// backing discards damaged reservations.
+    pub fn give_luns(
         &self,
         state: &mut State,
-        wanted: &[(VolumeConfig, bool)],
-        identified: &mut [Result<u64, Failure>],
+        volumes: &[String],
+        wanted: &[WantedVolume],
+        identified: &mut [Result<VolumeId, Failure>],
         adopt: bool,
     ) {
-        if self.config.borrow().iscsi.is_none() {
+        if !self.settings.has_target() {
             return;
         }
-        let volumes = self.volumes.borrow();
         let known: BTreeSet<&str> =
-            volumes.keys().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
-        let drawn =
-            || draw_incarnation().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+            volumes.iter().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
+        let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut asking = Vec::new();
         for (at, (config, _)) in wanted.iter().enumerate() {
             let Ok(incarnation) = identified[at] else { continue };
@@ -174,7 +192,7 @@ impl Daemon {
             state.host = drawn().unwrap_or_default();
         }
         let (places, asking): (Vec<usize>, Vec<_>) = asking.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.give_units(&asking, &self.fixed_luns.borrow(), &known)) {
+        for (at, given) in places.into_iter().zip(state.give_units(&asking, &self.fixed.borrow(), &known)) {
             if let Err(error) = given {
                 identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
             }
@@ -183,12 +201,12 @@ impl Daemon {
 
     /// Makes initiators wait for known volumes that are not served. The answer "no such LUN" would make them remove its
     /// paths.
-    pub(super) async fn tell_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
+    pub async fn tell_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
         let absent: Vec<Absent> = {
-            let state = self.state.borrow();
+            let state = self.records.view();
             let absent = refused.filter_map(|config| {
-                let unit = state.state().by_name(&config.name)?.unit.as_ref()?;
-                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.state().host, unit.serial));
+                let unit = state.by_name(&config.name)?.unit.as_ref()?;
+                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.host, unit.serial));
                 Some(Absent { lun, identity, access: AccessList::new(&config.acl) })
             });
             absent.collect()
@@ -201,30 +219,30 @@ impl Daemon {
                 absent.into_iter().for_each(|absent| iscsi.target().set_absent(absent));
             }
         };
-        if let Err(gone) = self.cores[0].call(tell).await {
-            log::error(gone.to_string());
+        if let Err(gone) = self.cores.first().call(tell).await {
+            log::error!(target: ISCSI, "{gone}");
         }
     }
 
     /// Removes the absent LUN of a volume that is removed.
-    pub(super) async fn forget_absent(&self, name: &str) -> Result<(), Failure> {
-        let lun = self.state.borrow().state().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
+    pub async fn forget_absent(&self, name: &str) -> Result<(), Failure> {
+        let lun = self.records.view().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
         let Some(lun) = lun else { return Ok(()) };
         let forget = async move |local: Rc<Local>| {
             if let Some(iscsi) = &local.iscsi {
                 iscsi.target().forget_absent(lun);
             }
         };
-        self.cores[0].call(forget).await.map_err(core_gone)
+        self.cores.first().call(forget).await.map_err(core_gone)
     }
 
     /// The unit for a volume; `None` without a target.
-    pub(super) fn unit_plan(&self, config: &VolumeConfig, incarnation: u64) -> Result<Option<UnitPlan>, Failure> {
-        if self.config.borrow().iscsi.is_none() {
+    pub fn plan(&self, config: &VolumeConfig, incarnation: VolumeId) -> Result<Option<UnitPlan>, Failure> {
+        if !self.settings.has_target() {
             return Ok(None);
         }
-        let state = self.state.borrow();
-        let record = state.state().volumes.iter().find(|record| record.incarnation == incarnation);
+        let state = self.records.view();
+        let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
         let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
         let kept = read_kept(unit).map_err(|error| {
             let text =
@@ -233,7 +251,7 @@ impl Daemon {
         })?;
         Ok(Some(UnitPlan {
             lun: Lun::new(unit.lun).ok_or_else(|| no_lun(&config.name))?,
-            identity: Identity::of(state.state().host, unit.serial),
+            identity: Identity::of(state.host, unit.serial),
             access: AccessList::new(&config.acl),
             read_only: config.read_only,
             declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
@@ -241,49 +259,22 @@ impl Daemon {
         }))
     }
 
-    /// Listens at all portals; returns their addresses.
-    pub async fn listen_iscsi(&self) -> Result<Vec<String>, String> {
-        let Some(config) = self.config.borrow().iscsi.clone() else { return Ok(Vec::new()) };
-        let mut listening = Vec::new();
-        for address in config.listen {
-            let wrong = format!("cannot listen for iSCSI on {address}");
-            let listen = async move |local: Rc<Local>| {
-                let listener =
-                    super::listen::patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
-                let shown = super::listen::shown(&address, &listener);
-                let server = local.iscsi.clone().expect("a core serves what the configuration says");
-                local.seam.spawn(async move { server.accept(listener).await });
-                Ok::<Address, String>(shown)
-            };
-            let shown = self.cores[0].call(listen).await.map_err(|error| error.to_string())?;
-            listening.push(
-                shown
-                    .map(|shown| format!("iscsi:{shown}").replace("iscsi:tcp:", "iscsi:"))
-                    .map_err(|error| format!("{wrong}: {error}"))?,
-            );
-        }
-        Ok(listening)
-    }
-
-    /// `volume set declared_lost=…`.
-    pub(super) async fn set_lost(&self, name: &str, placed: &Placed, lost: bool) -> Result<(), Failure> {
-        let file = self.volumes.borrow().get(name).map(|known| known.config.setting(DECLARED_LOST)).unwrap_or_default();
-        let noted = self.state.borrow_mut().change(|state| {
-            state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), &file);
-        });
-        noted.map_err(state_failed)?;
+    /// `volume set declared_lost=…`, where the file says `file`.
+    pub async fn set_lost(&self, name: &str, placed: &Placed, lost: bool, file: &str) -> Result<(), Failure> {
+        self.records.change(|state| {
+            state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
+        })?;
         self.tell_lost(name, placed, lost).await?;
-        log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
+        log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 
     /// Applies the LUN's access list and `declared_lost` from the file.
-    pub(super) async fn reload_unit(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
-        let noted = self.state.borrow_mut().change(|state| {
+    pub async fn reload(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+        self.records.change(|state| {
             state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
-        });
-        noted.map_err(state_failed)?;
-        let lost = effective(self.state.borrow().state().by_name(&now.name), DECLARED_LOST, now.declared_lost);
+        })?;
+        let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
         self.tell_lost(&now.name, placed, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
         self.at_target(&now.name, placed, move |target, lun| target.change(lun, access, read_only)).await
@@ -294,7 +285,7 @@ impl Daemon {
     }
 
     /// Reports a volume's new size to initiators.
-    pub(super) async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+    pub async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
         self.at_target(name, placed, |target, lun| target.resized(lun)).await
     }
 
@@ -315,12 +306,10 @@ impl Daemon {
         self.cores[placed.core].call(call).await.map_err(core_gone)
     }
 
-    /// Report of the target; `None` if there is none or its core does not answer.
-    pub(super) async fn iscsi_report(&self) -> Option<IscsiReport> {
-        let target = self.config.borrow().iscsi.as_ref()?.target.clone();
-        let portals =
-            self.listen.borrow().iter().filter_map(|listen| listen.strip_prefix("iscsi:")).map(str::to_owned).collect();
-        let look = self.cores[0].call(async |local: Rc<Local>| {
+    /// Report of the target, which listens at `portals`; `None` if there is none or its core does not answer.
+    pub async fn report(&self, portals: Vec<String>) -> Option<IscsiReport> {
+        let target = self.settings.current().iscsi.as_ref()?.target.clone();
+        let look = self.cores.first().call(async |local: Rc<Local>| {
             let server = local.iscsi.as_ref()?;
             let (stats, now) = (server.stats(), local.seam.now());
             let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
@@ -339,10 +328,9 @@ impl Daemon {
     }
 
     /// Report of a served volume's LUN.
-    pub(super) fn unit_report(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
-        self.config.borrow().iscsi.as_ref()?;
-        let is_served = !matches!(known.standing, Standing::Refused(_));
-        let unit = record.filter(|_| is_served)?.unit.as_ref()?;
+    pub fn report_of(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
+        known.placed().filter(|_| self.settings.has_target())?;
+        let unit = record?.unit.as_ref()?;
         Some(UnitReport {
             lun: unit.lun,
             naa: Identity::of(host, unit.serial).serial(),

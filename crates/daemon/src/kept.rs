@@ -6,21 +6,22 @@
 //! own recovery. The volume's content is therefore erased from the newest file first. A file without needed content is
 //! deleted.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
-use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
+use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
+use messages::{ErrorKind, Failure};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 
-use super::daemon::{Daemon, core_gone, state_failed};
-use super::data_core::Local;
+use super::cores::{Cores, Local, core_gone};
+use super::records::Records;
 use config::{Config, KeepIn};
-use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_incarnation};
-use terminal::log;
+use logging::{self as log, MEMORY};
+use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_number};
 use units::show_bytes;
 
 /// Default directory of the file.
@@ -53,15 +54,16 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
         if is_asked_for && left.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
-        log::warn(format!(
-            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of \
-             each \
-             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
-        ));
-        let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
+        log::warn!(
+            target: MEMORY,
+            "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
+             once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+        );
+        let not_kept =
+            (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(Plan { kept: None, not_kept });
     }
-    let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
@@ -78,7 +80,7 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
     match room_in_memory(directory) {
         Err(error) => Err(format!("{shown} cannot be used ({error})")),
-        Ok(None) => Err(format!("{shown} is no file system in memory (tmpfs), and would be too slow")),
+        Ok(None) => Err(format!("{shown} is not a file system in memory (tmpfs) and is too slow")),
         Ok(Some(room)) if room < bytes => {
             let (room, bytes) = (show_bytes(room), show_bytes(bytes));
             Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
@@ -111,37 +113,69 @@ pub async fn attach(
     backing: Backing<RealSeam>,
 ) -> Result<Volume<RealSeam>, AttachError> {
     let owner = spec.incarnation;
-    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else {
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner.0).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner.0)?))) else {
         return local.engine.attach_recovered(spec, backing).await;
     };
     let content = |place| Content(file.content(place));
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
-    files.iter().rev().for_each(|file| file.forget(owner));
+    files.iter().rev().for_each(|file| file.forget(owner.0));
     if taken > 0 {
-        log::info(format!(
-            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and \
-             left in memory",
+        log::info!(
+            target: MEMORY, volume = volume.name(),
+            "volume {}: recovered {taken} acknowledged blocks and zero ranges that a killed daemon had left in memory",
             volume.name()
-        ));
+        );
     }
     Ok(volume)
 }
 
 /// True when files of earlier daemons hold content of the volume.
-pub fn is_left(local: &Local, owner: u64) -> bool {
+pub fn is_left(local: &Local, owner: VolumeId) -> bool {
     local.left.borrow().iter().any(|file| has_content(file, owner))
 }
 
-fn has_content(file: &LeftBehind, owner: u64) -> bool {
-    file.of(owner).is_some_and(|left| left.has_content())
+fn has_content(file: &LeftBehind, owner: VolumeId) -> bool {
+    file.of(owner.0).is_some_and(|left| left.has_content())
 }
 
-impl Daemon {
+/// Persisted memory: the file of this daemon, and the files that earlier daemons left.
+pub struct PersistedMemory {
+    cores: Rc<Cores>,
+    records: Rc<Records>,
+    /// This daemon's file, and the reason why it has none although it should.
+    plan: Plan,
+    /// Generations of earlier daemons of which no acknowledged write is lost.
+    whole: RefCell<Vec<u64>>,
+    /// Files of earlier daemons that cannot be read.
+    unreadable: RefCell<Vec<Unreadable>>,
+}
+
+impl PersistedMemory {
+    /// The memory that `plan` gives this daemon; earlier files are not open yet.
+    pub fn new(plan: Plan, cores: Rc<Cores>, records: Rc<Records>) -> PersistedMemory {
+        PersistedMemory { cores, records, plan, whole: RefCell::default(), unreadable: RefCell::default() }
+    }
+
+    /// True when memory survives this daemon.
+    pub fn survives(&self) -> bool {
+        self.plan.kept.is_some()
+    }
+
+    /// The reason why memory is not persisted although it should be.
+    pub fn not_kept(&self) -> Option<String> {
+        self.plan.not_kept.clone()
+    }
+
+    /// True when no write that the earlier daemon of that generation acknowledged is lost.
+    pub fn is_intact(&self, generation: u64) -> bool {
+        self.whole.borrow().contains(&generation)
+    }
+
     /// The files with content of a volume that was not recovered.
-    pub(super) async fn left_in_memory(&self, name: &str) -> Result<Vec<String>, Failure> {
-        let Some(owner) = self.state.borrow().state().by_name(name).map(|record| record.incarnation) else {
+    pub async fn left_of(&self, name: &str) -> Result<Vec<String>, Failure> {
+        let Some(owner) = self.records.view().by_name(name).map(|record| record.incarnation) else {
             return Ok(Vec::new());
         };
         let of = async move |local: Rc<Local>| {
@@ -149,18 +183,14 @@ impl Daemon {
             let files = left.iter().filter(|file| has_content(file, owner));
             files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        let mut files = self.cores[0].call(of).await.map_err(core_gone)?;
-        let state = self.state.borrow();
-        let record = state.state().by_name(name).filter(|record| !record.clean && !self.is_whole(record.generation));
+        let mut files = self.cores.first().call(of).await.map_err(core_gone)?;
+        let state = self.records.view();
+        // This daemon has lost nothing, however often it attached the volume.
+        let is_whole = |generation: u64| generation == state.generation || self.is_intact(generation);
+        let record = state.by_name(name).filter(|record| !record.clean && !is_whole(record.generation));
         let unreadable = record.and_then(|record| self.unreadable_of(record));
         files.extend(unreadable.map(|file| file.record.path.display().to_string()));
         Ok(files)
-    }
-
-    /// True when no write that the daemon of that generation acknowledged is lost.
-    pub(super) fn is_whole(&self, generation: u64) -> bool {
-        // This daemon has lost nothing, however often it attached a volume.
-        generation == self.state.borrow().state().generation || self.whole.borrow().contains(&generation)
     }
 
     /// An unreadable file that may hold content of a volume: the file of the daemon that served it last, or of an
@@ -170,7 +200,7 @@ impl Daemon {
     }
 
     /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
-    pub(super) fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
+    pub fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
         let Unreadable { record: file, why } = self.unreadable_of(record)?;
         if let LeftBehindError::Newer(newer) = *why {
             let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
@@ -185,13 +215,13 @@ impl Daemon {
         Some(Failure::new(ErrorKind::Conflict, text))
     }
 
-    /// Opens the files of earlier daemons; returns the generations of which nothing is lost. An unreadable file stays
-    /// in place, and volumes of which it may hold content are not served.
-    pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
-        let records = self.state.borrow().state().kept.clone();
+    /// Opens the files of earlier daemons. An unreadable file stays in place, and volumes of which it may hold content
+    /// are not served.
+    pub async fn open(&self) -> Result<(), Failure> {
+        let records = self.records.view().kept.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
-        let files: Vec<_> = files.into_iter().filter(|file| self.kept.as_ref() != Some(file)).collect();
-        let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect();
+        let files: Vec<_> = files.into_iter().filter(|file| self.plan.kept.as_ref() != Some(file)).collect();
+        let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
         let open = async move |local: Rc<Local>| {
             let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
@@ -206,7 +236,7 @@ impl Daemon {
                 opened
                     .owners()
                     .into_iter()
-                    .filter(|owner| !known.contains(owner))
+                    .filter(|owner| !known.contains(&VolumeId(*owner)))
                     .for_each(|owner| opened.forget(owner));
                 if opened.is_whole() {
                     whole.push(file.id);
@@ -215,55 +245,56 @@ impl Daemon {
             }
             (whole, unreadable)
         };
-        let (whole, unreadable) = self.cores[0].call(open).await.map_err(core_gone)?;
+        let (whole, unreadable) = self.cores.first().call(open).await.map_err(core_gone)?;
         for (id, why) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
-            log::error(format!(
+            log::error!(
+                target: MEMORY,
                 "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
-                 and volumes of which it \
-                 may hold content are not served",
+                 and volumes of which it may hold content are not served",
                 record.path.display()
-            ));
+            );
             self.unreadable.borrow_mut().push(Unreadable { record, why: Rc::new(why) });
         }
         let of = |record: &&KeptRecord| whole.contains(&record.id);
-        Ok(records.iter().filter(of).map(|record| record.generation).collect())
+        *self.whole.borrow_mut() = records.iter().filter(of).map(|record| record.generation).collect();
+        Ok(())
     }
 
     /// Deletes files without needed content, and removes the records of files that are gone.
-    pub(super) async fn drop_left_behind(&self) -> Result<(), Failure> {
+    pub async fn drop_unneeded(&self) -> Result<(), Failure> {
         let sort = async |local: Rc<Local>| {
             local.left.borrow_mut().retain(|file| !file.owners().is_empty());
             local.left.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
         };
-        let left = self.cores[0].call(sort).await.map_err(core_gone)?;
-        let own = self.kept.as_ref().map(|kept| kept.id);
+        let left = self.cores.first().call(sort).await.map_err(core_gone)?;
+        let own = self.plan.kept.as_ref().map(|kept| kept.id);
         let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
         let is_over = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
-        self.forget_kept(|record| is_over(record.id)).map_err(state_failed)
+        self.forget(|record| is_over(record.id))
     }
 
     /// Deletes this daemon's own file: the backings or the flash log hold everything.
-    pub(super) fn end_kept(&self) {
-        let own = self.kept.as_ref().map(|kept| kept.id);
-        if let Err(error) = self.forget_kept(|record| Some(record.id) == own) {
-            log::error(error.to_string());
+    pub fn end(&self) {
+        let own = self.plan.kept.as_ref().map(|kept| kept.id);
+        if let Err(failure) = self.forget(|record| Some(record.id) == own) {
+            log::error!(target: MEMORY, "{}", failure.message);
         }
     }
 
-    fn forget_kept(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), StateError> {
-        let gone: Vec<_> = self.state.borrow().state().kept.iter().filter(|one| which(one)).cloned().collect();
+    fn forget(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), Failure> {
+        let gone: Vec<_> = self.records.view().kept.iter().filter(|one| which(one)).cloned().collect();
         // Delete the file before its record: a file without a record would never be found again. The file may be gone
         // since a reboot.
         for record in &gone {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
+                log::warn!(target: MEMORY, "{} is obsolete and cannot be removed: {error}", record.path.display());
             }
         }
         let whole = self.whole.borrow();
-        self.state.borrow_mut().change(|state| {
+        self.records.change(|state| {
             state.kept.retain(|record| !gone.contains(record));
             // An intact file without content of a volume proves that no write of the volume is lost. Deleting it
             // deletes the only proof, so the volume is marked clean.

@@ -1,5 +1,7 @@
-//! The NBD listeners, and helpers for all listeners.
+//! The listeners of the front ends.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::rc::Rc;
@@ -7,18 +9,74 @@ use std::rc::Rc;
 use seam::real::RealSeam;
 use seam::{Address, Nanos, Seam};
 
-use super::daemon::Daemon;
-use super::data_core::Local;
+use super::cores::{Cores, Local};
+use super::settings::Settings;
 use super::socket_access::SocketAccess;
 
 /// Time for which an address in use is retried.
 const PREDECESSOR_PATIENCE: Nanos = Nanos::from_secs(5);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
-impl Daemon {
+/// The place where clients reach a front end.
+#[derive(Clone, Debug)]
+pub enum Listener {
+    /// The address of an NBD server.
+    Nbd(String),
+    /// A portal of the iSCSI target.
+    Iscsi(String),
+    /// The directory of the vhost-user sockets.
+    VhostUser(String),
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listener::Nbd(address) => f.write_str(address),
+            Listener::Iscsi(portal) => write!(f, "iscsi:{portal}"),
+            Listener::VhostUser(directory) => write!(f, "vhost-user:{directory}"),
+        }
+    }
+}
+
+/// The listeners of the front ends.
+pub struct Listeners {
+    settings: Rc<Settings>,
+    cores: Rc<Cores>,
+    /// The listeners that clients know.
+    announced: RefCell<Vec<Listener>>,
+}
+
+impl Listeners {
+    /// No listeners yet.
+    pub fn new(settings: Rc<Settings>, cores: Rc<Cores>) -> Listeners {
+        Listeners { settings, cores, announced: RefCell::default() }
+    }
+
+    /// Makes reports name the listeners.
+    pub fn announce(&self, mut listening: Vec<Listener>) {
+        let guests = self.settings.current().vhost_user.as_ref().map(|config| config.directory.display().to_string());
+        listening.extend(guests.map(Listener::VhostUser));
+        *self.announced.borrow_mut() = listening;
+    }
+
+    /// The listeners as reports show them.
+    pub fn shown(&self) -> Vec<String> {
+        self.announced.borrow().iter().map(Listener::to_string).collect()
+    }
+
+    /// Addresses of the iSCSI target.
+    pub fn portals(&self) -> Vec<String> {
+        let announced = self.announced.borrow();
+        let portal = |listener: &Listener| match listener {
+            Listener::Iscsi(portal) => Some(portal.clone()),
+            Listener::Nbd(_) | Listener::VhostUser(_) => None,
+        };
+        announced.iter().filter_map(portal).collect()
+    }
+
     /// Listens at all configured addresses; returns them.
-    pub async fn listen_nbd(&self) -> Result<Vec<String>, String> {
-        let config = self.config.borrow().nbd.clone();
+    pub async fn listen_nbd(&self) -> Result<Vec<Listener>, String> {
+        let config = self.settings.current().nbd.clone();
         let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
         let access = SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[nbd] {error}"))?;
         let mut listening = Vec::new();
@@ -28,7 +86,27 @@ impl Daemon {
                 make_folder(path).map_err(|error| wrong(&error))?;
             }
             let shown = self.listen_one(address.clone(), access).await.map_err(|error| wrong(&error))?;
-            listening.push(shown);
+            listening.push(Listener::Nbd(shown));
+        }
+        Ok(listening)
+    }
+
+    /// Listens at all portals; returns their addresses.
+    pub async fn listen_iscsi(&self) -> Result<Vec<Listener>, String> {
+        let Some(config) = self.settings.current().iscsi.clone() else { return Ok(Vec::new()) };
+        let mut listening = Vec::new();
+        for address in config.listen {
+            let wrong = format!("cannot listen for iSCSI on {address}");
+            let listen = async move |local: Rc<Local>| {
+                let listener = patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
+                let shown = shown(&address, &listener);
+                let server = local.iscsi.clone().expect("a core serves what the configuration says");
+                local.seam.spawn(async move { server.accept(listener).await });
+                Ok::<Address, String>(shown)
+            };
+            let shown = self.cores.first().call(listen).await.map_err(|error| error.to_string())?;
+            let shown = shown.map_err(|error| format!("{wrong}: {error}"))?.to_string();
+            listening.push(Listener::Iscsi(shown.strip_prefix("tcp:").unwrap_or(&shown).to_owned()));
         }
         Ok(listening)
     }
@@ -50,7 +128,7 @@ impl Daemon {
             });
             Ok(shown)
         };
-        self.cores[0].call(listen).await.map_err(|error| error.to_string())?
+        self.cores.first().call(listen).await.map_err(|error| error.to_string())?
     }
 }
 
@@ -67,7 +145,7 @@ pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Re
 }
 
 /// The address under which clients reach the listener, with the port that the system chose.
-pub(super) fn shown(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
+fn shown(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
     match (address, listener.port()) {
         (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port),
         _ => address.clone(),

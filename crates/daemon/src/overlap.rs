@@ -8,13 +8,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use control::{ErrorKind, Failure};
+use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
+use messages::{ErrorKind, Failure};
+use seam::Address;
 use seam::real::{NbdUnder, has_client};
-use seam::{Address, DiskError};
 
-use super::daemon::Daemon;
-use config::{BackingSpec, VolumeConfig};
+use state::State;
 
 /// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
 const ATTACHED: &str = "hotset:";
@@ -24,9 +24,14 @@ const LINKS_MAX: usize = 16;
 
 /// Identities of this daemon's volumes.
 #[derive(Clone, Debug, Default)]
-pub struct OwnVolumes(Vec<u64>);
+pub struct OwnVolumes(Vec<VolumeId>);
 
 impl OwnVolumes {
+    /// The volumes of this daemon's records.
+    pub fn new(state: &State) -> OwnVolumes {
+        OwnVolumes(state.volumes.iter().map(|record| record.incarnation).collect())
+    }
+
     /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
     pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
         let ours = |device: &&NbdUnder| {
@@ -35,8 +40,8 @@ impl OwnVolumes {
         };
         match under.iter().find(ours) {
             Some(device) => Err(format!(
-                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without \
-                 it",
+                "{path} is on /dev/{}, which is an export of this daemon itself; use storage that does not depend on \
+                 the daemon",
                 device.name
             )),
             None => Ok(()),
@@ -45,63 +50,20 @@ impl OwnVolumes {
 }
 
 /// The incarnation of the volume that `hotset attach` wrote on a device.
-fn volume_of(backend: &str) -> Option<u64> {
+fn volume_of(backend: &str) -> Option<VolumeId> {
     let (incarnation, _) = backend.strip_prefix(ATTACHED)?.split_once('/')?;
-    u64::from_str_radix(incarnation, 16).ok()
+    u64::from_str_radix(incarnation, 16).ok().map(VolumeId)
 }
 
-impl Daemon {
-    /// The incarnations of this daemon's volumes.
-    pub fn own_volumes(&self) -> OwnVolumes {
-        OwnVolumes(self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect())
+/// Refuses an export at an address of `own`, where this daemon listens or will listen.
+pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> {
+    match own.iter().any(|own| is_same(own, &target.address)) {
+        true => Err(Failure::new(
+            ErrorKind::Conflict,
+            format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
+        )),
+        false => Ok(()),
     }
-
-    /// Refuses an export at an address where this daemon listens or will listen.
-    pub(super) fn check_target(&self, target: &NbdTarget) -> Result<(), Failure> {
-        match self.config.borrow().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
-            true => Err(Failure::new(
-                ErrorKind::Conflict,
-                format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
-            )),
-            false => Ok(()),
-        }
-    }
-
-    /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
-    pub(super) fn open_failure(
-        &self,
-        config: &VolumeConfig,
-        error: &DiskError,
-        wanted: &[(VolumeConfig, bool)],
-    ) -> Failure {
-        let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
-        let text = format!(
-            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it \
-             a backing of its own",
-            path.display(),
-            other.display(),
-            self.holder_of(other, wanted)
-        );
-        Failure::new(ErrorKind::Conflict, text)
-    }
-
-    /// Name of the volume or flash device at that path.
-    fn holder_of(&self, path: &Path, wanted: &[(VolumeConfig, bool)]) -> String {
-        if self.flash_devices().iter().any(|device| device == path) {
-            return "the flash log".to_owned();
-        }
-        let volumes = self.volumes.borrow();
-        let served = volumes.values().map(|known| &known.config).filter(|config| is_at(&config.backing, path));
-        let starting = wanted.iter().map(|(config, _)| config).filter(|config| is_at(&config.backing, path));
-        served
-            .chain(starting)
-            .next()
-            .map_or_else(|| "this daemon".to_owned(), |config| format!("volume {}", config.name))
-    }
-}
-
-fn is_at(backing: &BackingSpec, other: &Path) -> bool {
-    matches!(backing, BackingSpec::Path(path) if path == other)
 }
 
 /// True when a connection to `asked` reaches the listener at `own`. Host names are not resolved; the connection itself
@@ -167,7 +129,7 @@ mod tests {
     #[test]
     fn disk_on_an_attached_volume_of_this_daemon_is_refused() {
         let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
-        let own = OwnVolumes(vec![0xab]);
+        let own = OwnVolumes(vec![VolumeId(0xab)]);
         let refused = own.check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")]).expect_err("it is its own");
         assert!(refused.contains("/dev/dm-1 lies on /dev/nbd3"), "{refused}");
         for foreign in ["hotset:00000000000000ac/v", "hotset:nonsense", "qemu"] {

@@ -1,5 +1,5 @@
 //! A deliberate fault set by the environment, so that tests outside this process can prove that they detect it. Only
-//! builds with debug assertions obey it.
+//! builds with the feature `sabotage` have it.
 
 use engine::spec::Sabotage;
 
@@ -24,7 +24,7 @@ const OF_FLASH: [(&str, flash::Sabotage); 2] =
 /// The engine's fault that the environment requests.
 pub fn from_environment() -> Sabotage {
     let Some(wanted) = wanted() else { return Sabotage::None };
-    terminal::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
+    logging::warn!(target: logging::DAEMON, "{VARIABLE}={wanted}: this daemon is broken on purpose");
     let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
     let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
     found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
@@ -37,5 +37,5 @@ pub fn of_flash() -> flash::Sabotage {
 }
 
 fn wanted() -> Option<String> {
-    std::env::var(VARIABLE).ok().filter(|_| cfg!(debug_assertions))
+    std::env::var(VARIABLE).ok()
 }

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use super::daemon::Daemon;
-use terminal::log;
+use super::events::Journal;
+use logging::{self as log, DAEMON};
 
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
 const QUIET_LOOKS: u32 = 10;
@@ -29,12 +29,10 @@ impl Shortage {
             _ => None,
         }
     }
-}
 
-impl Daemon {
     /// Reports the begin and the end of a shortage. To be called every second.
-    pub(super) fn look_at_descriptors(&self, shortage: &mut Shortage) {
-        let Some(begins) = shortage.look(seam::real::shortages()) else { return };
+    pub fn report(&mut self, journal: &Journal) {
+        let Some(begins) = self.look(seam::real::shortages()) else { return };
         let text = match begins {
             true => {
                 let limit = getrlimit(Resource::Nofile).current;
@@ -45,14 +43,14 @@ impl Daemon {
                      or have fewer clients. One is kept for the control socket"
                 )
             }
-            false => "there are file descriptors again".to_owned(),
+            false => "file descriptors are available again".to_owned(),
         };
         if begins {
-            log::error(&text)
+            log::error!(target: DAEMON, "{text}")
         } else {
-            log::info(&text)
+            log::info!(target: DAEMON, "{text}")
         }
-        self.journal.note_daemon(&text);
+        journal.note_daemon(&text);
     }
 }
 

@@ -3,16 +3,18 @@
 //!
 //! The thread does no disk I/O, and takes no lock that another thread could hold during disk I/O.
 
-use std::io::Write;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use seam::real::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use logging::{self as log, DAEMON};
 use terminal::{EXIT_FAILED, Failure};
+
+/// Time for the last log line of a process that ends at once: standard error may be stuck.
+const LAST_LINE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The receiver of signals, and the message for a second stop signal.
 static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);
@@ -60,7 +62,8 @@ fn pass_on(signal: Signal) {
     let is_obeyed = obeys.as_ref().is_some_and(|obeys| {
         let is_stop = signal != Signal::Hangup;
         if is_stop && obeys.stopping.swap(true, Ordering::Relaxed) {
-            say(&format!("hotset: warning: {} again: ending at once; {}\n", signal.name(), obeys.last_words));
+            log::warn!(target: DAEMON, "{} again: ending at once; {}", signal.name(), obeys.last_words);
+            log::flush(LAST_LINE_PATIENCE);
             exit_now(i32::from(EXIT_FAILED));
         }
         obeys.to.send(signal).is_ok()
@@ -68,17 +71,5 @@ fn pass_on(signal: Signal) {
     drop(obeys);
     if !is_obeyed {
         obey_default(signal);
-    }
-}
-
-/// Writes to standard error without blocking: its reader, or a thread in the middle of a line, may be stuck.
-fn say(line: &str) {
-    let error = std::io::stderr();
-    let mut writable = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
-    if poll(&mut writable, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-        // A cloned descriptor bypasses the lock of the standard library's handle.
-        if let Ok(file) = error.as_fd().try_clone_to_owned() {
-            let _ = std::fs::File::from(file).write_all(line.as_bytes());
-        }
     }
 }

@@ -5,31 +5,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::Failure;
 use engine::Volume;
 use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;
 
-use super::daemon::{Daemon, Placed, core_gone};
-use super::data_core::Local;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
-use terminal::log;
-
-impl Daemon {
-    /// Reports a volume's new size to guests.
-    pub(super) async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
-        let name = name.to_owned();
-        let tell = async move |local: Rc<Local>| {
-            if let Some(vhost_user) = &local.vhost_user {
-                vhost_user.server.resized(&name);
-            }
-        };
-        self.cores[placed.core].call(tell).await.map_err(core_gone)
-    }
-}
+use logging::{self as log, VHOST_USER};
 
 /// The kernel's limit for a socket's path in bytes, without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;
@@ -68,7 +52,8 @@ pub struct VhostUser {
 impl VhostUser {
     /// A server without volumes.
     pub fn new(seam: &RealSeam, spec: VhostUserSpec) -> VhostUser {
-        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
+        let report = |volume: &str, text| log::warn!(target: VHOST_USER, volume, "{text}");
+        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(report)), spec }
     }
 
     /// Creates a volume's socket and serves the volume there. Writes acknowledged by daemons before the generation
@@ -76,7 +61,7 @@ impl VhostUser {
     pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
         if let Err(error) = self.listen(seam, volume, lost_before).await {
-            log::error(format!("volume {name} has no vhost-user socket: {error}"));
+            log::error!(target: VHOST_USER, volume = name, "volume {name} has no vhost-user socket: {error}");
         }
     }
 

@@ -27,7 +27,7 @@ use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
 use self::tally::{Meter, Tally};
 use self::workload::{HOT_STRETCHES, Orders};
-use terminal::log;
+use logging::{Filter, Format, LevelFilter, Log};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
@@ -68,7 +68,7 @@ impl Show {
 /// Runs the demo for `seconds`.
 pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
-    log::only_problems();
+    let _log = log_problems()?;
     let stage = Stage::set(stage::parse_configuration)?;
     let mut control = stage.control()?;
     if show != Show::Json {
@@ -83,6 +83,12 @@ pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
         Show::Live | Show::Summary => print!("{}", screen::summary(&summary, style)),
     }
     stage.strike()
+}
+
+/// The log of the demo's daemons, without what they do as they should.
+fn log_problems() -> Result<Log, Failure> {
+    logging::start(&Filter::new(LevelFilter::WARN), Format::Text)
+        .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))
 }
 
 /// A client's thread.

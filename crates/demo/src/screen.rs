@@ -1,6 +1,6 @@
 //! Text of the demo: progress and summary.
 
-use control::token::LoginLink;
+use messages::token::LoginLink;
 
 use super::figures::{Figures, Latency};
 use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
@@ -23,8 +23,8 @@ pub fn page(link: &LoginLink) -> String {
 pub fn intro(style: Style) -> String {
     let array = Stage::array();
     let clients = format!(
-        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go \
-         to {} of {}, most of these to {}; half of that moves elsewhere after a while; nobody flushes.",
+        "Two NBD clients, queue depth {DEPTH}, requests of {}, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to \
+         {} of {}, most of these to {}; half of the hot set moves after a while; no flushes.",
         show_bytes(REQUEST_BYTES),
         show_bytes(HOT_BYTES),
         show_bytes(VOLUME_BYTES),

@@ -4,9 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use control::token::LoginLink;
-use control::{Answer, Client, Request, Role, StatusReport, VolumeReport};
+use control::Client;
 use engine::WritePolicy;
+use messages::token::LoginLink;
+use messages::{Answer, Request, Role, StatusReport, VolumeReport};
 use seam::model::ArraySpec;
 use tempfile::TempDir;
 

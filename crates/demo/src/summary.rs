@@ -7,7 +7,7 @@ use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
 use config::show_array;
 
-/// What was done.
+/// The load that was run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Load {
     /// Model of each of the two arrays.
@@ -50,7 +50,7 @@ impl Load {
 /// Results of the demo.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// What was done.
+    /// The load that was run.
     pub load: Load,
     /// Figures of the client without a cache, over the whole time.
     pub without: Figures,

@@ -138,7 +138,7 @@ impl Worker<'_> {
         if read {
             let version = self.versions.get(&block).copied().unwrap_or(0);
             if !is_stamped(&self.data, block, version) {
-                return Err(io::Error::other(format!("block {block} is not what was written last")));
+                return Err(io::Error::other(format!("block {block} differs from the last write")));
             }
         }
         Ok(slot)

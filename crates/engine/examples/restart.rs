@@ -10,7 +10,7 @@
 //! On a busy machine, the thread's time waiting for a processor shows the part of other programs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
-use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
+use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
@@ -26,8 +26,8 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(batch as usize) {
         let record = |number| {
-            let owner = Owner { incarnation: 1, block: place(number) };
-            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
+            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + batch)).map(record).collect()).await.expect("room in the files");
     }
@@ -90,7 +90,7 @@ fn main() {
         let (start, records) = ((seam.now(), scheduled()), found.len());
         let core = Core::new(seam.clone(), CoreSpec::default());
         core.open_log(store, found);
-        let volume = core.attach_recovered(VolumeSpec::new("volume", 1), backing).await;
+        let volume = core.attach_recovered(VolumeSpec::new("volume", VolumeId(1)), backing).await;
         let took = times(&seam, start);
         let stats = volume.expect("a backing as large as the volume was").stats();
         assert_eq!(stats.resting_bytes, records as u64 * 4096, "all blocks are spilled");

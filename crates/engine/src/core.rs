@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{MapLoaded, Pages, Recovered, Store};
+use flash::{MapLoaded, Pages, Recovered, Store, VolumeId};
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, Seam};
 
@@ -23,7 +23,7 @@ pub enum AttachError {
     Exists(String),
     /// Another volume has the identity.
     #[error("a volume with the identity {0:016x} exists already")]
-    SameIncarnation(u64),
+    SameIncarnation(VolumeId),
     /// The flash log holds data of the volume, but the volume would not use the log.
     #[error(
         "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, \
@@ -47,7 +47,7 @@ struct Inner<S: Seam> {
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
     /// Partially recovered volumes: the log has records of them that are not among `found`.
-    spoilt: RefCell<BTreeSet<u64>>,
+    spoilt: RefCell<BTreeSet<VolumeId>>,
     next_number: Cell<u32>,
 }
 
@@ -108,7 +108,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Identities of volumes with unclaimed records in the flash log.
-    pub fn unclaimed(&self) -> BTreeSet<u64> {
+    pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
         let (found, mut volumes, mut at) = (self.0.found.borrow(), BTreeSet::new(), 0);
         while let Some(first) = found.get(at) {
             let incarnation = first.owner.incarnation;
@@ -119,7 +119,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Calls `look` for each unclaimed record of a volume that is not attached.
-    pub(crate) fn each_found(&self, incarnation: u64, mut look: impl FnMut(&Recovered)) {
+    pub(crate) fn each_found(&self, incarnation: VolumeId, mut look: impl FnMut(&Recovered)) {
         self.0.found.borrow()[self.found_of(incarnation)].iter().for_each(&mut look);
     }
 
@@ -199,7 +199,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Range of a volume's records among the unclaimed ones.
-    fn found_of(&self, incarnation: u64) -> Range<usize> {
+    fn found_of(&self, incarnation: VolumeId) -> Range<usize> {
         let found = self.0.found.borrow();
         let first = found.partition_point(|record| record.owner.incarnation < incarnation);
         first..found.partition_point(|record| record.owner.incarnation <= incarnation)

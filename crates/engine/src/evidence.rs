@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use flash::{BlockNo, VolumeId};
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
@@ -41,16 +42,16 @@ pub struct WaitingBlocks {
 }
 
 /// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
-pub fn waiting_in_memory(left: &Left, end: u64) -> WaitingBlocks {
+pub fn waiting_in_memory(left: &Left, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
-    let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end))).sum();
-    let past = left.blocks.iter().filter(|(note, _)| note.block >= end).count() as u64;
+    let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
+    let past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
     WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: past + ranges_past }
 }
 
 impl<S: Seam> Core<S> {
     /// Dirty blocks of an unattached volume in the flash log. `end` is the first block past the backing's end.
-    pub fn waiting_in_log(&self, incarnation: u64, end: u64) -> WaitingBlocks {
+    pub fn waiting_in_log(&self, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
         self.each_found(incarnation, |record| {
             waiting.blocks += 1;
@@ -60,7 +61,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
-    pub fn destaged_noted(&self, incarnation: u64) -> u64 {
+    pub fn destaged_noted(&self, incarnation: VolumeId) -> u64 {
         let zeroes = self.seam().zero_block().checksum(0);
         let ring = self.pages().map(|pages| pages.volume(incarnation).ring()).unwrap_or_default();
         ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
@@ -68,20 +69,20 @@ impl<S: Seam> Core<S> {
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
     /// the map of clean pages is read.
-    pub async fn compare_destaged(&self, incarnation: u64, backing: &Backing<S>) -> DestagedFound {
+    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedFound {
         let Some(pages) = self.pages() else { return DestagedFound::default() };
         self.wait_for_pages().await;
-        let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
+        let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(incarnation).ring();
         // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
         let (of_zeroes, of_content): (Vec<_>, Vec<_>) =
             destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);
         let each = [of_zeroes, of_content].into_iter().flat_map(|blocks| blocks.into_iter().take(DESTAGED_COMPARED));
-        let mut newest: BTreeMap<u64, u32> = each.collect();
+        let mut newest: BTreeMap<BlockNo, u32> = each.collect();
         // A shrunk backing is detected by its size.
         newest.retain(|block, _| *block < end);
-        let blocks: Vec<u64> = newest.keys().copied().collect();
+        let blocks: Vec<BlockNo> = newest.keys().copied().collect();
         let mut result = DestagedFound::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match found {
@@ -94,16 +95,21 @@ impl<S: Seam> Core<S> {
     }
 }
 
+/// The first block past the backing's end.
+fn end_of<S: Seam>(backing: &Backing<S>) -> BlockNo {
+    BlockNo(backing.disk.geometry().size_bytes / BLOCK_BYTES as u64)
+}
+
 /// CRC32C of the blocks of a backing at `places`; `None` for an unreadable block.
-pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<Option<u32>> {
+pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<Option<u32>> {
     read_at(seam, backing, places, |block| block.checksum(0)).await
 }
 
 /// Samples of a backing: as [`checksums_at`], but 0 for a block without information: zeroes, unreadable, or past the
 /// end.
-pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<u32> {
-    let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
-    let inside: Vec<u64> = places.iter().copied().filter(|place| *place < end).collect();
+pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<u32> {
+    let end = end_of(backing);
+    let inside: Vec<BlockNo> = places.iter().copied().filter(|place| *place < end).collect();
     let sample = |block: &S::Block| if block.is_zero(0, BLOCK_BYTES) { 0 } else { block.checksum(0) };
     let mut found = read_at(seam, backing, &inside, sample).await;
     found.resize(places.len(), None);
@@ -117,8 +123,8 @@ pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String>
         block.read_bytes(0, &mut *bytes);
         bytes
     };
-    let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
-    let places: Vec<u64> = [0, 1, 16].into_iter().filter(|place| *place < end).collect();
+    let end = end_of(backing);
+    let places: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|place| *place < end).collect();
     let mut heads = read_at(seam, backing, &places, bytes).await.into_iter();
     let mut next = || heads.next().flatten();
     ids_of(next().as_deref(), next().as_deref(), next().as_deref())
@@ -171,7 +177,7 @@ fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) ->
 async fn read_at<S: Seam, T: 'static>(
     seam: &S,
     backing: &Backing<S>,
-    places: &[u64],
+    places: &[BlockNo],
     look: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
     let found = Rc::new(RefCell::new(places.iter().map(|_| None).collect::<Vec<_>>()));
@@ -188,7 +194,7 @@ async fn read_at<S: Seam, T: 'static>(
                         None => seam.sleep(BUFFER_PAUSE).await,
                     }
                 };
-                let at = places[index] * BLOCK_BYTES as u64;
+                let at = places[index].offset();
                 let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
                 let block = seam::BlockMut::freeze(pieces.pop().expect("a read gives its pieces back").block);
                 found.borrow_mut()[index] = result.is_ok().then(|| look(&block));

@@ -16,12 +16,13 @@ pub mod request;
 mod shard;
 pub mod spec;
 pub mod stats;
+pub mod telemetry;
 pub mod volume;
 mod wait;
 
 pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, ReservationError};
 pub use core::{AttachError, Core};
-pub use flash::{Amount, PAGE_BLOCKS, ShareError};
+pub use flash::{Amount, BlockNo, PAGE_BLOCKS, PageNo, ShareError, VolumeId};
 pub use histogram::Histogram;
 pub use histogram::TOLD_OCTAVES;
 pub use memory::{HINTS_MAX, pool_bytes_for};
@@ -32,8 +33,8 @@ pub use spec::{
     VolumeSpec, WritePolicy,
 };
 pub use stats::{
-    BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeProblem,
-    VolumeStats,
+    BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, SourceBytes,
+    VolumeProblem, VolumeStats,
 };
 pub use volume::Volume;
 pub use volume::range_lock::RangeLocks;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use flash::{Amount, PageShare};
+use flash::{Amount, PageNo, PageShare, VolumeId};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
@@ -129,7 +129,7 @@ pub struct FlashShare {
     /// From this amount on, a new page replaces one of the volume's own.
     pub max: Option<Amount>,
     /// Pinned pages, as sorted and disjoint ranges.
-    pub pinned: Vec<Range<u64>>,
+    pub pinned: Vec<Range<PageNo>>,
 }
 
 impl Default for FlashShare {
@@ -204,13 +204,21 @@ pub enum Sabotage {
     OldRecords,
 }
 
+impl Sabotage {
+    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
+    /// faults.
+    pub(crate) const fn is(self, fault: Sabotage) -> bool {
+        cfg!(feature = "sabotage") && self as u8 == fault as u8
+    }
+}
+
 /// Settings of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// Name of the volume, NBD export and LUN. Never an identity.
     pub name: String,
     /// Persistent identity; never reused.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
     /// Cache mode at the start.
@@ -309,7 +317,7 @@ pub struct MemoryShare {
 
 impl VolumeSpec {
     /// A volume with defaults for everything but its name and identity.
-    pub fn new(name: &str, incarnation: u64) -> Self {
+    pub fn new(name: &str, incarnation: VolumeId) -> Self {
         VolumeSpec {
             name: name.to_owned(),
             incarnation,

@@ -60,8 +60,13 @@ pub struct VolumeStats {
     pub read_bytes: u64,
     /// Bytes written by clients.
     pub write_bytes: u64,
-    /// Reads served whole from memory.
+    /// Reads served whole from memory, of blocks that the backing was not asked for in advance.
     pub memory_hits: u64,
+    /// Reads served whole from memory, at least one block of which was prefetched and is read for the first time: the
+    /// backing has read it for this request.
+    pub prefetched_hits: u64,
+    /// Bytes that clients read, by source.
+    pub source_bytes: SourceBytes,
     /// Reads served whole from memory and flash, with at least one block from flash.
     pub flash_hits: u64,
     /// Reads served in part from memory or flash.
@@ -218,11 +223,38 @@ pub struct CoreStats {
     pub promotion: PromotionStats,
 }
 
+/// Bytes that clients read, by source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceBytes {
+    /// From memory.
+    pub memory: u64,
+    /// From memory, prefetched from the backing for a first read.
+    pub prefetched: u64,
+    /// From flash.
+    pub flash: u64,
+    /// From the backing.
+    pub backing: u64,
+}
+
+impl SourceBytes {
+    /// The sum of both.
+    fn with(self, other: SourceBytes) -> SourceBytes {
+        SourceBytes {
+            memory: self.memory + other.memory,
+            prefetched: self.prefetched + other.prefetched,
+            flash: self.flash + other.flash,
+            backing: self.backing + other.backing,
+        }
+    }
+}
+
 /// Where a read was served from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadKind {
     /// Whole from memory.
     Memory,
+    /// Whole from memory, with at least one prefetched block that had not been read.
+    Prefetched,
     /// Whole from memory and flash, with at least one block from flash.
     Flash,
     /// Partly from memory or flash.
@@ -246,6 +278,8 @@ pub struct Counters {
     read_bytes: Counter,
     write_bytes: Counter,
     memory_hits: Counter,
+    prefetched_hits: Counter,
+    source_bytes: Cell<SourceBytes>,
     flash_hits: Counter,
     partial_hits: Counter,
     misses: Counter,
@@ -283,26 +317,33 @@ impl Counters {
         self.reads.get() + self.writes.get()
     }
 
-    /// Counts a read served from memory without waiting. Such a read is too short for a clock reading: it counts as 1
-    /// µs.
-    pub fn read_hit(&self, bytes: u64) {
+    /// Counts a read served from memory without waiting, `prefetched` bytes of it from blocks that were prefetched for
+    /// it. Such a read is too short for a clock reading: it counts as 1 µs.
+    pub fn read_hit(&self, bytes: u64, prefetched: u64) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
-        self.add(&self.memory_hits, 1);
+        self.add(if prefetched == 0 { &self.memory_hits } else { &self.prefetched_hits }, 1);
+        self.add_source_bytes(SourceBytes { memory: bytes - prefetched, prefetched, ..SourceBytes::default() });
         self.read_latency.add(Nanos::from_micros(1));
     }
 
     /// Counts a served read that had to wait.
-    pub fn read_served(&self, bytes: u64, kind: ReadKind) {
+    pub fn read_served(&self, bytes: u64, kind: ReadKind, sources: SourceBytes) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
         let counter = match kind {
             ReadKind::Memory => &self.memory_hits,
+            ReadKind::Prefetched => &self.prefetched_hits,
             ReadKind::Flash => &self.flash_hits,
             ReadKind::Part => &self.partial_hits,
             ReadKind::Miss => &self.misses,
         };
         self.add(counter, 1);
+        self.add_source_bytes(sources);
+    }
+
+    fn add_source_bytes(&self, bytes: SourceBytes) {
+        self.source_bytes.set(self.source_bytes.get().with(bytes));
     }
 
     /// Counts an acknowledged write.
@@ -349,6 +390,8 @@ impl Counters {
             read_bytes: self.read_bytes.get(),
             write_bytes: self.write_bytes.get(),
             memory_hits: self.memory_hits.get(),
+            prefetched_hits: self.prefetched_hits.get(),
+            source_bytes: self.source_bytes.get(),
             flash_hits: self.flash_hits.get(),
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),

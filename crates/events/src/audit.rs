@@ -1,6 +1,6 @@
 //! The text of the event that records a request for a change. Requests that only read have none.
 
-use control::Request;
+use messages::Request;
 
 /// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +32,9 @@ fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
 
 /// The change that `request` asks for; `None` for a request that only reads.
 pub fn asked(request: &Request) -> Option<Asked> {
-    let anyway = |what: &str, force: bool| if force { format!("{what}, whatever it holds") } else { what.to_owned() };
-    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard what is dirty") } else { what };
+    let anyway =
+        |what: &str, force: bool| if force { format!("{what}, and erase its content") } else { what.to_owned() };
+    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard dirty data") } else { what };
     match request {
         Request::VolumeSet { name, settings } => {
             let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -59,20 +60,20 @@ pub fn asked(request: &Request) -> Option<Asked> {
         Request::VolumeRemove { name } => of(name, "remove"),
         Request::VolumeAdopt { name, give_up: None } => of(name, "adopt the backing as it is now"),
         Request::VolumeAdopt { name, give_up: Some(data) } => {
-            of(name, format!("adopt the backing as it is now, and give up data {data}"))
+            of(name, format!("adopt the backing as it is now, and discard data {data}"))
         }
         Request::TraceOpen { name } => of(name, "record a trace"),
         Request::FlashAdd { path, force } => of_device(path, anyway("add to the flash cache", *force)),
         Request::FlashRemove { path } => of_device(path, "remove from the flash cache"),
         Request::FlashReplace { old, new, force } => of_device(old, anyway(&format!("replace by {new}"), *force)),
-        Request::FlashPause {} => of_all("hold the change of the flash devices"),
-        Request::FlashResume {} => of_all("go on with the change of the flash devices"),
-        Request::FlashCancel {} => of_all("call the change of the flash devices off"),
-        Request::JobCancel { id } => of_all(format!("call {id} off")),
-        Request::TokenCreate { name, role } => of_all(format!("make the token {name} ({role})")),
+        Request::FlashPause {} => of_all("pause the change of the flash devices"),
+        Request::FlashResume {} => of_all("resume the change of the flash devices"),
+        Request::FlashCancel {} => of_all("cancel the change of the flash devices"),
+        Request::JobCancel { id } => of_all(format!("cancel {id}")),
+        Request::TokenCreate { name, role } => of_all(format!("create the token {name} ({role})")),
         Request::TokenRevoke { name } => of_all(format!("revoke the token {name}")),
-        Request::TokenLink { role } => of_all(format!("make a log-in link ({role})")),
-        Request::Reload {} => of_all("read the configuration again"),
+        Request::TokenLink { role } => of_all(format!("create a login link ({role})")),
+        Request::Reload {} => of_all("reload the configuration"),
         Request::Stop { destage } => of_all(if *destage { "stop, and destage everything" } else { "stop" }),
         Request::Status {}
         | Request::FlashList {}
@@ -104,9 +105,9 @@ mod tests {
         let set = Request::VolumeSet { name: "v".to_owned(), settings: settings.into() };
         assert_eq!(asked(&set), of("v", "set flash_max=1 GiB policy=none"));
         let invalidate = Request::VolumeInvalidate { name: "v".to_owned(), discard_dirty: true };
-        assert_eq!(asked(&invalidate), of("v", "invalidate, and discard what is dirty"));
+        assert_eq!(asked(&invalidate), of("v", "invalidate, and discard dirty data"));
         let add = Request::FlashAdd { path: "/dev/x".to_owned(), force: true };
-        assert_eq!(asked(&add), of_device("/dev/x", "add to the flash cache, whatever it holds"));
+        assert_eq!(asked(&add), of_device("/dev/x", "add to the flash cache, and erase its content"));
         let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };
         assert_eq!(asked(&pin), of("v", "pin 7.. bytes"));
         assert_eq!(asked(&Request::Status {}), None);

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::EventKind;
-use control::{StatusReport, VolumeReport};
+use messages::report::EventKind;
+use messages::{StatusReport, VolumeReport};
 
 use super::log::Note;
 
@@ -100,7 +100,7 @@ impl Tracker {
                 let mut note = |kind, text| notes.push(Note::new(kind, Some(&volume.name), text));
                 match seen.volumes.get_mut(&volume.name) {
                     None => {
-                        note(EventKind::State, format!("is there: {}, {}", volume.state.name(), volume.policy));
+                        note(EventKind::State, format!("added: {}, {}", volume.state.name(), volume.policy));
                         seen.volumes.insert(volume.name.clone(), properties(volume));
                     }
                     Some(before) => {
@@ -116,7 +116,7 @@ impl Tracker {
             seen.volumes.retain(|name, _| {
                 let stays = now.contains(name) || is_touched(name);
                 if !stays {
-                    notes.push(Note::new(EventKind::State, Some(name), "is gone"));
+                    notes.push(Note::new(EventKind::State, Some(name), "removed"));
                 }
                 stays
             });
@@ -126,14 +126,14 @@ impl Tracker {
             for (number, (name, state)) in &devices {
                 let reason = reasons.get(number).map_or(String::new(), |reason| format!(": {reason}"));
                 let text = match seen.devices.get(number) {
-                    None => format!("is there: {state}{reason}"),
+                    None => format!("added: {state}{reason}"),
                     Some((_, before)) if before != state => format!("{state}, was {before}{reason}"),
                     Some(_) => continue,
                 };
                 notes.push(Note::new(EventKind::Device, Some(name), text));
             }
             for (number, (name, _)) in seen.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
-                let text = format!("is no flash device any more (it was number {number})");
+                let text = format!("device {number} removed");
                 notes.push(Note::new(EventKind::Device, Some(name), text));
             }
             seen.devices = devices;
@@ -201,9 +201,9 @@ fn job(status: &StatusReport) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use control::VolumeState::{Active, Paused};
-    use control::report::{CoreReport, FlashDeviceReport, FlashJobReport};
-    use control::{FlashReport, VolumeState};
+    use messages::VolumeState::{Active, Paused};
+    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport};
+    use messages::{FlashReport, VolumeState};
 
     use super::*;
 
@@ -256,11 +256,11 @@ mod tests {
                 "state b: state paused, was active",
                 "limit b: flash_max 1 GiB, was ",
                 "limit b: limit_iops 500, was 0",
-                "state d: is there: active, none",
-                "state c: is gone",
+                "state d: added: active, none",
+                "state c: removed",
                 "device /dev/f0: lost, was in-service: it failed",
-                "device /dev/f2: is there: in-service",
-                "device /dev/f1: is no flash device any more (it was number 1)",
+                "device /dev/f2: added: in-service",
+                "device /dev/f1: device 1 removed",
                 "device -: add of flash device  has begun",
             ]
         );

@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::report::{EventReport, EventsHealth};
+use messages::report::{EventReport, EventsHealth};
+use work_timer::WorkTimer;
 
 /// Size past which a new file is started; at most two files exist.
 pub const FILE_BYTES: u64 = 4 << 20;
@@ -57,7 +58,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The writer thread: writes the lines it receives until every sender is gone.
-pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>) {
+pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>, work: &WorkTimer) {
     let mut writer = Writer { folder: folder.to_owned(), open: None };
     let mut waiting: VecDeque<String> = VecDeque::new();
     loop {
@@ -85,7 +86,7 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
                 Message::Flush(done) => flushes.push(done),
             }
         }
-        let failed = match writer.append(waiting.iter()) {
+        let failed = match work.time(|| writer.append(waiting.iter())) {
             Ok(()) => {
                 waiting.clear();
                 None

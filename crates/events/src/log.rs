@@ -1,13 +1,14 @@
 //! The newest events in memory, which answer all queries. Each noted event also goes to the writer thread of `file.rs`.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use control::moment;
-use control::report::{EventKind, EventReport, EventsHealth, EventsPage};
+use messages::moment;
+use messages::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
+use work_timer::WorkTimer;
 
 use super::file::{self, Message, WAITING_MAX};
 
@@ -33,12 +34,14 @@ pub struct Note {
     pub actor: Option<String>,
     /// The event in words.
     pub text: String,
+    /// Of an event of the daemon: whether the daemon goes on or ends.
+    pub phase: Option<DaemonPhase>,
 }
 
 impl Note {
     /// Creates a note without an actor.
     pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> Note {
-        Note { kind, subject: subject.map(str::to_owned), actor: None, text: text.into() }
+        Note { kind, subject: subject.map(str::to_owned), text: text.into(), ..Note::default() }
     }
 }
 
@@ -78,6 +81,8 @@ pub struct Events {
     state: Mutex<LogState>,
     writer: SyncSender<Message>,
     health: Arc<Mutex<EventsHealth>>,
+    folder: PathBuf,
+    work: WorkTimer,
 }
 
 struct LogState {
@@ -93,13 +98,14 @@ impl Events {
         let next = events.back().map_or(1, |last| last.number + 1);
         let health = Arc::new(Mutex::new(EventsHealth::default()));
         let (writer, messages) = sync_channel(WAITING_MAX);
-        let (folder, writer_health) = (folder.to_owned(), health.clone());
-        let body = move || file::write(&messages, &folder, &writer_health);
+        let (folder, work) = (folder.to_owned(), WorkTimer::default());
+        let (writer_folder, writer_health, timer) = (folder.clone(), health.clone(), work.clone());
+        let body = move || file::write(&messages, &writer_folder, &writer_health, &timer);
         if let Err(error) = std::thread::Builder::new().name("events".to_owned()).spawn(body) {
             let failed = Some(format!("its thread cannot be started: {error}"));
             health.lock().unwrap_or_else(PoisonError::into_inner).failed = failed;
         }
-        Events { state: Mutex::new(LogState { events, next }), writer, health }
+        Events { state: Mutex::new(LogState { events, next }), writer, health, folder, work }
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
@@ -113,12 +119,12 @@ impl Events {
 
     /// Adds an event with the next number and the current time.
     pub fn note(&self, note: Note) {
-        let Note { kind, subject, actor, text } = note;
+        let Note { kind, subject, actor, text, phase } = note;
         let name = |name: Option<String>| name.map(|name| single_line(&name, NAME_BYTES_MAX));
         let (subject, actor, text) = (name(subject), name(actor), single_line(&text, TEXT_BYTES_MAX));
         let at_unix_ms = moment::since_1970().as_millis() as u64;
         let mut state = self.state();
-        let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text };
+        let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text, phase };
         state.next += 1;
         let line = serde_json::to_string(&event).expect("an event has only text keys");
         if state.events.len() == EVENTS_MAX {
@@ -152,10 +158,14 @@ impl Events {
         self.state().events.iter().rev().find(|event| event.kind == kind).cloned()
     }
 
-    /// Health of the log, for the status report.
+    /// Health of the log, for the status report; a disk that holds the writer thread is a failure.
     pub fn health(&self) -> EventsHealth {
         let newest = self.state().events.back().map_or(0, |event| event.number);
-        EventsHealth { newest, ..self.health_mut().clone() }
+        let health = EventsHealth { newest, ..self.health_mut().clone() };
+        match self.work.hung(Instant::now()) {
+            Some(hung) => EventsHealth { failed: Some(format!("{}: {hung}", self.folder.display())), ..health },
+            None => health,
+        }
     }
 
     /// Waits until the lines sent so far are in the file, [`FLUSH_TIMEOUT`] at most.

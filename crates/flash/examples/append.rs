@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
+use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
@@ -30,8 +30,8 @@ async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     let (start, mut done) = (seam.now(), 0);
     while seam.now().since(start) < TURN {
         let record = |number| {
-            let owner = Owner { incarnation: 1, block: done * BLOCKS + number };
-            Record { owner, epoch: 1, content: Content::Data(block(seam, done + number)) }
+            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(done * BLOCKS + number) };
+            Record { owner, epoch: Epoch(1), content: Content::Data(block(seam, done + number)) }
         };
         let positions = store.append((0..BLOCKS).map(record).collect()).await.expect("healthy files");
         store.retire(&positions);

@@ -4,14 +4,14 @@
 //! `cargo run --release -p flash --example mapload GIB [FOLDER]` prints the pages, the bytes of the journal, and the
 //! times.
 
-use flash::{FormatOptions, OpenOptions, PutError, Store};
+use flash::{FormatOptions, OpenOptions, PageNo, PutError, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
 
 async fn fill(seam: &RealSeam, store: &Store<RealSeam>) -> u64 {
     let pages = store.pages();
     pages.load().await;
-    let volume = pages.volume(1);
+    let volume = pages.volume(VolumeId(1));
     let mut block = seam.alloc().expect("the pool has room");
     block.write_bytes(0, &[7; 4096]);
     let block = block.freeze();
@@ -19,7 +19,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>) -> u64 {
     // One block per page: the map is as full as with all sixteen.
     while pages.stats().evictions == 0 {
         for _ in 0..1_000 {
-            match volume.put(page, vec![(0, block.clone())]).await {
+            match volume.put(PageNo(page), vec![(0, block.clone())]).await {
                 Ok(_) => page += 1,
                 Err(PutError::Failed(what)) => panic!("{what}"),
                 Err(_) => seam.sleep(Nanos::from_millis(1)).await,

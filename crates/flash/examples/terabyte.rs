@@ -5,7 +5,7 @@
 //! opening and of loading the map: of the devices (virtual time) and of the processor (real time). A start takes at
 //! most their sum.
 
-use flash::{Content, FormatOptions, OpenOptions, Owner, PutError, Record, Store};
+use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, PageNo, PutError, Record, Store, VolumeId};
 use seam::model::DiskType;
 use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
@@ -20,8 +20,8 @@ async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(BATCH as usize) {
         let record = |number| {
-            let owner = Owner { incarnation: 1, block: place(number) };
-            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
+            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + BATCH)).map(record).collect()).await.expect("room on the devices");
     }
@@ -30,13 +30,13 @@ async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
 async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 {
     let pages = store.pages();
     pages.load().await;
-    let volume = pages.volume(1);
+    let volume = pages.volume(VolumeId(1));
     let block = seam.alloc().expect("the pool has room").freeze();
     let mut page = 0;
     // One block per page: the map is as full as with all sixteen.
     while page < wanted && pages.stats().evictions == 0 {
         for _ in 0..1_000 {
-            match volume.put(page, vec![(0, block.clone())]).await {
+            match volume.put(PageNo(page), vec![(0, block.clone())]).await {
                 Ok(_) => page += 1,
                 Err(PutError::Failed(what)) => panic!("{what}"),
                 Err(_) => seam.sleep(Nanos::from_millis(1)).await,

@@ -188,11 +188,8 @@ async fn write<S: Seam>(
 ) -> Result<(), StoreError> {
     let devices = inner.log_devices();
     let joining = inner.state.borrow().joining.clone();
-    let flush = inner.sabotage != Sabotage::SkipFlush;
-    let early = match inner.sabotage {
-        Sabotage::AckBeforeMirror => devices.first().map(|device| device.member),
-        _ => None,
-    };
+    let flush = !inner.sabotage.is(Sabotage::SkipFlush);
+    let early = devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
             let place = InLine::new(inner, device.member, Work::Program(blocks.len()));
@@ -216,7 +213,7 @@ async fn write<S: Seam>(
     failures.extend(batch_took(inner, &took));
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
     took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
-    if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
+    if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
         acknowledge(header, requests, None);
         // Wait as long as a survivor's flush takes, or longer.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
@@ -231,7 +228,7 @@ fn out_of_patience<T>() -> DiskResult<T> {
 
 fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
-    state.next = header.sequence + 1;
+    state.next = header.sequence.next();
     state.previous = checksum;
     let segments = &mut state.segments;
     if header.offset == 0 {

@@ -9,6 +9,7 @@ use crate::format::superblock::{
     MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, Ownership, PLACES, Role, Superblock,
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
+use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
 /// The fewest segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
@@ -65,17 +66,17 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     let mut superblock = Superblock {
         store: uuid(),
         revision: 0,
-        generation: 1,
+        generation: StoreGeneration(1),
         member: 0,
         segments: log.map(|member| member.segments).min().expect("there is a device"),
         members,
         segment_bytes,
-        boot: 0,
-        tail: 1,
+        boot: BootEpoch(0),
+        tail: Sequence(1),
         ownership: Ownership::default(),
-        begin: 1,
+        begin: Sequence(1),
         journal_bytes,
-        journal: 0,
+        journal: CommitNo(0),
     };
     // Write both places: an older store's superblock must not return when the newer one is damaged.
     for place in [1, 0] {

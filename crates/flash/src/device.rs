@@ -71,7 +71,7 @@ impl<S: Seam> Device<S> {
                 return Ok(());
             }
         }
-        Err(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned()))
+        Err(DiskError::Io("the device keeps reconnecting before its writes are flushed".to_owned()))
     }
 }
 

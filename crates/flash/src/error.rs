@@ -3,25 +3,23 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
+use crate::number::{BlockNo, Sequence, StoreGeneration, VolumeId};
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No segment is free. Nothing of the request was written.
-    #[error("the flash log is full: destage what is oldest in it, then try again")]
+    #[error("the flash log is full: destage its oldest data, then try again")]
     Full,
     /// No member is left that takes writes. The next opening may or may not find the batch that was in flight.
-    #[error(
-        "no flash device is left in service ({0}): nothing more is acknowledged; replace the devices and open the \
-         store again"
-    )]
+    #[error("no flash device is left in service ({0}): flushes fail; replace the devices and open the store again")]
     Failed(String),
     /// The batch lies on every device in service, but the owner has not noted that other devices are out of service.
     /// Until it has, the store acknowledges nothing that relies on fewer copies.
     #[error(
-        "a flash device was taken out of service, and that could not be noted ({why}): flushes are answered again \
-         when it is; look after the state directory"
+        "a flash device was taken out of service, and that could not be recorded ({why}): flushes wait until it is \
+         recorded; check the state directory"
     )]
     Unnoted {
         /// The reason why it was not noted.
@@ -33,16 +31,16 @@ pub enum StoreError {
     #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
     Lost {
         /// The volume.
-        incarnation: u64,
+        incarnation: VolumeId,
         /// The block.
-        block: u64,
+        block: BlockNo,
     },
     /// A device that is to be formatted is not empty.
     #[error("{device} holds {what}: give another device, or --force to destroy that")]
     NotEmpty {
         /// The device.
         device: String,
-        /// What it holds.
+        /// Its content.
         what: String,
     },
     /// A device is too small.
@@ -88,9 +86,8 @@ pub enum StoreError {
     Diverged,
     /// A member in service is missing.
     #[error(
-        "flash device number {member} of the store is missing and was in service when the store was last used: \
-         attach it, or accept that it is missing (accept_missing), which takes it out for good: what it holds counts \
-         as old from then on"
+        "flash device number {member} of the store is missing and was in service when the store was last used: attach \
+         it, or accept its loss (accept_missing), which removes it permanently: its data is outdated from then on"
     )]
     MemberMissing {
         /// Its number in the store, counted from 0.
@@ -98,15 +95,15 @@ pub enum StoreError {
     },
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(
-        "the flash devices that are here were taken out of service earlier (they know generation {generation} of the \
-         store, which has come to {seen}): what they hold is old, and newer data is on the one that is missing; \
-         attach that one"
+        "the present flash devices were taken out of service earlier (they know generation {generation} of the store, \
+         and the current one is {seen}): their data is outdated, and newer data is on the missing device; attach that \
+         device"
     )]
     Outdated {
         /// The membership generation on these devices.
-        generation: u64,
+        generation: StoreGeneration,
         /// The generation that the owner saw last.
-        seen: u64,
+        seen: StoreGeneration,
     },
     /// The log ends before the position that its owner has seen.
     #[error(
@@ -115,27 +112,30 @@ pub enum StoreError {
     )]
     Behind {
         /// The sequence number that the next batch would get.
-        sequence: u64,
+        sequence: Sequence,
         /// The sequence number that the owner has seen as the next one.
-        seen: u64,
+        seen: Sequence,
     },
     /// A change of the members is not possible; the text says why.
     #[error("{0}")]
     Refused(String),
     /// A change of the members was cancelled.
-    #[error("it was called off: the members of the flash store are the same as before")]
+    #[error("cancelled: the members of the flash store are the same as before")]
     Cancelled,
     /// No present device carries the log.
-    #[error("none of the flash devices that are here carries the log: attach those that do, what is dirty is there")]
+    #[error(
+        "none of the present flash devices carries the log: attach the devices with the log, which holds dirty \
+             data"
+    )]
     NoLog,
     /// The log is damaged before its end.
     #[error(
-        "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening \
-         would lose what was acknowledged. Attach a missing mirror, or rescue what is left"
+        "the flash log is damaged: batch {sequence} cannot be read from any device, and later batches exist; opening \
+         would lose acknowledged data. Attach a missing mirror, or rescue the remaining data"
     )]
     Damaged {
         /// The first batch that is missing.
-        sequence: u64,
+        sequence: Sequence,
     },
     /// A device reports an error where its data is needed.
     #[error("{device}: {error}")]

@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
 use crate::format::superblock::{MemberState, Ownership, Role, Superblock};
+use crate::number::{BootEpoch, Sequence, StoreGeneration};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find, read_superblock};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
@@ -33,10 +34,10 @@ pub struct SuperblockFound {
     pub member: u32,
     /// The device's state by its own superblock.
     pub state: MemberState,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The membership generation when it was written.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The owner that opened the store last.
     pub ownership: Ownership,
 }
@@ -52,14 +53,14 @@ pub struct Inspection<S: Seam> {
     /// The reason why the store would not open as it is, if there is one.
     pub problem: Option<StoreError>,
     /// Ranges of sequence numbers of batches that no device has and that may count: their content is unknown.
-    pub lost_batches: Vec<Range<u64>>,
+    pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their owners.
     pub dirty: Vec<Recovered>,
     seam: S,
     log: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and first sequence number for the batch at each position: they seed the checksums.
-    lives: BTreeMap<(u32, u32), (u64, u64)>,
+    lives: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
 }
 
 /// The identity of a store on devices, and its last owner.
@@ -68,7 +69,7 @@ pub struct StoreIdentity {
     /// Identity of the store.
     pub store: Uuid,
     /// The membership generation.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The owner that opened it last.
     pub ownership: Ownership,
     /// The owner that each device in service names. It is an older one after a device was restored from a copy, or
@@ -133,7 +134,7 @@ async fn look<S: Seam>(
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
     let since = |entry: &crate::format::superblock::MemberEntry| {
-        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation as u32
+        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.since()
     };
     // A member that is lost since this inspection's generation was in service before.
     let missing = match &as_it_is {

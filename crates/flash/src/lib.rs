@@ -24,6 +24,7 @@ mod journal;
 mod manifest;
 mod members;
 mod membership;
+mod number;
 mod pages;
 mod read;
 mod record;
@@ -42,6 +43,9 @@ pub use format::superblock::Role;
 pub use inspect::{DeviceFound, Inspection, StoreIdentity, SuperblockFound, identify, inspect};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
+pub use number::{
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PageNo, Sequence, StoreGeneration, VolumeId,
+};
 pub use pages::{
     Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,
     ShareError, Unread, WriteMark,

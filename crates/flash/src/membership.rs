@@ -49,7 +49,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         }
         changed = true;
         log_changed |= state.superblock.carries_log(*member);
-        let since = state.superblock.generation as u32 + 1;
+        let since = state.superblock.generation.next().since();
         let entry = &mut state.superblock.members[*member as usize];
         (entry.state, entry.since) = (MemberState::Lost, since);
         inner.pages.borrow_mut().lose_member(*member);
@@ -57,7 +57,9 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         let report = state.reports.iter_mut().find(|report| report.member == *member);
         report.expect("every member has a report").status = MemberStatus::Lost(reason(error));
     }
-    state.superblock.generation += u64::from(changed);
+    if changed {
+        state.superblock.generation = state.superblock.generation.next();
+    }
     let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
     if !left && state.failed.is_none() {
         let why: Vec<_> =

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use seam::Seam;
 
+use crate::number::{BlockNo, Epoch, VolumeId};
+
 /// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// The volume's identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The block's number in the volume.
-    pub block: u64,
+    pub block: BlockNo,
 }
 
 /// The content of a record.
@@ -36,7 +38,7 @@ pub struct Record<S: Seam> {
     /// The block, or the first of a range.
     pub owner: Owner,
     /// The volume's epoch.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The record's content.
     pub content: Content<S>,
 }
@@ -122,7 +124,7 @@ pub struct Recovered {
     /// The block, or the first of a range.
     pub owner: Owner,
     /// The volume's epoch.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Where it lies.
     pub position: Position,
     /// The record's content.

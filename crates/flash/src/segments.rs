@@ -5,6 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use crate::number::{BootEpoch, Sequence};
+
 /// Segments reserved for tombstones of whole volumes. A log that is full of blocks that cannot be destaged then does
 /// not block other volumes.
 const KEPT: usize = 2;
@@ -15,11 +17,11 @@ const KEPT_OF: u32 = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     /// The boot epoch in which its batches were written.
-    pub boot: u64,
+    pub boot: BootEpoch,
     /// Sequence number of its first batch, which serves as the segment's generation.
-    pub first: u64,
+    pub first: Sequence,
     /// Sequence number of its last batch.
-    pub last: u64,
+    pub last: Sequence,
     /// Live records: neither retired nor superseded when recovery ran.
     pub live: u32,
     /// Reads in flight. A pinned segment is not overwritten.
@@ -49,7 +51,7 @@ pub struct Segments {
     /// Where the next batch goes.
     pub open: Option<OpenSegment>,
     /// Recovery starts at this sequence number or later.
-    pub durable_tail: u64,
+    pub durable_tail: Sequence,
     /// The first segment number.
     first: u32,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
@@ -61,7 +63,7 @@ pub struct Segments {
 impl Segments {
     /// The segments of these numbers. `chain` lists the log's segments (number, content), oldest first; `lent` lists
     /// the segments that hold pages.
-    pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: u64) -> Segments {
+    pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: Sequence) -> Segments {
         let (first, count) = (numbers.start, numbers.end);
         let mut table = vec![Segment::default(); count as usize];
         let mut used = vec![false; count as usize];
@@ -99,7 +101,7 @@ impl Segments {
     }
 
     /// The log's tail: batches below this sequence number are dead. `next` is the sequence number of the next batch.
-    pub fn tail(&mut self, next: u64) -> u64 {
+    pub fn tail(&mut self, next: Sequence) -> Sequence {
         let open = self.open.map(|open| open.segment);
         while let Some(front) = self.chain.front().copied()
             && open != Some(front)
@@ -118,7 +120,7 @@ impl Segments {
 
     /// Opens a free segment for a batch of sequence number `first`, if more than `keep` are free. Otherwise the open
     /// segment stays open.
-    pub fn open_next(&mut self, boot: u64, first: u64, keep: usize) -> bool {
+    pub fn open_next(&mut self, boot: BootEpoch, first: Sequence, keep: usize) -> bool {
         self.free_dead(first);
         if !self.has_more_than(keep) {
             return false;
@@ -134,7 +136,7 @@ impl Segments {
     }
 
     /// Frees segments that are provably dead. `next` is the sequence number of the next batch.
-    pub fn free_dead(&mut self, next: u64) {
+    pub fn free_dead(&mut self, next: Sequence) {
         self.tail(next);
         let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
         let mut waiting = VecDeque::new();
@@ -209,7 +211,7 @@ impl Segments {
     }
 
     /// True when the segment belongs to the log and still has this generation.
-    pub fn is_live(&self, number: u32, first: u64) -> bool {
+    pub fn is_live(&self, number: u32, first: Sequence) -> bool {
         self.get(number).first == first && self.chain.contains(&number)
     }
 
@@ -229,34 +231,39 @@ impl Segments {
 mod tests {
     use super::*;
 
+    /// Opens a segment in the first boot epoch.
+    fn opens(segments: &mut Segments, first: u64, keep: usize) -> bool {
+        segments.open_next(BootEpoch(1), Sequence(first), keep)
+    }
+
     #[test]
     fn dead_segment_is_reused_only_behind_a_durable_tail() {
-        let mut segments = Segments::new(0..2, &[], BTreeSet::new(), 1);
-        assert!(segments.open_next(1, 1, 0));
-        segments.get_mut(0).last = 4;
-        assert!(segments.open_next(1, 5, 0));
-        assert_eq!(segments.tail(6), 5);
-        assert!(!segments.open_next(1, 6, 0), "the first segment is dead, but not provably");
-        segments.durable_tail = 5;
-        assert!(segments.open_next(1, 6, 0));
+        let mut segments = Segments::new(0..2, &[], BTreeSet::new(), Sequence(1));
+        assert!(opens(&mut segments, 1, 0));
+        segments.get_mut(0).last = Sequence(4);
+        assert!(opens(&mut segments, 5, 0));
+        assert_eq!(segments.tail(Sequence(6)), Sequence(5));
+        assert!(!opens(&mut segments, 6, 0), "the first segment is dead, but not provably");
+        segments.durable_tail = Sequence(5);
+        assert!(opens(&mut segments, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
     }
 
     #[test]
     fn reserved_segments_open_for_tombstones_alone() {
-        let mut segments = Segments::new(2..20, &[], BTreeSet::new(), 1);
+        let mut segments = Segments::new(2..20, &[], BTreeSet::new(), Sequence(1));
         assert_eq!(segments.kept(), 2);
-        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), 1).kept(), 0, "a small log reserves nothing");
-        let opened = (1..).take_while(|first| segments.open_next(1, *first, 2)).count();
+        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), Sequence(1)).kept(), 0, "a small log reserves nothing");
+        let opened = (1..).take_while(|first| opens(&mut segments, *first, 2)).count();
         assert_eq!(opened, 16);
         assert!(segments.keeps_all(2) && segments.lend(2).is_none());
-        assert!(segments.open_next(1, 17, 0) && !segments.keeps_all(2));
-        assert!(segments.open_next(1, 18, 0) && !segments.open_next(1, 19, 0));
+        assert!(opens(&mut segments, 17, 0) && !segments.keeps_all(2));
+        assert!(opens(&mut segments, 18, 0) && !opens(&mut segments, 19, 0));
     }
 
     #[test]
     fn lent_segments_past_the_limit_are_not_usable_by_the_log() {
-        let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), 1);
+        let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), Sequence(1));
         assert_eq!(segments.lent_usable_count(), 3);
         assert!(segments.cut(4));
         assert_eq!((segments.lent_usable_count(), segments.lent_usable().count()), (1, 1));
@@ -264,20 +271,20 @@ mod tests {
 
     #[test]
     fn live_record_keeps_its_segment_and_all_newer_ones() {
-        let mut segments = Segments::new(0..3, &[], BTreeSet::new(), 1);
+        let mut segments = Segments::new(0..3, &[], BTreeSet::new(), Sequence(1));
         for first in 1..=3 {
-            assert!(segments.open_next(1, first, 0));
+            assert!(opens(&mut segments, first, 0));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
         }
-        segments.durable_tail = segments.tail(4);
-        assert_eq!(segments.durable_tail, 1);
-        assert!(!segments.open_next(1, 4, 0));
+        segments.durable_tail = segments.tail(Sequence(4));
+        assert_eq!(segments.durable_tail, Sequence(1));
+        assert!(!opens(&mut segments, 4, 0));
         segments.get_mut(0).live = 0;
-        segments.durable_tail = segments.tail(4);
-        assert_eq!(segments.durable_tail, 3, "the open segment belongs to the log even without live records");
+        segments.durable_tail = segments.tail(Sequence(4));
+        assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
         segments.get_mut(0).pins = 1;
         assert!(
-            segments.open_next(1, 4, 0) && segments.open.unwrap().segment == 1,
+            opens(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
             "a pinned segment is not overwritten"
         );
     }

@@ -14,6 +14,7 @@ use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::Outstanding;
 use crate::members::{JobReport, Jobs};
+use crate::number::{Sequence, StoreGeneration};
 use crate::pages::Pages;
 use crate::pages::state::PageState;
 use crate::record::{Content, LostBlocks, Owner, Position, Record, Recovered};
@@ -63,6 +64,14 @@ pub enum Sabotage {
     ReadOverPut,
 }
 
+impl Sabotage {
+    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
+    /// faults.
+    pub(crate) const fn is(self, fault: Sabotage) -> bool {
+        cfg!(feature = "sabotage") && self as u8 == fault as u8
+    }
+}
+
 /// Whether a member is in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberStatus {
@@ -79,7 +88,7 @@ pub enum MemberStatus {
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The device's name, if it is present.
     pub device: Option<String>,
@@ -90,7 +99,7 @@ pub struct MemberReport {
 }
 
 /// Notes a generation of the members durably. The error is the reason why it could not.
-pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, Result<(), String>>;
+pub(crate) type Note = dyn Fn(StoreGeneration) -> Boxed<'static, Result<(), String>>;
 
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
@@ -117,7 +126,7 @@ pub(crate) struct State<S: Seam> {
     /// A task is writing batches.
     pub(crate) committing: bool,
     /// Sequence number of the next batch.
-    pub(crate) next: u64,
+    pub(crate) next: Sequence,
     /// Checksum of the last batch's header, 0 without one.
     pub(crate) previous: u32,
     pub(crate) reports: Vec<MemberReport>,
@@ -130,9 +139,9 @@ pub(crate) struct State<S: Seam> {
     /// Tasks that wait until no batch is being written.
     pub(crate) idle: Vec<Answer<()>>,
     /// The generation of the membership that every member in service durably knows.
-    pub(crate) durable_generation: u64,
+    pub(crate) durable_generation: StoreGeneration,
     /// The generation that the owner has noted.
-    pub(crate) noted_generation: u64,
+    pub(crate) noted_generation: StoreGeneration,
     /// The reason why the owner could not note the newest generation.
     pub(crate) unnoted: Option<String>,
     /// The device that is becoming a log member: it takes every batch, but nothing relies on it yet.
@@ -279,7 +288,7 @@ impl<S: Seam> Store<S> {
                 Content::Data(_) => 1,
                 Content::Zero { blocks, .. } | Content::Retire { blocks } => blocks,
             };
-            let fits = record.owner.block.checked_add(u64::from(blocks)).is_some();
+            let fits = record.owner.block.checked_plus(u64::from(blocks)).is_some();
             assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.owner.block);
         }
         let answer = Answer::default();
@@ -397,19 +406,19 @@ impl<S: Seam> Store<S> {
     }
 
     /// Sequence number of the log's next batch. It grows with every later opening.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> Sequence {
         self.0.state.borrow().next
     }
 
     /// The membership generation: +1 with every change.
-    pub fn generation(&self) -> u64 {
+    pub fn generation(&self) -> StoreGeneration {
         self.0.state.borrow().superblock.generation
     }
 
     /// Sets the function that notes each new generation of the members, once all of them durably know it. Nothing that
     /// relies on a generation is acknowledged before it is noted (R10). If `note` fails or times out, it is called
     /// again; appends fail meanwhile.
-    pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, Result<(), String>> + 'static) {
+    pub fn note_generations(&self, note: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static) {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
     }
 
@@ -439,7 +448,7 @@ impl<S: Seam> Store<S> {
 
     /// Waits for batches in progress and moves the durable tail as far as possible: to the end if no record is live, so
     /// that the next opening finds none. Later appends fail. Returns the sequence number that the log has reached.
-    pub async fn close(self) -> Result<u64, StoreError> {
+    pub async fn close(self) -> Result<Sequence, StoreError> {
         crate::members::end_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
         loop {

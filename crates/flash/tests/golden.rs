@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, Pages, Record, Recovered, RecoveredContent,
-    Store, StoreError, identify, inspect, read_manifest,
+    BlockNo, Content, Epoch, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
+    RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -20,10 +20,10 @@ const POOL_BYTES: usize = 16 << 20;
 const OWNERSHIP: Ownership = Ownership { owner: [4; 16], epoch: 6, life: 77 };
 const RECORDS: &[u8] = b"what the owner wants to find again";
 /// The volume with dirty blocks, the volume with a zero-range, and the volumes with clean pages.
-const DIRTY: u64 = 5;
-const ZEROED: u64 = 6;
-const CACHED: u64 = 7;
-const IN_FLUX: u64 = 8;
+const DIRTY: VolumeId = VolumeId(5);
+const ZEROED: VolumeId = VolumeId(6);
+const CACHED: VolumeId = VolumeId(7);
+const IN_FLUX: VolumeId = VolumeId(8);
 
 /// The content of both devices after a kill.
 static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
@@ -67,9 +67,9 @@ fn byte(block: &impl Block) -> u8 {
     bytes[0]
 }
 
-async fn append(store: &Store<RealSeam>, incarnation: u64, block: u64, content: Content<RealSeam>) {
-    let owner = Owner { incarnation, block };
-    store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
+async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, content: Content<RealSeam>) {
+    let owner = Owner { incarnation, block: BlockNo(block) };
+    store.append(vec![Record { owner, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
 }
 
 /// Writes the store's content: dirty blocks 0 to 5 with bytes 100 to 105, then block 0 with byte 200; a block with a
@@ -79,11 +79,11 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     pages.load().await;
     for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_FLUX, 500, 50)] {
         let blocks = || (0..16).map(|number| (number, block(seam, first + number as u8))).collect();
-        while pages.volume(volume).put(page, blocks()).await != Ok(u16::MAX) {
+        while pages.volume(volume).put(PageNo(page), blocks()).await != Ok(u16::MAX) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
-    pages.volume(CACHED).destaged(77, &block(seam, 9));
+    pages.volume(CACHED).destaged(BlockNo(77), &block(seam, 9));
     for number in 0..6 {
         append(store, DIRTY, number, Content::Data(block(seam, 100 + number as u8))).await;
     }
@@ -93,7 +93,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
     store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
     // When this returns, the mark is durable, and so are all earlier records of the map. The write never ends.
-    let _never_ended = pages.volume(IN_FLUX).begin_write(8_001..8_002).await;
+    let _never_ended = pages.volume(IN_FLUX).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
 }
 
 fn put_files(folder: &Path, contents: [&[u8]; 2]) {
@@ -103,17 +103,17 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
 }
 
 /// The bytes of a page's valid blocks.
-async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: u64, page: u64) -> Vec<Option<u8>> {
+async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, page: u64) -> Vec<Option<u8>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
-    let read = pages.volume(volume).read(page, 0..16, buffers).await;
+    let read = pages.volume(volume).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
 }
 
 async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
     recovered.sort_by_key(|one| one.owner);
-    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch, one.content)).collect();
-    let data = |block| (Owner { incarnation: DIRTY, block }, block + 1, RecoveredContent::Data);
-    let zeroes = Owner { incarnation: ZEROED, block: 1_000 };
+    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch.0, one.content)).collect();
+    let data = |block| (Owner { incarnation: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
+    let zeroes = Owner { incarnation: ZEROED, block: BlockNo(1_000) };
     let mut expected: Vec<_> = (0..6).map(data).collect();
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
@@ -131,8 +131,8 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
-    assert_eq!(pages.volume(IN_FLUX).valid(500), 0, "its region was being written");
-    assert_eq!(pages.volume(CACHED).ring(), [(77, block(seam, 9).checksum(0))]);
+    assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
+    assert_eq!(pages.volume(CACHED).ring(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 
 #[test]
@@ -145,7 +145,10 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
         put_files(folder.path(), [&first.bytes, &second.bytes]);
         on_devices(folder.path(), async |seam, disks| {
             let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store");
-            assert_eq!((identity.ownership, identity.generation, identity.devices.len()), (OWNERSHIP, 1, 2));
+            assert_eq!(
+                (identity.ownership, identity.generation, identity.devices.len()),
+                (OWNERSHIP, StoreGeneration(1), 2)
+            );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
             assert_eq!(manifest.expect("it was saved").payload, RECORDS);
             let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens");

@@ -367,7 +367,8 @@ mod tests {
             assert!(before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()), "the file and what is ahead");
             for _ in 0..2 {
                 let refused = File::open(folder.path(), 1 << 30).err().expect("a later format").to_string();
-                let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least";
+                let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to \
+                                1); needs at least";
                 assert_eq!(
                     refused,
                     format!("{expected} {least}; start that version, or move the file away to begin a new history")

@@ -41,10 +41,11 @@ mod track;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use control::report::{HistoryHealth, HistoryReport};
-use control::{Failure, Sampled};
+use messages::report::{HistoryHealth, HistoryReport};
+use messages::{Failure, Sampled};
+use work_timer::WorkTimer;
 
 pub use question::Question;
 pub use subject::Subject;
@@ -76,6 +77,8 @@ enum Message {
 pub struct History {
     sender: SyncSender<Message>,
     health: Arc<Mutex<HistoryHealth>>,
+    folder: PathBuf,
+    work: WorkTimer,
 }
 
 impl History {
@@ -83,10 +86,11 @@ impl History {
     pub fn start(options: Options) -> std::io::Result<History> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let health = Arc::new(Mutex::new(HistoryHealth::default()));
-        let told = health.clone();
-        let body = move || run(&receiver, &options, &told);
+        let (folder, work) = (options.folder.clone(), WorkTimer::default());
+        let (told, timer) = (health.clone(), work.clone());
+        let body = move || run(&receiver, &options, &told, &timer);
         std::thread::Builder::new().name("history".to_owned()).spawn(body)?;
-        Ok(History { sender, health })
+        Ok(History { sender, health, folder, work })
     }
 
     /// Hands a sample over; drops it if the thread is a minute behind.
@@ -101,10 +105,14 @@ impl History {
         self.sender.try_send(Message::Ask(question, now, reply)).is_ok()
     }
 
-    /// The current health.
+    /// The current health; a disk that holds the thread is a failure.
     pub fn health(&self) -> HistoryHealth {
         // The value is replaced as a whole, so a poisoned lock holds a valid value.
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hung) = self.work.hung(Instant::now()) {
+            health.failed = Some(format!("{}: {hung}", self.folder.display()));
+        }
+        health
     }
 
     /// Writes all remaining rows and ends the thread; a thread that hangs in disk I/O is left behind.
@@ -117,20 +125,20 @@ impl History {
     }
 }
 
-fn run(receiver: &Receiver<Message>, options: &Options, health: &Mutex<HistoryHealth>) {
+fn run(receiver: &Receiver<Message>, options: &Options, health: &Mutex<HistoryHealth>, work: &WorkTimer) {
     let mut recorder = recorder::Recorder::new(options);
     let tell =
         |recorder: &recorder::Recorder| *health.lock().unwrap_or_else(PoisonError::into_inner) = recorder.health();
-    recorder.open();
+    work.time(|| recorder.open());
     tell(&recorder);
     while let Ok(message) = receiver.recv() {
         match message {
             Message::Sample(sampled) => {
-                if recorder.sample(sampled.at_unix_ms, &sampled.status) {
+                if work.time(|| recorder.sample(sampled.at_unix_ms, &sampled.status)) {
                     tell(&recorder);
                 }
             }
-            Message::Ask(question, now, reply) => reply(recorder.answer(&question, now)),
+            Message::Ask(question, now, reply) => reply(work.time(|| recorder.answer(&question, now))),
             Message::Stop(done) => {
                 recorder.close();
                 // The caller may have stopped waiting.

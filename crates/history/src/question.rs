@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{FigureReport, HistoryReport, LatencyFigures};
-use control::{ErrorKind, Failure};
 use engine::TOLD_OCTAVES;
+use messages::report::{FigureReport, HistoryReport, LatencyFigures};
+use messages::{ErrorKind, Failure};
 
 use super::file::{File, FileError};
 use super::point::Point;

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::report::{HistoryHealth, HistoryReport, TierReport};
-use control::{Failure, StatusReport};
+use messages::report::{HistoryHealth, HistoryReport, TierReport};
+use messages::{Failure, StatusReport};
 
 use super::Options;
 use super::clock::TrimClock;

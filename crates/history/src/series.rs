@@ -1,7 +1,7 @@
 //! The list of figures: name, unit, kind, and source in a report.
 
-use control::report::FlashDeviceReport;
-use control::{StatusReport, VolumeReport};
+use messages::report::FlashDeviceReport;
+use messages::{StatusReport, VolumeReport};
 
 /// Kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Series {
 pub const COUNT: usize = SERIES.len();
 
 /// All series. Rows refer to their positions: new series are appended, and no series ever moves.
-pub const SERIES: [Series; 37] = [
+pub const SERIES: [Series; 38] = [
     counter("reads", "requests", |volume| volume.reads),
     counter("writes", "requests", |volume| volume.writes),
     counter("flushes", "requests", |volume| volume.flushes),
@@ -88,6 +88,7 @@ pub const SERIES: [Series; 37] = [
     whole("flash_promotion_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.promotion_bytes)),
     whole("flash_log_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.log_bytes)),
     whole("flash_journal_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.journal_bytes)),
+    counter("prefetched_hits", "requests", |volume| volume.prefetched_hits),
 ];
 
 /// Sum over all flash devices of the written bytes that `part` returns.

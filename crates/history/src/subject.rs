@@ -1,6 +1,6 @@
 //! Subjects of figures, and the names of their rows.
 
-use control::{ErrorKind, Failure};
+use messages::{ErrorKind, Failure};
 
 /// Subject of figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::{Counts, StatusReport, VolumeReport};
+use messages::{Counts, StatusReport, VolumeReport};
 
 use super::point::{BUCKETS, Latencies, Point};
 use super::series::{COUNT, Kind, SERIES, Source};
@@ -148,8 +148,8 @@ fn latencies(counts: &Counts) -> Option<Latencies> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use control::VolumeState;
-    use control::report::CountsBelow;
+    use messages::VolumeState;
+    use messages::report::CountsBelow;
 
     use super::*;
 

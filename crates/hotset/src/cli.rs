@@ -15,11 +15,11 @@ use demo::{SECONDS, Show};
 use terminal::{EXIT_DONE, Failure};
 use units::parse_time;
 
-/// Keeps the hot set of slow storage in memory, and serves it to clients.
+/// Storage cache daemon: caches the hot set of slow storage in memory and on flash
 #[derive(Parser)]
 #[command(name = "hotset", version, propagate_version = true)]
 pub struct Cli {
-    /// The daemon's control socket; without it the one in /etc/hotset/hotset.toml
+    /// Control socket of the daemon; default: the one in /etc/hotset/hotset.toml
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print results as JSON
@@ -47,44 +47,44 @@ enum Command {
     CheckConfig {
         /// The file to check
         file: PathBuf,
-        /// Do not require backings and flash devices to exist: the daemon waits for them by itself
+        /// Accept missing backings and flash devices; the daemon waits for them
         #[arg(long)]
         any_devices: bool,
     },
-    /// Examine this machine and propose a configuration, with reasons; disks that carry data are left out unless they
-    /// are named
+    /// Examine this machine and propose a configuration, with reasons; disks with data are skipped unless they are
+    /// named
     Init(commands::init::Options),
-    /// Watch a cache at work: a simulated disk array under the same load with and without the cache
+    /// Demonstrate the cache: a simulated disk array under the same load with and without the cache
     Demo {
-        /// Show one of the lab's scenarios (`hotset lab list`), its bytes and its time scaled down
+        /// Run a scenario of the lab (`hotset lab list`) with sizes and times scaled down
         #[arg(long, value_name = "NAME")]
         scenario: Option<String>,
         /// Print only the summary
         #[arg(long)]
         headless: bool,
-        /// Time to run the load; without it 30, and 180 for a scenario
+        /// Duration of the load in seconds; default: 30, or 180 for a scenario
         #[arg(long, value_parser = clap::value_parser!(u64).range(2..=3600))]
         seconds: Option<u64>,
     },
     /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
     Status,
-    /// Show the status live: on a terminal with keys, elsewhere as one sample after the other
+    /// Show the status live: interactive on a terminal, otherwise one sample after the other
     Top {
-        /// Time between two samples
+        /// Interval between samples
         #[arg(long, default_value = "1s", value_parser = parse_time)]
         every: Duration,
-        /// Print so many samples one after the other, on a terminal too
+        /// Print this number of samples one after the other, also on a terminal
         #[arg(long)]
         times: Option<u64>,
     },
-    /// Show what has happened, with the actors
+    /// Show events, with their actors
     Events(commands::events::Options),
     /// Manage the flash devices
     Flash {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
-    /// Look at datastores: congestion, and the volumes' parts of each
+    /// Show datastores: congestion, and the share of each volume
     Datastore {
         #[command(subcommand)]
         action: commands::datastore::Action,
@@ -104,49 +104,48 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Make a volume a block device of this machine, /dev/hotset/NAME, now and at every boot
+    /// Attach a volume to this machine as block device /dev/hotset/NAME, now and at every boot
     Attach(commands::attach::Options),
-    /// Remove the block device of a volume; the daemon goes on serving the volume
+    /// Detach the block device of a volume; the daemon continues to serve the volume
     Detach(commands::attach::Detach),
     /// Record, examine and convert block traces
     Trace {
         #[command(subcommand)]
         action: commands::trace::Action,
     },
-    /// Write a page for a browser that shows the benefit of the cache over a time, from the history
+    /// Write an HTML page about the benefit of the cache over a time range, from the history
     Report(commands::report::Options),
-    /// Collect diagnostics for support into one archive, without secrets; the daemon need not run
+    /// Collect diagnostics for support into one archive, without secrets; works without a running daemon
     Support(commands::support::Options),
-    /// Maintain the state directory while no daemon runs
+    /// Maintain the state directory while the daemon is stopped
     State {
         #[command(subcommand)]
         action: commands::state::Action,
     },
-    /// List volumes whose backings are not complete, with a daemon or without one; fails if there are any
+    /// List volumes with dirty data outside their backings, with or without a running daemon; fails if there are any
     Undestaged(commands::undestaged::Options),
-    /// Advise which sizes of memory and flash are worth buying for a volume, or for a block trace
+    /// Recommend sizes of memory and flash for a volume or a block trace
     Advise(commands::advise::Options),
-    /// Replay a block trace against caches of given sizes, the policies alone
+    /// Simulate caches of given sizes with a block trace; policies only
     Simulate(commands::simulate::Options),
-    /// Run the engine in a hostile simulated world and check it against its promises
+    /// Test the engine in a simulated world full of faults, against its guarantees
     Torture {
-        /// Seeds to run, the end not included; without it 0..1000, or as many as the time allows
+        /// Seeds to run, end exclusive; default: 0..1000, or as many as fit into --minutes
         #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
         seeds: Option<Range<u64>>,
-        /// Stop after so many minutes, even if seeds remain
+        /// Stop after this number of minutes, even if seeds remain
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         minutes: Option<u64>,
-        /// Let an administrator exchange, lose and restore devices, records and backings in every run, not only in
-        /// every eighth
+        /// Replace, lose and restore devices, records and backings in every run instead of every eighth run
         #[arg(long)]
         administrator: bool,
     },
-    /// Published tests, reproduced in virtual time
+    /// Reproduce published tests in virtual time
     Lab {
         #[command(subcommand)]
         action: commands::lab::Action,
     },
-    /// Play workloads on live volumes
+    /// Run workloads on live volumes
     Workload {
         #[command(subcommand)]
         action: commands::workload::Action,
@@ -156,9 +155,9 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Print the manual in the format of man pages
+    /// Print the man pages
     Man {
-        /// Write one page per command into this folder instead
+        /// Write one page per command into this directory instead
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },
@@ -217,7 +216,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("hotset: {}", control::plain_lines(&failure.message));
+                eprintln!("hotset: {}", messages::plain_lines(&failure.message));
             }
             ExitCode::from(failure.code)
         }

@@ -24,7 +24,7 @@ pub enum Broken {
     /// A length beyond its limit.
     #[error("{what} of {len} bytes exceeds the limit of {max}")]
     TooLong {
-        /// What is too long.
+        /// The field that is too long.
         what: &'static str,
         /// Its length.
         len: usize,

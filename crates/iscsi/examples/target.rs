@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use iscsi::{Options, Server};
 use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::{RealCoreSpec, run_core};
@@ -11,7 +11,7 @@ use seam::{Address, DiskOpen, Seam};
 struct NullKeeper;
 
 impl Keeper for NullKeeper {
-    fn keep(&self, _: u64, _: Vec<u8>) -> Keep {
+    fn keep(&self, _: VolumeId, _: Vec<u8>) -> Keep {
         Box::pin(async { Ok(()) })
     }
 }
@@ -27,7 +27,8 @@ fn main() {
             let what = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&what).await.expect("the file can be opened");
             let name = format!("v{number}");
-            core.attach(VolumeSpec::new(&name, number as u64 + 1), Backing::plain(disk)).expect("the name is free");
+            core.attach(VolumeSpec::new(&name, VolumeId(number as u64 + 1)), Backing::plain(disk))
+                .expect("the name is free");
             let lun = Lun::new(number as u16).expect("the number is valid");
             target
                 .add(UnitSpec {

@@ -8,7 +8,6 @@ mod login;
 mod options;
 mod server;
 mod session;
-mod shared;
 
 pub use iscsi_protocol::login::Credentials;
 pub use iscsi_protocol::name::check as check_name;

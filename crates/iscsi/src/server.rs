@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use front::{Control, Stop};
+use connection::{Control, Stop};
 use iscsi_protocol::Framing;
 use iscsi_protocol::login::{Agreed, Refusal, Rules, SessionType};
 use scsi::{Initiator, Lun, Target};
@@ -13,8 +13,7 @@ use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
 use crate::Options;
 use crate::login::{LoggedIn, LoginError, log_in};
 use crate::options::PORTAL_GROUP;
-use crate::session::{Session, SessionSpec, SlowCommand, Task};
-use crate::shared::Shared;
+use crate::session::{Session, SessionSpec, Shared, SlowCommand, Task};
 
 /// Poll interval of a stopping server.
 const STOP_POLL: Nanos = Nanos::from_millis(5);

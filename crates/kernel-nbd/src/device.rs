@@ -118,7 +118,9 @@ impl Device {
         let exclusive = OFlags::EXCL.bits() as i32;
         match OpenOptions::new().read(true).custom_flags(exclusive).open(self.node()) {
             Ok(file) => Ok(file),
-            Err(error) => Err(self.user().unwrap_or_else(|| InUse(format!("it cannot be taken alone: {error}")))),
+            Err(error) => {
+                Err(self.user().unwrap_or_else(|| InUse(format!("it cannot be opened exclusively: {error}"))))
+            }
         }
     }
 

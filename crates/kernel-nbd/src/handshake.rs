@@ -138,8 +138,8 @@ fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Resul
                 return Ok(Facts { size_bytes, flags, block_bytes });
             }
             OptionReplyKind::ErrTlsRequired => {
-                let text =
-                    "the daemon wants TLS of every NBD client, and the kernel has none; set [nbd] tls = \"allowed\"";
+                let text = "the daemon requires TLS of NBD clients, which the kernel does not support; set [nbd] tls = \
+                     \"allowed\"";
                 return Err(io::Error::other(text));
             }
             _ => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),

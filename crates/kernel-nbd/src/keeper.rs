@@ -12,9 +12,9 @@ use super::device::{self, Device, Identifier, InUse};
 use super::handshake::{self, Link};
 use super::kernel::{DEAD_CONNECTION, Events, Export, Kernel, KernelError};
 use super::served::{is_served, reach};
+use logging::{self as log, ATTACH, Filter, Format};
 use systemd::Notifier;
 use terminal::Failure;
-use terminal::log;
 use units::{show_bytes, show_time};
 
 /// Directory of the locks of attached volumes.
@@ -51,6 +51,8 @@ pub fn keep(
     volume: &str,
     on_attached: impl FnOnce(&Device) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let _log = log::start(&Filter::default(), Format::Text)
+        .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("cannot wait for events: {error}")))?;
     runtime.block_on(async {
@@ -64,7 +66,7 @@ pub fn keep(
         match keeper.run(&mut stop).await? {
             End::Asked => keeper.let_go(),
             End::Detached => {
-                log::info(format!("{volume}: {} was disconnected", keeper.device.node().display()));
+                log::info!(target: ATTACH, volume, "{volume}: {} was disconnected", keeper.device.node().display());
                 Ok(())
             }
         }
@@ -103,11 +105,12 @@ impl Keeper {
         while !self.device.is_linked() {
             if Instant::now() > end {
                 let (link, node) = (self.device.link(), self.device.node());
-                log::warn(format!(
+                log::warn!(
+                    target: ATTACH,
                     "udev makes no {}; use {}, or install 60-hotset.rules",
                     link.display(),
                     node.display()
-                ));
+                );
                 return;
             }
             sleep(Duration::from_millis(20)).await;
@@ -158,13 +161,17 @@ impl Keeper {
             let Err(why) = self.reconnect_once() else {
                 self.is_away = false;
                 let away = began.elapsed().as_secs_f64();
-                log::info(format!("{volume}: {} is connected again after {away:.1} s", self.device.node().display()));
+                log::info!(
+                    target: ATTACH, volume,
+                    "{volume}: {} is connected again after {away:.1} s",
+                    self.device.node().display()
+                );
                 return None;
             };
             // Each reason is logged once: a starting daemon gives several.
             if why != told {
                 let most = show_time(DEAD_CONNECTION);
-                log::warn(format!("{volume}: {why}; requests wait, for {most} at most"));
+                log::warn!(target: ATTACH, volume, "{volume}: {why}; requests wait, for {most} at most");
                 told = why;
             }
             tokio::select! {
@@ -213,12 +220,21 @@ impl Keeper {
             Ok(now) if size_bytes > now => {
                 let text = self.device.identifier.to_text();
                 match self.kernel.resize(self.device.index, &text, size_bytes) {
-                    Ok(()) => log::info(format!("{} has {} now", node.display(), show_bytes(size_bytes))),
-                    Err(error) => log::warn(format!("{} keeps its size: {error}", node.display())),
+                    Ok(()) => log::info!(
+                        target: ATTACH, device = %node.display(),
+                        "{} has {} now",
+                        node.display(),
+                        show_bytes(size_bytes)
+                    ),
+                    Err(error) => log::warn!(
+                        target: ATTACH, device = %node.display(),
+                        "{} keeps its size: {error}",
+                        node.display()
+                    ),
                 }
             }
             Ok(_) => (),
-            Err(error) => log::warn(format!("{}: {error}", node.display())),
+            Err(error) => log::warn!(target: ATTACH, device = %node.display(), "{}: {error}", node.display()),
         }
     }
 
@@ -233,7 +249,11 @@ impl Keeper {
             Ok(file) => crate::disconnect(&mut self.kernel, &self.device, file, true),
             Err(why) => {
                 let (node, volume) = (self.device.node(), &self.device.identifier.volume);
-                log::warn(format!("{} stays connected: {why}; attach {volume} again to keep it so", node.display()));
+                log::warn!(
+                    target: ATTACH, volume, device = %node.display(),
+                    "{} stays connected: {why}; attach {volume} again to keep it so",
+                    node.display()
+                );
                 Ok(())
             }
         }

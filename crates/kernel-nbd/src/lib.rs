@@ -37,7 +37,7 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
     }
     if !systemd::is_here() {
         return Err(Failure::failed(format!(
-            "systemd does not run here: have your service manager run `hotset attach --foreground {name}`"
+            "systemd is not running: let your service manager run `hotset attach --foreground {name}`"
         )));
     }
     if socket.is_some() {
@@ -49,7 +49,7 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
     let unit = systemd::unit(name)?;
     served::reach(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
     systemd::enable(&unit)?;
-    let nothing = || Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"));
+    let nothing = || Failure::failed(format!("{unit} is running, but there is no device; see `journalctl -u {unit}`"));
     show(&find(name)?.ok_or_else(nothing)?, json)
 }
 
@@ -64,7 +64,7 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     // A flush would wait for a daemon that may never return.
     if flushed && let Err(why) = served::is_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
-            "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",
+            "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` discards unflushed writes",
             device.node().display()
         )));
     }
@@ -75,7 +75,7 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     if json {
         return print_json(&json!({ "volume": name, "device": device.node() }));
     }
-    println!("{name} is detached; the daemon goes on serving it");
+    println!("{name} is detached; the daemon continues to serve it");
     Ok(())
 }
 

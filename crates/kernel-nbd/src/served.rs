@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::report::Notice;
-use control::{Answer, Client, ClientError, Request, VolumeState};
+use control::{Client, ClientError};
+use messages::report::Notice;
+use messages::{Answer, Request, VolumeState};
 
 use super::device::Identifier;
 use super::handshake::{self, Link};
@@ -30,7 +31,7 @@ pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), 
     let Answer::Status(status) = client.ask(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
     let Some(address) = handshake::best_address(&status.listen) else {
         return refused(
-            "the daemon listens for no NBD client yet; if that stays so, name a socket in [nbd] listen".to_owned(),
+            "the daemon does not listen for NBD clients; if this persists, add a socket to [nbd] listen".to_owned(),
         );
     };
     let link = match handshake::take(address, volume) {

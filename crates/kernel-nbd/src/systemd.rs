@@ -25,7 +25,10 @@ pub fn unit(volume: &str) -> Result<String, Failure> {
 /// Starts the unit now and at every boot; returns after the volume is attached.
 pub fn enable(unit: &str) -> Result<(), Failure> {
     systemctl(&["enable", "--now", unit]).map_err(|said| {
-        Failure::failed(format!("{said}\n`journalctl -u {unit}` says why; it goes on trying, until `hotset detach`"))
+        Failure::failed(format!(
+            "{said}\n`journalctl -u {unit}` shows the reason; the unit keeps retrying until \
+                                 `hotset detach`"
+        ))
     })
 }
 

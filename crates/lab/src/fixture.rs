@@ -1,6 +1,6 @@
 //! A simulated world with an engine, for named cases, workloads in virtual time and measurements.
 
-use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeSpec, WriteFlags};
+use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags};
 use flash::{FormatOptions, OpenOptions, Store};
 use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
 use seam::sim::{
@@ -8,7 +8,7 @@ use seam::sim::{
 };
 use seam::{Disk, DiskOpen, Nanos, Piece, SECTOR_BYTES, Seam};
 
-use crate::torture::content::Tag;
+use crate::content::{Tag, tags};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -25,7 +25,7 @@ pub struct Fixture {
 /// The default specification of the volume `name`, changed by `edit`.
 pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
     let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
-    let mut spec = VolumeSpec::new(name, incarnation);
+    let mut spec = VolumeSpec::new(name, VolumeId(incarnation));
     edit(&mut spec);
     spec
 }
@@ -263,7 +263,7 @@ pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Ve
     if !volume.read_now(at, len, &mut pieces) {
         volume.read(at, len, &mut pieces).await?;
     }
-    Ok(crate::torture::tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
+    Ok(tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
 }
 
 /// Durable tags of `count` sectors of a disk.

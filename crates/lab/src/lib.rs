@@ -2,6 +2,7 @@
 //! model of its promises.
 
 pub mod advice;
+pub mod content;
 pub mod curve;
 pub mod fixture;
 pub mod markup;

@@ -1,6 +1,6 @@
 //! Exports: names and their volumes.
 
-use engine::{Core, Volume};
+use engine::{Core, Volume, VolumeId};
 use seam::Seam;
 
 /// An export.
@@ -31,7 +31,7 @@ pub trait Exports<S: Seam>: 'static {
     fn find(&self, name: &str) -> Option<Export<S>>;
 
     /// The export of the volume with this incarnation.
-    fn find_by_incarnation(&self, incarnation: u64) -> Option<Export<S>>;
+    fn find_by_incarnation(&self, incarnation: VolumeId) -> Option<Export<S>>;
 }
 
 impl<S: Seam> Exports<S> for Core<S> {
@@ -52,7 +52,7 @@ impl<S: Seam> Exports<S> for Core<S> {
         Some(export(volume))
     }
 
-    fn find_by_incarnation(&self, incarnation: u64) -> Option<Export<S>> {
+    fn find_by_incarnation(&self, incarnation: VolumeId) -> Option<Export<S>> {
         self.volumes().into_iter().find(|volume| volume.spec().incarnation == incarnation).map(export)
     }
 }

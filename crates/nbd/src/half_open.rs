@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use front::{Control, Stop};
+use connection::{Control, Stop};
 
 /// All connections in the handshake phase of a server.
 pub(crate) struct HalfOpen {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use engine::VolumeId;
 use seam::Seam;
 
 use crate::negotiation::Agreed;
@@ -20,7 +21,7 @@ pub struct Handed<S: Seam> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Incarnation of the volume, independent of the volume's name.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// Size of the export as negotiated.
     pub size_bytes: u64,
     /// True if the export was announced as read-only.
@@ -104,7 +105,7 @@ impl FromStr for Terms {
             _ => return Err(ParseTermsError),
         };
         let [read_only, structured, allocation] = flags;
-        let (incarnation, size_bytes) = (number(incarnation)?, number(size)?);
+        let (incarnation, size_bytes) = (VolumeId(number(incarnation)?), number(size)?);
         let (read_only, structured, allocation) = (flag(read_only)?, flag(structured)?, flag(allocation)?);
         Ok(Terms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss })
     }
@@ -118,7 +119,7 @@ mod tests {
     fn terms_round_trip_and_malformed_text_is_refused() {
         for bits in 0..16u8 {
             let [read_only, structured, allocation, unreported_loss] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
-            let (incarnation, size_bytes) = (u64::MAX - u64::from(bits), 1 << (40 + bits));
+            let (incarnation, size_bytes) = (VolumeId(u64::MAX - u64::from(bits)), 1 << (40 + bits));
             let terms = Terms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss };
             assert_eq!(terms.to_string().parse(), Ok(terms));
         }

@@ -22,7 +22,7 @@ pub(crate) struct Agreed<S: Seam> {
     pub(crate) allocation: bool,
 }
 
-/// What follows an option.
+/// The step after an option.
 pub(crate) enum Next<S: Seam> {
     /// A further option.
     Continue,

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use connection::{Control, Stop};
 use engine::UnflushedLoss;
-use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;

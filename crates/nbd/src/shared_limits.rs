@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use front::{Clients, Limits};
+use connection::{Clients, Limits};
 
 use crate::Options;
 use crate::options::{READ_PIECE_BYTES, WRITE_PIECE_BYTES};

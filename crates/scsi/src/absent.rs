@@ -29,3 +29,8 @@ impl Absent {
 pub fn not_ready() -> Sense {
     Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
 }
+
+/// Sense data for a command to a number without a unit.
+pub(crate) fn no_unit() -> Sense {
+    Sense::illegal(Asc::UNIT_NOT_SUPPORTED)
+}

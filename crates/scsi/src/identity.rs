@@ -17,13 +17,13 @@ impl Identity {
     /// Locally assigned company identifier: its second-lowest bit marks it as not registered.
     const COMPANY: u32 = 0x02_48_53;
 
-    /// The identity of the volume `incarnation` on the host `host` (a constant random number).
-    pub fn of(host: u64, incarnation: u64) -> Identity {
+    /// The identity of the unit with this serial number on the host `host` (a constant random number).
+    pub fn of(host: u64, serial: u64) -> Identity {
         // NAA type 6 (extended), 24 bits of company, 36 of the host, 64 of the volume.
         let high = 6 << 60 | u64::from(Self::COMPANY) << 36 | host & 0xf_ffff_ffff;
         let mut naa = [0; 16];
         naa[..8].copy_from_slice(&high.to_be_bytes());
-        naa[8..].copy_from_slice(&incarnation.to_be_bytes());
+        naa[8..].copy_from_slice(&serial.to_be_bytes());
         Identity { naa, product: Self::PRODUCT.to_owned() }
     }
 

@@ -10,6 +10,8 @@ mod access;
 mod attention;
 mod cdb;
 mod commands;
+mod copy_results;
+mod dispatch;
 mod exchange;
 mod failure;
 mod identity;

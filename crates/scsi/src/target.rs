@@ -1,23 +1,18 @@
-//! A target: its units by number, the initiators logged in, and the dispatch of commands to units.
+//! A target: its units by number, and the initiators logged in.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use seam::{Piece, Seam};
+use seam::Seam;
 
 use crate::absent::Absent;
 use crate::access::AccessList;
 use crate::attention::Attention;
-use crate::commands::{self, Task};
-use crate::exchange::{Command, DataIn, DataOut};
-use crate::failure::Failure;
 use crate::lun::Lun;
 use crate::nexus::{self, Initiator, Nexus};
-use crate::opcodes::{Kind, Opcode};
 use crate::reservations::{Keeper, RecordError, Registrant};
-use crate::sense::{Asc, Format, Sense};
-use crate::status::{Outcome, Status};
+use crate::sense::Format;
 use crate::unit::{Provisioned, Unit, UnitSpec};
 
 /// Reason why a unit is not added.
@@ -258,60 +253,6 @@ impl<S: Seam> Target<S> {
         true
     }
 
-    /// Reads without waiting: appends the whole answer to `pieces` and returns true, or leaves the command to
-    /// [`Target::execute`].
-    pub fn read_now(&self, nexus: &Nexus, command: &Command<'_>, pieces: &mut Vec<Piece<S::Block>>) -> bool {
-        self.ready_unit(nexus, command, Kind::Read)
-            .is_some_and(|(unit, cdb)| commands::read_now(&unit, &cdb, command.expected.in_bytes, pieces))
-    }
-
-    /// Writes `data` without waiting, if the range is within one block of the engine; otherwise leaves the command to
-    /// [`Target::execute`].
-    pub fn write_now(&self, nexus: &Nexus, command: &Command<'_>, data: &[u8]) -> bool {
-        self.ready_unit(nexus, command, Kind::Write)
-            .is_some_and(|(unit, cdb)| commands::write_now(&unit, &cdb, command.expected.out_bytes, data))
-    }
-
-    /// Executes a command. The future must run to its end, because operations of the engine are in flight;
-    /// [`Command::cancel`] ends it early.
-    pub async fn execute(
-        &self,
-        nexus: &Nexus,
-        command: Command<'_>,
-        out: &mut impl DataOut,
-        input: &mut impl DataIn<S>,
-    ) -> Outcome {
-        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun));
-        let format = unit.as_ref().map_or(Format::Fixed, |unit| unit.format());
-        let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
-        let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
-        let done = task.run(command.cdb).await;
-        let status = match done {
-            Ok(status) => status,
-            Err(Failure::Check(sense)) => Status::CheckCondition(sense.bytes(format)),
-            Err(Failure::Conflict) => Status::ReservationConflict,
-            Err(Failure::Gone) => Status::Aborted,
-        };
-        Outcome { status, transfer_bytes: task.transfer_bytes() }
-    }
-
-    /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
-    fn ready_unit<'a>(
-        &self,
-        nexus: &Nexus,
-        command: &Command<'a>,
-        kind: Kind,
-    ) -> Option<(Rc<Unit<S>>, crate::cdb::Cdb<'a>)> {
-        let (opcode, cdb) = Opcode::of(command.cdb).ok()?;
-        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun))?;
-        let ready = opcode.kind == kind
-            && opcode.check(&cdb).is_ok()
-            && !unit.has_attention(nexus)
-            && unit.reservations.check(nexus, opcode.reserved).is_ok()
-            && unit.check_present().is_ok();
-        ready.then_some((unit, cdb))
-    }
-
     /// The unit of this number, if the initiator may see it.
     pub(crate) fn visible(&self, nexus: &Nexus, lun: Lun) -> Option<Rc<Unit<S>>> {
         self.unit(lun).filter(|unit| unit.admits(nexus))
@@ -378,9 +319,4 @@ impl<S: Seam> Removed<S> {
         let Unit { lun, identity, access, .. } = &*self.0;
         Absent { lun: *lun, identity: identity.clone(), access: access.borrow().clone() }
     }
-}
-
-/// Sense data for a command to a number without a unit.
-pub(crate) fn no_unit() -> Sense {
-    Sense::illegal(Asc::UNIT_NOT_SUPPORTED)
 }

@@ -9,7 +9,7 @@ use seam::{SECTOR_BYTES, Seam};
 
 use crate::access::AccessList;
 use crate::attention::{Attention, Attentions};
-use crate::commands::Copies;
+use crate::copy_results::Copies;
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::lun::Lun;

@@ -16,6 +16,7 @@ pub mod mailbox;
 pub mod model;
 pub mod pending;
 pub mod real;
+mod rng;
 pub mod sim;
 pub mod stream;
 pub mod time;

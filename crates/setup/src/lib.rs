@@ -45,7 +45,7 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     let place = options.out.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));
     if let Err(problems) = Config::parse(place, &text) {
         return Err(Failure::failed(format!(
-            "what is proposed here does not hold, which is a fault of Hotset:\n{problems}\n{text}"
+            "the proposed configuration is invalid, which is a defect of Hotset:\n{problems}\n{text}"
         )));
     }
     if let Some(out) = &options.out {
@@ -67,7 +67,7 @@ fn write(out: &Path, text: &str) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => {
             let folder = folder.display();
-            Failure::failed(format!("there is no folder {folder}; `mkdir -p {folder}` first"))
+            Failure::failed(format!("the directory {folder} does not exist; run `mkdir -p {folder}` first"))
         }
         ErrorKind::AlreadyExists => there_already(out),
         _ => Failure::failed(format!("{} cannot be written: {error}", out.display())),
@@ -80,7 +80,7 @@ fn write(out: &Path, text: &str) -> Result<(), Failure> {
 
 fn there_already(out: &Path) -> Failure {
     let file = out.display();
-    Failure::failed(format!("{file} is there already, and is not written over; name another file with --out"))
+    Failure::failed(format!("{file} exists and is not written over; name another file with --out"))
 }
 
 #[cfg(test)]

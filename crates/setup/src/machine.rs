@@ -282,7 +282,7 @@ fn hypervisor(root: &Path) -> Option<&'static str> {
         ("etc/libvirt/qemu", "libvirt is here"),
     ];
     let found = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, says)| *says);
-    found.or_else(|| runs_guests(&root.join("proc")).then_some("virtual machines run here"))
+    found.or_else(|| runs_guests(&root.join("proc")).then_some("running virtual machines found"))
 }
 
 fn runs_guests(proc: &Path) -> bool {
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(hypervisor(root.path()), None);
         fs::create_dir_all(root.path().join("proc/77")).expect("the folder can be written");
         fs::write(root.path().join("proc/77/comm"), "kvm\n").expect("the folder can be written");
-        assert_eq!(hypervisor(root.path()), Some("virtual machines run here"));
+        assert_eq!(hypervisor(root.path()), Some("running virtual machines found"));
         fs::create_dir_all(root.path().join("etc/pve")).expect("the folder can be written");
         assert_eq!(hypervisor(root.path()), Some("Proxmox VE is here"));
     }

@@ -72,7 +72,7 @@ pub struct Chosen {
     pub node: PathBuf,
     /// Size.
     pub size_bytes: u64,
-    /// What it is, in words.
+    /// Description for the user.
     pub what: String,
     /// Its content; absent if it is blank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub struct Left {
     pub device: PathBuf,
     /// Size.
     pub size_bytes: u64,
-    /// What it is, in words.
+    /// Description for the user.
     pub what: String,
     /// The reason.
     pub why: String,
@@ -261,7 +261,7 @@ fn memory(machine: &Machine, serves: bool) -> Memory {
             total / 5,
             available / 2,
             format!(
-                "{sign}: a fifth of {}, and never more than half of the {} that are free now, for guests need theirs",
+                "{sign}: a fifth of {}, at most half of the {} that are free now, to leave memory for guests",
                 show_bytes(total),
                 show_bytes(available)
             ),
@@ -269,18 +269,12 @@ fn memory(machine: &Machine, serves: bool) -> Memory {
         (None, true) => (
             total / 4 * 3,
             available / 5 * 4,
-            format!(
-                "three quarters of {}: serving disks is what this machine is for; the rest is the system's",
-                show_bytes(total)
-            ),
+            format!("three quarters of {}: this machine serves disks; the rest is for the system", show_bytes(total)),
         ),
         (None, false) => (
             total / 4,
             available / 2,
-            format!(
-                "a quarter of {}: no disk is free here, so the machine is for something else as well",
-                show_bytes(total)
-            ),
+            format!("a quarter of {}: no disk is free, so this machine has another purpose, too", show_bytes(total)),
         ),
     };
     let bytes = share.min(most);

@@ -14,9 +14,8 @@ pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     comment(
         &mut out,
-        "Proposed by `hotset init` from what it found on this machine, and changed nothing. Look through it; names \
-         of volumes are easy to change now, and are what clients know them by later. docs/admin/configuration.md \
-         explains every key.",
+        "Proposed by `hotset init` for this machine; nothing was changed. Review it. Volume names are easy to change \
+         now; later, clients depend on them. docs/admin/configuration.md explains every key.",
     );
     comment(&mut out, "Next: `hotset check-config FILE`, then `hotset serve --config FILE`.");
     out.push_str("\n[state]\ndirectory = \"/var/lib/hotset\"\n\n[memory]\n");
@@ -26,7 +25,7 @@ pub fn text(plan: &Plan) -> String {
         "\n[control]\nsocket = \"/run/hotset/control.sock\"\n\n[nbd]\nlisten = [\"unix:/run/hotset/nbd.sock\"]\n",
     );
     if plan.hypervisor.is_some() {
-        comment(&mut out, "So that QEMU may open the socket where libvirt starts it:");
+        comment(&mut out, "Gives QEMU access to the socket when libvirt starts it:");
         out.push_str("# socket_owner = \"libvirt-qemu\"\n");
     }
     out.push('\n');
@@ -41,9 +40,9 @@ fn flash(out: &mut String, plan: &Plan) {
         comment(
             out,
             &format!(
-                "One flash device is free: {}, {}. What is not on the backing yet is kept on two, mirrored: with one, \
-                 its failure loses writes that clients were told are safe. Either find a second one, or accept that \
-                 with allow_single_copy, and take the marks away:",
+                "One flash device is free: {}, {}. Dirty data should be mirrored on two devices: the failure of a \
+                 single device loses acknowledged writes. Add a second device, or accept the risk with \
+                 allow_single_copy, and remove the comment marks:",
                 single.node.display(),
                 single.what
             ),
@@ -54,8 +53,8 @@ fn flash(out: &mut String, plan: &Plan) {
     if plan.flash.is_empty() {
         comment(
             out,
-            "No flash is free: memory alone caches, and a flush waits for the backing. Two flash devices would answer \
-             flushes, and keep what clients come back to over restarts.",
+            "No flash is free: only memory caches, and a flush waits for the backing. With two flash devices, flushes \
+             are fast and the cache survives restarts.",
         );
         out.push('\n');
         return;
@@ -64,13 +63,12 @@ fn flash(out: &mut String, plan: &Plan) {
     match plan.flash.len() {
         1 => comment(
             out,
-            "One device, as it was named. Without a mirror its failure loses writes that clients were told are safe, \
-             so without allow_single_copy it keeps clean pages alone.",
+            "One device, as requested. Without a mirror, its failure loses acknowledged writes; without \
+             allow_single_copy, it holds clean pages only.",
         ),
         _ => comment(
             out,
-            "Two devices carry what is not on the backing yet, mirrored, so that flushes need not wait for slow disks; \
-             and what clients come back to.",
+            "Two devices hold mirrored dirty data, so that flushes need not wait for slow disks, and clean pages.",
         ),
     }
     for device in &plan.flash {
@@ -79,8 +77,8 @@ fn flash(out: &mut String, plan: &Plan) {
             comment(
                 out,
                 &format!(
-                    "It carries {carries}. The daemon takes only what is empty: once you are sure that nobody needs \
-                     that, `blkdiscard -z {}`, or `dd` of zeroes over its first MiB.",
+                    "It carries {carries}. The daemon accepts only empty devices. If this data is not needed, erase \
+                     it with `blkdiscard -z {}`, or with `dd` of zeroes over the first MiB.",
                     device.node.display()
                 ),
             );
@@ -99,8 +97,8 @@ fn volumes(out: &mut String, plan: &Plan) {
     if blank > 1 {
         comment(
             out,
-            "Each disk is a volume of its own, and as safe as that disk. To outlive the loss of one, build an array \
-             first (mdadm, or the controller's own) and name it: `hotset init --volume /dev/md0`.",
+            "Each disk is a volume of its own and has no redundancy. For redundancy, build an array first (mdadm, or \
+             the controller's own) and name it: `hotset init --volume /dev/md0`.",
         );
         out.push('\n');
     }
@@ -109,28 +107,26 @@ fn volumes(out: &mut String, plan: &Plan) {
         let carries = match &backing.carries {
             None => "blank".to_owned(),
             Some(carries) => {
-                format!("carries {carries}, and is served as it is: nothing on it changes until a client writes")
+                format!("carries {carries}, and is served as it is: only clients change its data")
             }
         };
         comment(out, &format!("{}: {}; {carries}{}", backing.node.display(), backing.what, unstable(backing)));
         let _ = writeln!(out, "name = \"{name}\"\nbacking = {}\n", quoted(&backing.device));
     }
     if plan.volumes.is_empty() {
-        comment(out, "No disk is free to be served. What can be:");
+        comment(out, "No disk is free to serve. Options:");
         if let Some(disk) = plan.could_serve() {
             let path = disk.path().display();
             comment(
                 out,
-                &format!(
-                    "- a disk that carries data, as it is, once nobody else uses it: `hotset init --volume {path}`"
-                ),
+                &format!("- a disk with data, as it is, when no other program uses it: `hotset init --volume {path}`"),
             );
         }
-        comment(out, "- a disk that you add: run `hotset init` again");
+        comment(out, "- a new disk: add it and run `hotset init` again");
         comment(
             out,
-            "- an image file on a file system that is there, with memory in front of it. Make it \
-             (`truncate -s 20G /srv/hotset/vm1.img`) and take the marks away:",
+            "- an image file on a file system, cached in memory. Create it (`truncate -s 20G /srv/hotset/vm1.img`) \
+             and remove the comment marks:",
         );
         out.push_str("# [[volume]]\n# name = \"vm1\"\n# backing = \"/srv/hotset/vm1.img\"\n\n");
     }
@@ -150,7 +146,7 @@ fn left(out: &mut String, left: &[Left]) {
 /// A warning for a device without a persistent name.
 fn unstable(device: &Chosen) -> &'static str {
     match device.device == device.node && device.node.starts_with("/dev") && !device.node.starts_with("/dev/mapper") {
-        true => "; it has no name in /dev/disk/by-id: this one may be another disk's after a reboot",
+        true => "; it has no persistent name in /dev/disk/by-id: this name may refer to another disk after a reboot",
         false => "",
     }
 }

@@ -5,6 +5,7 @@
 //! the content is therefore compared with two records: checksums of the blocks destaged last, and samples taken when
 //! the volume was last served.
 
+use engine::BlockNo;
 use serde::{Deserialize, Serialize};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -33,15 +34,15 @@ pub struct ContentRecord {
     pub samples: String,
     /// Number of destaged blocks whose checksums the flash store held when the volume was stopped. The next start must
     /// find some of them.
-    #[serde(default, skip_serializing_if = "super::record::is_zero")]
+    #[serde(default, skip_serializing_if = "super::fields::is_zero")]
     pub destaged: u64,
 }
 
 /// The sampled blocks of a backing of `size_bytes`, in order.
-pub fn sample_places(size_bytes: u64) -> Vec<u64> {
+pub fn sample_places(size_bytes: u64) -> Vec<BlockNo> {
     let blocks = size_bytes / BLOCK_BYTES;
     if blocks <= SAMPLES {
-        return (0..blocks).collect();
+        return (0..blocks).map(BlockNo).collect();
     }
     let spread = SAMPLES - HEAD.len() as u64 - 1;
     let mut places: Vec<u64> = HEAD.into_iter().chain([blocks - 1]).collect();
@@ -51,15 +52,15 @@ pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     );
     places.sort_unstable();
     places.dedup();
-    places
+    places.into_iter().map(BlockNo).collect()
 }
 
 /// The first block past the end of a backing of `size_bytes`. A partial last block counts as a block, unless the
 /// backing had more of it before.
-pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> u64 {
+pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> BlockNo {
     match size_before.is_some_and(|before| before > size_bytes) {
-        true => size_bytes / BLOCK_BYTES,
-        false => size_bytes.div_ceil(BLOCK_BYTES),
+        true => BlockNo(size_bytes / BLOCK_BYTES),
+        false => BlockNo(size_bytes.div_ceil(BLOCK_BYTES)),
     }
 }
 
@@ -164,7 +165,7 @@ mod tests {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
             let places = sample_places(size);
             assert_eq!(places, sample_places(size));
-            assert!(places.iter().all(|place| (place + 1) * BLOCK_BYTES <= size), "{size}: {places:?}");
+            assert!(places.iter().all(|place| place.next().offset() <= size), "{size}: {places:?}");
             assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{size}: {places:?}");
         }
         assert!(sample_places(SIZE).len() >= 20);

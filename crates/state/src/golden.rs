@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flash::Ownership;
+use engine::VolumeId;
+use flash::{Ownership, Sequence, StoreGeneration};
 
 use super::*;
 
@@ -12,7 +13,7 @@ const OTHER_STORE: &str = "ffeeddccbbaa99887766554433221100";
 /// A state with a value in every field.
 fn sample() -> State {
     let dirty = VolumeRecord {
-        incarnation: 0x1111_2222_3333_4444,
+        incarnation: VolumeId(0x1111_2222_3333_4444),
         name: "database".to_owned(),
         backing_identity: "device:naa.5000c500a1b2c3d4".to_owned(),
         clean: false,
@@ -38,7 +39,7 @@ fn sample() -> State {
         newer: serde_json::Map::new(),
     };
     let added = VolumeRecord {
-        incarnation: 0x5555_6666_7777_8888,
+        incarnation: VolumeId(0x5555_6666_7777_8888),
         name: "scratch".to_owned(),
         backing_identity: "file:9f3a:1234".to_owned(),
         clean: true,
@@ -59,16 +60,16 @@ fn sample() -> State {
         revision: 17,
         stores: vec![
             StoreRecord {
-                generation: 5,
+                generation: StoreGeneration(5),
                 epoch: 42,
                 life: 0xfeed,
                 openings: vec!["000000000000beef".to_owned()],
-                sequence: 9_001,
+                sequence: Sequence(9_001),
                 map_void: true,
                 given_up: BTreeSet::from(["9999aaaabbbbcccc".to_owned()]),
                 ..StoreRecord::new(STORE)
             },
-            StoreRecord { generation: 1, epoch: 7, life: 1, ..StoreRecord::new(OTHER_STORE) },
+            StoreRecord { generation: StoreGeneration(1), epoch: 7, life: 1, ..StoreRecord::new(OTHER_STORE) },
         ],
         older_than: Some(OlderThan { store: OTHER_STORE.to_owned(), epoch: 44, known: 42 }),
         unclaimed: BTreeSet::from([OTHER_STORE.to_owned()]),
@@ -85,7 +86,7 @@ fn sample() -> State {
         removed: BTreeMap::from([("old".to_owned(), "backing = \"/dev/c\"".to_owned())]),
         tokens: vec![TokenRecord {
             name: "exporter".to_owned(),
-            role: control::Role::Read,
+            role: messages::Role::Read,
             hash: "ab".repeat(32),
             created: 1_700_000_001,
         }],
@@ -113,9 +114,9 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
         let found = StoreInventory {
             store: STORE.to_owned(),
             ownership: Ownership { owner, epoch: 42, life: 0xfeed },
-            generation: 5,
+            generation: StoreGeneration(5),
             manifest: Some(golden.bytes),
-            dirty_blocks: BTreeMap::from([(0x1111_2222_3333_4444, 6)]),
+            dirty_blocks: BTreeMap::from([(VolumeId(0x1111_2222_3333_4444), 6)]),
         };
         let (made, holdings) = rebuild(State::default(), &found).expect("readable");
         let sample = sample();

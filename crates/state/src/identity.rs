@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
+use engine::VolumeId;
+
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
+use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
-use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
 /// Losses that an administrator has accepted explicitly.
@@ -45,7 +47,7 @@ pub struct Claim<'a> {
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
     /// Dirty data by incarnation.
-    pub waiting: &'a BTreeMap<u64, Waiting>,
+    pub waiting: &'a BTreeMap<VolumeId, Waiting>,
     /// Content of the backing; `None` if no proof is needed.
     pub evidence: Option<&'a Evidence>,
     /// True if the volume will be written to.
@@ -58,7 +60,7 @@ pub struct Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Its identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// True if its clean pages in the flash store in use must be dropped before they are served.
     pub drops_pages: bool,
 }
@@ -66,9 +68,9 @@ pub struct Admission {
 impl State {
     /// Judges whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
     /// stopped. The incarnation is that of this backing, or a new one from `draw`. A refusal changes nothing.
-    pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> u64) -> Result<Admission, Refusal> {
+    pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
-            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
+            self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
         {
             return Err(Refusal::StateOlder { store, epoch, known });
         }
@@ -80,7 +82,7 @@ impl State {
             && other != claim.name
             && claim.served.contains(other)
         {
-            if self.sabotage != Sabotage::SharedDisk {
+            if !self.sabotage.is(Sabotage::SharedDisk) {
                 return Err(Refusal::BackingTaken { other: other.clone() });
             }
             by_backing = None;
@@ -94,7 +96,7 @@ impl State {
             None => {
                 let unclaimed: Vec<&str> =
                     self.unclaimed.iter().map(String::as_str).filter(|store| !claim.gives_up(store)).collect();
-                if !unclaimed.is_empty() && self.sabotage != Sabotage::AnyState {
+                if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
                 false
@@ -108,7 +110,7 @@ impl State {
         let record = &self.volumes[named];
         let loss = self.loss_of(record, claim);
         let names_it = loss.as_ref().is_none_or(|loss| claim.gives_up(&loss.incarnation))
-            || self.sabotage == Sabotage::AdoptUnnamed;
+            || self.sabotage.is(Sabotage::AdoptUnnamed);
         if claim.accept.adopt && names_it {
             return Ok(());
         }
@@ -153,13 +155,13 @@ impl State {
             return Err(Refusal::DirtyElsewhere { name, why, loss });
         }
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
-        if waiting.in_log > 0 && mark.is_none() && self.sabotage != Sabotage::AnyStore {
+        if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
             return Err(Refusal::LogUnexpected { name, loss });
         }
         let Some(evidence) = claim.evidence else { return Ok(false) };
-        let verdict = match self.sabotage {
-            Sabotage::AnyContent => ContentVerdict::Same,
-            _ => {
+        let verdict = match self.sabotage.is(Sabotage::AnyContent) {
+            true => ContentVerdict::Same,
+            false => {
                 let others = self.volumes.iter().filter(|other| other.incarnation != record.incarnation);
                 let others: Vec<&ContentRecord> = others.filter_map(|other| other.content.as_ref()).collect();
                 judge_content(record.content.as_ref(), evidence, &others)
@@ -172,7 +174,7 @@ impl State {
             }
             ContentVerdict::Unproven | ContentVerdict::Same => {}
         }
-        let is_accepted = claim.accept.discard_past_end || self.sabotage == Sabotage::PastEnd;
+        let is_accepted = claim.accept.discard_past_end || self.sabotage.is(Sabotage::PastEnd);
         if evidence.blocks_past_end > 0 && !is_accepted {
             return Err(Refusal::BackingShrank {
                 name,
@@ -190,7 +192,7 @@ impl State {
         by_backing: Option<usize>,
         gives_up: bool,
         claim: &Claim<'_>,
-        draw: impl FnOnce() -> u64,
+        draw: impl FnOnce() -> VolumeId,
     ) -> Admission {
         // The name's former volume is forgotten; its backing, if it returns, is unknown. Initiators identify data by
         // the volume's name, so the unit moves to the backing that the data was restored to.
@@ -230,7 +232,7 @@ impl State {
         }
         // From the first write on, pages of other stores differ from the backing.
         let cached_on = record.cached_on.get_or_insert_default();
-        if claim.writes && sabotage != Sabotage::StalePages {
+        if claim.writes && !sabotage.is(Sabotage::StalePages) {
             cached_on.retain(|store| Some(store.as_str()) == claim.store);
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
@@ -244,21 +246,21 @@ impl State {
             self.retired_luns.extend(lun);
             self.volumes.retain(|record| record.incarnation != former.incarnation);
         }
-        Admission { incarnation, drops_pages: drops_pages && sabotage != Sabotage::StalePages }
+        Admission { incarnation, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
     }
 
-    fn has_shrunk(&self, incarnation: u64, claim: &Claim<'_>) -> bool {
+    fn has_shrunk(&self, incarnation: VolumeId, claim: &Claim<'_>) -> bool {
         let known = self.by_incarnation(incarnation).and_then(|record| record.content.as_ref());
         known.zip(claim.evidence).is_some_and(|(known, found)| known.size_bytes > found.content.size_bytes)
     }
 
-    fn may_have_pages(&self, incarnation: u64, store: Option<&str>) -> bool {
+    fn may_have_pages(&self, incarnation: VolumeId, store: Option<&str>) -> bool {
         let cached_on = self.by_incarnation(incarnation).and_then(|record| record.cached_on.as_ref());
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
     }
 
     /// Records the present size of a volume's backing.
-    pub fn note_size(&mut self, incarnation: u64, size_bytes: u64) {
+    pub fn note_size(&mut self, incarnation: VolumeId, size_bytes: u64) {
         let record = self.by_incarnation_mut(incarnation);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
             // The places of samples depend on the size.
@@ -267,7 +269,7 @@ impl State {
     }
 
     /// Records that the volume's pages in that store match its backing, because older pages were dropped durably.
-    pub fn note_pages_dropped(&mut self, incarnation: u64, store: &str) {
+    pub fn note_pages_dropped(&mut self, incarnation: VolumeId, store: &str) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
         }
@@ -276,7 +278,7 @@ impl State {
     /// Records that a store in use holds data of volumes without a record: a record may have been lost. The note stays
     /// even after the store holds no such data, because its devices may have been restored from an older copy; a
     /// rebuild removes it.
-    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
+    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = VolumeId>) {
         let given_up = self.store(store).map(|record| &record.given_up);
         let is_strange = held.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
@@ -288,7 +290,7 @@ impl State {
     }
 
     /// Records that the data of an incarnation in a store is given up.
-    fn give_up(&mut self, incarnation: u64, store: Option<&str>) {
+    fn give_up(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
             self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
@@ -307,7 +309,7 @@ impl State {
     }
 
     /// Records a clean stop with all acknowledged writes on the backing.
-    pub fn mark_clean(&mut self, incarnation: u64) {
+    pub fn mark_clean(&mut self, incarnation: VolumeId) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
             record.dirty_on_flash = None;
@@ -315,7 +317,7 @@ impl State {
     }
 
     /// Records a clean stop with all acknowledged writes on the backing or in the flash log.
-    pub fn mark_parked(&mut self, incarnation: u64, destaged: u64) {
+    pub fn mark_parked(&mut self, incarnation: VolumeId, destaged: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
             record.content.get_or_insert_default().destaged = destaged;
@@ -323,7 +325,7 @@ impl State {
     }
 
     /// Records the flash store that may hold dirty data of the volume from now on.
-    pub fn mark_on_flash(&mut self, incarnation: u64, store: Option<&str>) {
+    pub fn mark_on_flash(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.dirty_on_flash = store.map(str::to_owned);
         }
@@ -331,7 +333,7 @@ impl State {
 
     /// Gives the volume a new incarnation, which it returns. Data under the old one in any flash store is obsolete and
     /// never served again.
-    pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) -> u64 {
+    pub fn give_up_flash(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.incarnation = drawn;
@@ -343,7 +345,7 @@ impl State {
     }
 
     /// Removes the record of a removed volume; its incarnation is never used again.
-    pub fn forget(&mut self, incarnation: u64) {
+    pub fn forget(&mut self, incarnation: VolumeId) {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
         self.retired_luns.extend(unit.map(|unit| unit.lun));
         self.volumes.retain(|record| record.incarnation != incarnation);
@@ -352,7 +354,7 @@ impl State {
 }
 
 /// A random number from the operating system, never 0.
-pub fn draw_incarnation() -> io::Result<u64> {
+pub fn draw_number() -> io::Result<u64> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     loop {
         let mut bytes = [0; 8];
@@ -366,7 +368,7 @@ pub fn draw_incarnation() -> io::Result<u64> {
 
 /// A random number of 128 bits from the operating system.
 pub fn draw_identity() -> io::Result<u128> {
-    Ok(u128::from(draw_incarnation()?) << 64 | u128::from(draw_incarnation()?))
+    Ok(u128::from(draw_number()?) << 64 | u128::from(draw_number()?))
 }
 
 impl Claim<'_> {
@@ -379,7 +381,7 @@ impl Claim<'_> {
 impl<'a> Claim<'a> {
     /// A volume without dirty data and without flash.
     pub fn plain(name: &'a str, identity: &'a str) -> Claim<'a> {
-        const NOTHING: &BTreeMap<u64, Waiting> = &BTreeMap::new();
+        const NOTHING: &BTreeMap<VolumeId, Waiting> = &BTreeMap::new();
         const NO_WORDS: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };
         Claim {
             name,

@@ -10,12 +10,14 @@
 //!    (`writer.rs`).
 
 mod content;
+mod fields;
 mod identity;
 mod loss;
 mod manifest;
 mod overrides;
 mod record;
 mod replace;
+mod store_record;
 mod stores;
 mod trust;
 mod units;
@@ -30,7 +32,8 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
-pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
+pub use fields::show_incarnation;
+pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_number};
 pub use loss::{owed_loss, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
@@ -42,7 +45,8 @@ pub use record::{
     TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
-pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
+pub use store_record::StoreRecord;
+pub use stores::{StoreFound, StoreUse, show_uuid, uuid_of};
 pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, PATIENCE};
@@ -72,8 +76,7 @@ pub enum StateError {
     },
     /// The directory does not answer: its disk hangs, or its server is gone.
     #[error(
-        "state directory {path} does not answer (for {} s): what has to be noted there first is not done; look at its \
-         disk",
+        "state directory {path} does not answer (for {} s): changes that need a durable record fail; check its disk",
         .time.as_secs()
     )]
     Hangs {

@@ -13,7 +13,7 @@ use crate::trust::Sabotage;
 /// The loss to report to a volume's clients in this generation. `record` is the volume's record before this start.
 /// `is_lost` is true if its last daemon did not stop it cleanly and left no complete persisted memory.
 pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
-    if record.clean || state.sabotage == Sabotage::UntoldLoss {
+    if record.clean || state.sabotage.is(Sabotage::UntoldLoss) {
         return None;
     }
     let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);
@@ -38,14 +38,21 @@ pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> Unflush
 
 #[cfg(test)]
 mod tests {
+    use engine::VolumeId;
+
     use super::*;
     use crate::BootRecord;
 
     /// A state of generation 5 with a volume last served by `generation`.
     fn state(generation: u64, clean: bool) -> State {
         let mut state = State { generation, ..State::default() };
-        let record =
-            VolumeRecord { incarnation: 7, name: "v".to_owned(), generation, clean, ..VolumeRecord::default() };
+        let record = VolumeRecord {
+            incarnation: VolumeId(7),
+            name: "v".to_owned(),
+            generation,
+            clean,
+            ..VolumeRecord::default()
+        };
         state.volumes.push(record);
         state.boot = Some(BootRecord { id: "this".to_owned(), generation: 3 });
         state.generation = 5;

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use flash::Ownership;
+use engine::VolumeId;
+use flash::{Ownership, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
+use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
-use super::stores::{StoreFound, StoreRecord, show_incarnation, show_uuid, uuid_of};
+use super::store_record::StoreRecord;
+use super::stores::{StoreFound, show_uuid, uuid_of};
 use super::trust::{Refusal, Sabotage};
 
 /// The copy, as compressed JSON.
@@ -38,11 +41,11 @@ pub struct StoreInventory {
     /// Owner of the last opening.
     pub ownership: Ownership,
     /// The generation of its members.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The owner's copy of the records, if one was found.
     pub manifest: Option<Vec<u8>>,
     /// Dirty blocks in its log, by incarnation.
-    pub dirty_blocks: BTreeMap<u64, u64>,
+    pub dirty_blocks: BTreeMap<VolumeId, u64>,
 }
 
 /// Dirty data on flash after a rebuild.
@@ -112,7 +115,7 @@ impl State {
     /// Judges the copy on a store that this directory's daemon used last. A newer copy means that the directory was
     /// restored from before its last change. An unreadable copy proves nothing.
     pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
-        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && self.sabotage != Sabotage::AnyState;
+        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
             Some(_) => {
@@ -208,7 +211,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     let given_up = std::mem::take(&mut record.given_up);
     *record = StoreRecord { generation: found.generation, epoch, life, given_up, ..StoreRecord::new(&found.store) };
     let given_up = record.given_up.clone();
-    let holding = |(incarnation, blocks): (&u64, &u64)| {
+    let holding = |(incarnation, blocks): (&VolumeId, &u64)| {
         let volume = state.by_incarnation(*incarnation);
         Holding {
             volume: volume.map(|volume| volume.name.clone()),
@@ -231,17 +234,17 @@ mod tests {
         let mut state = State::default();
         state.begin_life(5, 50);
         state.store_mut("ab").life = 50;
-        let id = state.identify(&Claim::plain("web", "disk-1"), || 7).expect("new").incarnation;
+        let id = state.identify(&Claim::plain("web", "disk-1"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("ab"));
-        state.identify(&Claim::plain("db", "disk-2"), || 8).expect("new");
+        state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
         let manifest = state.manifest(60_000);
         assert!(manifest.is_some() && state.manifest(10).is_none(), "a copy that does not fit is not written in part");
         let found = StoreInventory {
             store: "ab".into(),
             ownership: Ownership { owner: uuid_of(&state.identity).expect("digits"), epoch: 9, life: 60 },
-            generation: 3,
+            generation: StoreGeneration(3),
             manifest,
-            dirty_blocks: BTreeMap::from([(7, 12), (99, 4)]),
+            dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
         let current = State { flash_devices: None, generation: 2, ..State::default() };
         let (made, holdings) = rebuild(current, &found).expect("all is there");
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!(names, [(Some("web"), 12), (None, 4)]);
         let mut since = State::default();
         since.begin_life(8, 80);
-        let newer = since.identify(&Claim::plain("web", "disk-1"), || 70).expect("new to it").incarnation;
+        let newer = since.identify(&Claim::plain("web", "disk-1"), || VolumeId(70)).expect("new to it").incarnation;
         let (made, holdings) = rebuild(since, &found).expect("all is there");
         let web = made.by_name("web").expect("it is there once");
         assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
@@ -263,13 +266,13 @@ mod tests {
         let refused = rebuild(stale, &found);
         assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
         let mut known = state.clone();
-        known.store_mut("ab").generation = 4;
+        known.store_mut("ab").generation = StoreGeneration(4);
         assert!(matches!(rebuild(known, &found), Err(RebuildError::Older { .. })), "a device that was taken out since");
         let mut removed = State { unclaimed: ["ab".to_owned()].into(), ..State::default() };
         removed.begin_life(9, 90);
         let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
         let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
-        let served = removed.identify(&claim, || 71).expect("the data in question is given up").incarnation;
+        let served = removed.identify(&claim, || VolumeId(71)).expect("the data in question is given up").incarnation;
         removed.forget(served);
         let (made, _) = rebuild(removed, &found).expect("all is there");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
@@ -284,9 +287,9 @@ mod tests {
         let mut state = State::default();
         state.begin_life(5, 50);
         state.store_mut("ab").life = 50;
-        state.identify(&Claim::plain("web", "disk-1"), || 7).expect("new");
+        state.identify(&Claim::plain("web", "disk-1"), || VolumeId(7)).expect("new");
         let mut copy = state.clone();
-        state.identify(&Claim::plain("db", "disk-2"), || 8).expect("new");
+        state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
         let manifest = state.manifest(60_000).expect("it fits");
         let found = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
         let own = found(state.ownership());
@@ -305,7 +308,9 @@ mod tests {
         for number in 0..1000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let identity = format!("device:naa.{:016x}", random);
-            state.identify(&Claim::plain(&format!("vm-{number}-disk-0"), &identity), || random | 1).expect("new");
+            state
+                .identify(&Claim::plain(&format!("vm-{number}-disk-0"), &identity), || VolumeId(random | 1))
+                .expect("new");
         }
         let bytes = state.manifest(usize::MAX).expect("unbounded").len();
         assert!(bytes <= 61_376, "{bytes} bytes");

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use engine::{CacheMode, WritePolicy};
+use engine::{CacheMode, VolumeId, WritePolicy};
 
 use super::record::{Override, State, VolumeRecord};
 
@@ -26,7 +26,7 @@ pub const MODE: &str = "mode";
 impl State {
     /// Records a change of a volume's `key` to `value`, with `file` as the value in the configuration file. Equal
     /// values remove the change.
-    pub fn set_override(&mut self, incarnation: u64, key: &str, value: &str, file: &str) {
+    pub fn set_override(&mut self, incarnation: VolumeId, key: &str, value: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if value == file {
             record.overrides.remove(key);
@@ -36,7 +36,7 @@ impl State {
     }
 
     /// Removes the change of `key` if the value in the configuration file differs from the one at the change.
-    pub fn expire_override(&mut self, incarnation: u64, key: &str, file: &str) {
+    pub fn expire_override(&mut self, incarnation: VolumeId, key: &str, file: &str) {
         let Some(record) = self.by_incarnation_mut(incarnation) else { return };
         if record.overrides.get(key).is_some_and(|held| held.file != file) {
             record.overrides.remove(key);

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use engine::VolumeId;
+use flash::StoreGeneration;
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
-use super::stores::StoreRecord;
+use super::fields::{hex, hex_volume, is_zero};
+use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Sabotage, SeenStore};
 use super::{StateError, UnitRecord};
 
@@ -85,10 +88,6 @@ pub struct State {
     pub sabotage: Sabotage,
 }
 
-pub(crate) fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
 /// A boot of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootRecord {
@@ -113,7 +112,7 @@ pub struct TokenRecord {
     /// Name of the token.
     pub name: String,
     /// Role that the token grants.
-    pub role: control::Role,
+    pub role: messages::Role,
     /// SHA-256 of the token, 64 hexadecimal digits.
     pub hash: String,
     /// Creation time, in seconds since 1970.
@@ -169,8 +168,8 @@ pub struct FlashDevices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Persistent identity, 16 hexadecimal digits.
-    #[serde(with = "hex")]
-    pub incarnation: u64,
+    #[serde(with = "hex_volume")]
+    pub incarnation: VolumeId,
     /// Name at the last service.
     pub name: String,
     /// Identity of its backing.
@@ -274,7 +273,11 @@ impl State {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));
             }
             if self.store(&store).is_none() {
-                self.stores.push(StoreRecord { generation, map_void, ..StoreRecord::new(&store) });
+                self.stores.push(StoreRecord {
+                    generation: StoreGeneration(generation),
+                    map_void,
+                    ..StoreRecord::new(&store)
+                });
             }
             self.wear.extend(written);
         }
@@ -302,25 +305,12 @@ impl State {
     }
 
     /// The record of this incarnation.
-    pub fn by_incarnation(&self, incarnation: u64) -> Option<&VolumeRecord> {
+    pub fn by_incarnation(&self, incarnation: VolumeId) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|record| record.incarnation == incarnation)
     }
 
     /// The record of this incarnation, mutable.
-    pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
+    pub fn by_incarnation_mut(&mut self, incarnation: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
-    }
-}
-
-pub(super) mod hex {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("{value:016x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
     }
 }

@@ -7,12 +7,11 @@
 //!    recorded in both.
 //! 3. A store is never written before it was judged.
 
-use std::collections::BTreeSet;
+use flash::{Ownership, Sequence, StoreGeneration};
 
-use flash::Ownership;
-use serde::{Deserialize, Serialize};
-
-use super::record::{State, hex, is_zero};
+use super::fields::show_number;
+use super::record::State;
+use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
 /// Most recorded lives of consecutive interrupted openings.
@@ -20,48 +19,6 @@ const OPENINGS_MAX: usize = 64;
 /// Most remembered stores. The oldest store that no volume needs is forgotten first; to be accepted again, it would
 /// have to be empty.
 const STORES_MAX: usize = 256;
-
-/// Record of a flash store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreRecord {
-    /// Its identity, 32 hexadecimal digits.
-    pub store: String,
-    /// Last seen generation of its members: devices with an older one were taken out of service.
-    pub generation: u64,
-    /// The directory's generation at the last opening.
-    #[serde(default)]
-    pub epoch: u64,
-    /// Life of the last opening, 16 hexadecimal digits; 0 if a version without lives opened it.
-    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
-    pub life: u64,
-    /// Lives about to begin since then, 16 hexadecimal digits each: superblocks may already name them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub openings: Vec<String>,
-    /// Sequence number of its log at the last close.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub sequence: u64,
-    /// Its map of clean pages is void: all devices with the map had failed, and backings have been written since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub map_void: bool,
-    /// Volumes, 16 hexadecimal digits each, whose data in its log was given up and is never served.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub given_up: BTreeSet<String>,
-    /// Fields of a later version, preserved unchanged.
-    #[serde(flatten)]
-    pub newer: serde_json::Map<String, serde_json::Value>,
-}
-
-impl StoreRecord {
-    /// The record of a store of which only the identity is known.
-    pub fn new(store: &str) -> StoreRecord {
-        StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
-    }
-
-    /// True if a device with this life may belong to the last use.
-    fn may_be_in(&self, life: u64) -> bool {
-        life == self.life || self.openings.contains(&show_incarnation(life))
-    }
-}
 
 /// A store as found on its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,11 +67,6 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
 }
 
-/// An incarnation as 16 hexadecimal digits.
-pub fn show_incarnation(incarnation: u64) -> String {
-    format!("{incarnation:016x}")
-}
-
 impl State {
     /// Begins a daemon's life: records of earlier lives become distinguishable from those of this one.
     pub fn begin_life(&mut self, drawn_identity: u128, drawn_life: u64) {
@@ -160,11 +112,11 @@ impl State {
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
         let record = self.store(store);
-        if self.sabotage == Sabotage::AnyStore {
+        if self.sabotage.is(Sabotage::AnyStore) {
             return Ok(StoreUse::Known);
         }
         if let Some(OlderThan { store, epoch, known }) =
-            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
+            self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
         {
             // Opening a store would make it look newer than the state that the directory lacks.
             return Err(Refusal::StateOlder { store, epoch, known });
@@ -184,7 +136,7 @@ impl State {
         let epoch = record.map_or(0, |record| record.epoch);
         // Two lives with one start number descend from one copy of the directory, and neither is older.
         let is_fork = record.is_some() && ownership.epoch == epoch && epoch > 0;
-        if is_own && (ownership.epoch > epoch || is_fork) && self.sabotage != Sabotage::AnyState {
+        if is_own && (ownership.epoch > epoch || is_fork) && !self.sabotage.is(Sabotage::AnyState) {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
@@ -192,17 +144,13 @@ impl State {
             // for newer than the data written now.
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
-        match self.sabotage {
-            _ if !holds_data && !is_needed => {
-                found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
-            }
-            Sabotage::AnyState => Ok(StoreUse::Known),
-            _ => Err(Refusal::StoreForeign {
-                store: store.clone(),
-                owner: show_uuid(&ownership.owner),
-                epoch: ownership.epoch,
-            }),
+        if !holds_data && !is_needed {
+            return found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New);
         }
+        if self.sabotage.is(Sabotage::AnyState) {
+            return Ok(StoreUse::Known);
+        }
+        Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner), epoch: ownership.epoch })
     }
 
     /// The later start at which this foreign store was seen, if the copy found now is older.
@@ -239,15 +187,15 @@ impl State {
         if used == StoreUse::New {
             record.life = found.ownership.life;
         }
-        record.openings.push(show_incarnation(life));
+        record.openings.push(show_number(life));
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
-        record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
+        record.sequence = if found.ownership.life == 0 { Sequence(0) } else { record.sequence };
     }
 
     /// Records that a store was opened in this life: all its superblocks name it.
-    pub fn store_opened(&mut self, store: &str, generation: u64) {
+    pub fn store_opened(&mut self, store: &str, generation: StoreGeneration) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
         (record.epoch, record.life, record.generation) = (epoch, life, generation);
@@ -266,6 +214,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use engine::VolumeId;
+
     use super::*;
 
     fn state() -> State {
@@ -283,7 +233,7 @@ mod tests {
         let found = found(before, holds_data);
         let used = state.judge_store(&found).expect("it may be used");
         state.begin_store(&found, used);
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
 
@@ -328,7 +278,7 @@ mod tests {
             "killed again, before any was written"
         );
         let second = state.ownership();
-        state.store_opened("ab", 1);
+        state.store_opened("ab", StoreGeneration(1));
         let refused = state.judge_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();
@@ -413,7 +363,7 @@ mod tests {
     fn store_needed_by_a_volume_never_counts_as_new() {
         let mut state = state();
         opened(&mut state, Ownership::default(), false);
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("ab"));
         let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
         assert!(state.judge_store(&found(emptied, false)).is_err());
@@ -424,7 +374,7 @@ mod tests {
     #[test]
     fn store_records_are_bounded_and_needed_ones_stay() {
         let mut state = state();
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("0"));
         for number in 0..2 * STORES_MAX {
             state.store_mut(&number.to_string());

@@ -2,19 +2,26 @@
 
 use std::io;
 
-use engine::{CacheMode, WritePolicy};
+use engine::{CacheMode, VolumeId, WritePolicy};
+use flash::StoreGeneration;
 
 use super::*;
 
-fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Result<u64, Refusal> {
-    state.identify(&Claim::plain(name, backing), || drawn).map(|admission| admission.incarnation)
+fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Result<VolumeId, Refusal> {
+    state.identify(&Claim::plain(name, backing), || VolumeId(drawn)).map(|admission| admission.incarnation)
 }
 
 /// As [`identified`], with an administrator's acceptance.
-fn adopted(state: &mut State, name: &str, backing: &str, drawn: u64, give_up: Option<&str>) -> Result<u64, Refusal> {
+fn adopted(
+    state: &mut State,
+    name: &str,
+    backing: &str,
+    drawn: u64,
+    give_up: Option<&str>,
+) -> Result<VolumeId, Refusal> {
     let accept = Acceptance { adopt: true, give_up: give_up.map(str::to_owned), ..Acceptance::default() };
     let claim = Claim { accept: &accept, ..Claim::plain(name, backing) };
-    state.identify(&claim, || drawn).map(|admission| admission.incarnation)
+    state.identify(&claim, || VolumeId(drawn)).map(|admission| admission.incarnation)
 }
 
 #[test]
@@ -66,7 +73,7 @@ fn swapped_names_are_recognised_by_their_backings() {
     identified(&mut state, "b", "disk-2", 2).expect("new");
     assert!(identified(&mut state, "a", "disk-2", 3).is_err());
     let served = ["a".to_owned()];
-    let taken = state.identify(&Claim { served: &served, ..Claim::plain("c", "disk-1") }, || 4);
+    let taken = state.identify(&Claim { served: &served, ..Claim::plain("c", "disk-1") }, || VolumeId(4));
     assert!(matches!(taken, Err(Refusal::BackingTaken { .. })), "{taken:?}");
     assert_eq!(adopted(&mut state, "b", "disk-1", 5, None), Ok(a), "adoption keeps the backing's own incarnation");
     assert_eq!(state.volumes.len(), 1);
@@ -144,7 +151,7 @@ fn the_file_reads_back_as_it_was_written() {
 
 #[test]
 fn incarnations_are_drawn_from_the_operating_system() {
-    let drawn: Vec<u64> = (0..8).map(|_| identity::draw_incarnation().expect("randomness")).collect();
+    let drawn: Vec<u64> = (0..8).map(|_| draw_number().expect("randomness")).collect();
     let mut unique = drawn.clone();
     unique.sort_unstable();
     unique.dedup();
@@ -174,8 +181,8 @@ fn volume_gets_a_new_incarnation_when_its_flash_data_is_given_up() {
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
     state.mark_on_flash(id, Some("ab"));
-    state.give_up_flash(id, 8);
-    assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(8));
+    state.give_up_flash(id, VolumeId(8));
+    assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(VolumeId(8)));
     assert_eq!(state.volumes[0].dirty_on_flash, None);
     assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");
 }
@@ -206,7 +213,10 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     let mut dir = StateDir::open(folder.path()).expect("readable");
     dir.change(|state| state.begin_life(1, 2)).expect("written");
     let state = dir.state();
-    assert_eq!(state.store("ab").map(|store| (store.generation, store.map_void, store.life)), Some((4, true, 0)));
+    assert_eq!(
+        state.store("ab").map(|store| (store.generation, store.map_void, store.life)),
+        Some((StoreGeneration(4), true, 0))
+    );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
     let found = |life| StoreFound {
         store: "ab".to_owned(),
@@ -218,7 +228,7 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     assert!(state.judge_store(&found(9)).is_err());
 }
 
-fn waiting(incarnation: u64, in_log: u64) -> std::collections::BTreeMap<u64, Waiting> {
+fn waiting(incarnation: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, Waiting> {
     [(incarnation, Waiting { in_log, in_memory: 0 })].into()
 }
 
@@ -229,15 +239,19 @@ fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     let waiting = waiting(id, 5);
     let claim = Claim { store: Some("ab"), waiting: &waiting, ..Claim::plain("web", "disk-1") };
-    let refused = state.identify(&claim, || 8).expect_err("the log is old");
+    let refused = state.identify(&claim, || VolumeId(8)).expect_err("the log is old");
     assert_eq!(refused.code(), "log-unexpected");
     assert!(refused.to_string().contains("adopt web --give-up 0000000000000007"), "{refused}");
     state.mark_on_flash(id, Some("ab"));
-    assert_eq!(state.identify(&claim, || 8).map(|admission| admission.incarnation), Ok(id), "it is expected there");
+    assert_eq!(
+        state.identify(&claim, || VolumeId(8)).map(|admission| admission.incarnation),
+        Ok(id),
+        "it is expected there"
+    );
     state.mark_clean(id);
     let accept = Acceptance { adopt: true, give_up: Some(show_incarnation(id)), ..Acceptance::default() };
-    let given_up = state.identify(&Claim { accept: &accept, ..claim }, || 8).expect("said in explicit words");
-    assert_eq!(given_up.incarnation, 8);
+    let given_up = state.identify(&Claim { accept: &accept, ..claim }, || VolumeId(8)).expect("said in explicit words");
+    assert_eq!(given_up.incarnation, VolumeId(8));
 }
 
 #[test]
@@ -254,10 +268,10 @@ fn dirty_data_is_given_up_only_by_name() {
         assert_eq!(changed.code(), "backing-changed");
         assert!(changed.to_string().contains("gives up an unknown amount of dirty data of volume web"), "{changed}");
     }
-    assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(9));
-    state.note_held("ab", [7]);
+    assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(VolumeId(9)));
+    state.note_held("ab", [VolumeId(7)]);
     assert!(state.unclaimed.is_empty(), "the data is known to be given up");
-    state.note_held("ab", [6]);
+    state.note_held("ab", [VolumeId(6)]);
     assert!(!state.unclaimed.is_empty());
 }
 
@@ -266,22 +280,25 @@ fn volume_written_without_its_store_drops_the_pages_there() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let with = |store| Claim { store, ..Claim::plain("web", "disk-1") };
-    assert!(!state.identify(&with(Some("ab")), || 7).expect("new").drops_pages, "it never had any");
-    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
+    assert!(!state.identify(&with(Some("ab")), || VolumeId(7)).expect("new").drops_pages, "it never had any");
+    assert!(!state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
     let reading = Claim { writes: false, ..with(None) };
-    state.identify(&reading, || 8).expect("known");
-    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages, "nothing was written meanwhile");
-    state.identify(&with(None), || 8).expect("known");
-    assert!(state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
+    state.identify(&reading, || VolumeId(8)).expect("known");
     assert!(
-        state.identify(&with(Some("ab")), || 8).expect("known").drops_pages,
+        !state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages,
+        "nothing was written meanwhile"
+    );
+    state.identify(&with(None), || VolumeId(8)).expect("known");
+    assert!(state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
+    assert!(
+        state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages,
         "until it is durable that they are gone"
     );
-    state.note_pages_dropped(7, "ab");
-    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
-    assert!(state.identify(&with(Some("cd")), || 8).expect("known").drops_pages, "another store");
-    state.note_pages_dropped(7, "cd");
-    assert!(state.identify(&with(Some("ab")), || 8).expect("known").drops_pages, "one at a time is true");
+    state.note_pages_dropped(VolumeId(7), "ab");
+    assert!(!state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
+    assert!(state.identify(&with(Some("cd")), || VolumeId(8)).expect("known").drops_pages, "another store");
+    state.note_pages_dropped(VolumeId(7), "cd");
+    assert!(state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages, "one at a time is true");
 }
 
 #[test]
@@ -289,15 +306,21 @@ fn volume_new_to_the_state_is_refused_beside_unclaimed_data() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
-    state.note_held("ab", [99]);
+    state.note_held("ab", [VolumeId(99)]);
     let claim = |name, identity| Claim::plain(name, identity);
-    assert_eq!(state.identify(&claim("web", "disk-1"), || 7).expect_err("unclaimed data").code(), "data-unclaimed");
-    assert_eq!(state.identify(&claim("old", "disk-0"), || 7).expect("it is known").incarnation, 6);
+    assert_eq!(
+        state.identify(&claim("web", "disk-1"), || VolumeId(7)).expect_err("unclaimed data").code(),
+        "data-unclaimed"
+    );
+    assert_eq!(state.identify(&claim("old", "disk-0"), || VolumeId(7)).expect("it is known").incarnation, VolumeId(6));
     let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
-    assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || 7).is_ok());
-    assert!(state.identify(&claim("third", "disk-3"), || 8).is_err(), "given up for that volume, and for no other");
-    state.note_held("ab", [6, 7]);
-    let third = state.identify(&claim("third", "disk-3"), || 8);
+    assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || VolumeId(7)).is_ok());
+    assert!(
+        state.identify(&claim("third", "disk-3"), || VolumeId(8)).is_err(),
+        "given up for that volume, and for no other"
+    );
+    state.note_held("ab", [VolumeId(6), VolumeId(7)]);
+    let third = state.identify(&claim("third", "disk-3"), || VolumeId(8));
     assert_eq!(third.expect_err("the devices may be an older copy").code(), "data-unclaimed");
 }
 
@@ -314,14 +337,14 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     };
     let (whole, cut) = (evidence(0, 100), evidence(3, 50));
     let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
-    let id = state.identify(&claim(&whole), || 7).expect("new").incarnation;
+    let id = state.identify(&claim(&whole), || VolumeId(7)).expect("new").incarnation;
     state.mark_on_flash(id, Some("ab"));
     let waiting = waiting(id, 5);
     let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
-    let refused = state.identify(&claim(&cut), || 8).expect_err("it shrank");
+    let refused = state.identify(&claim(&cut), || VolumeId(8)).expect_err("it shrank");
     assert!(refused.to_string().contains("has 204800 bytes and had 409600: 12288 bytes"), "{refused}");
     let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
-    assert!(state.identify(&Claim { accept: &accept, ..claim(&cut) }, || 8).is_ok());
+    assert!(state.identify(&Claim { accept: &accept, ..claim(&cut) }, || VolumeId(8)).is_ok());
 }
 
 #[test]
@@ -330,6 +353,6 @@ fn earlier_form_of_an_identity_is_recognised_and_renewed() {
     let id = identified(&mut state, "web", "device:8:0", 7).expect("new");
     let aliases = ["device:8:0".to_owned()];
     let renewed = Claim { aliases: &aliases, ..Claim::plain("web", "device:naa.1") };
-    assert_eq!(state.identify(&renewed, || 8).map(|admission| admission.incarnation), Ok(id));
+    assert_eq!(state.identify(&renewed, || VolumeId(8)).map(|admission| admission.incarnation), Ok(id));
     assert_eq!(identified(&mut state, "web", "device:naa.1", 9), Ok(id));
 }

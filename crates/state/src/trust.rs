@@ -36,6 +36,14 @@ pub enum Sabotage {
     UntoldLoss,
 }
 
+impl Sabotage {
+    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
+    /// faults.
+    pub(crate) const fn is(self, fault: Sabotage) -> bool {
+        cfg!(feature = "sabotage") && self as u8 == fault as u8
+    }
+}
+
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
 

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::VolumeId;
 use serde::{Deserialize, Serialize};
 
-use super::record::{State, VolumeRecord, hex};
+use super::fields::hex;
+use super::record::{State, VolumeRecord};
 
 /// A volume's identity for initiators, and its persistent reservations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +49,7 @@ impl State {
     /// it is a new unit to initiators.
     pub fn give_units(
         &mut self,
-        wanted: &[(u64, Option<u16>, u64)],
+        wanted: &[(VolumeId, Option<u16>, u64)],
         fixed: &BTreeSet<u16>,
         known: &BTreeSet<&str>,
     ) -> Vec<Result<(), UnitError>> {
@@ -55,11 +57,11 @@ impl State {
             let is_wanted = |lun: u16| wanted.iter().any(|(_, to, _)| *to == Some(lun));
             record.unit = record.unit.take().filter(|unit| !is_wanted(unit.lun));
         }
-        let current = |state: &State, incarnation: u64| {
+        let current = |state: &State, incarnation: VolumeId| {
             let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
             record.and_then(|record| record.unit.as_ref()).map(|unit| unit.lun)
         };
-        let mut moves: BTreeMap<u64, u16> = BTreeMap::new();
+        let mut moves: BTreeMap<VolumeId, u16> = BTreeMap::new();
         for (incarnation, to, _) in wanted {
             moves.extend(to.filter(|to| current(self, *incarnation) != Some(*to)).map(|to| (*incarnation, to)));
         }
@@ -111,7 +113,7 @@ impl State {
     }
 
     /// Records a volume's persistent reservations; false if there is no such volume.
-    pub fn keep_reservations(&mut self, incarnation: u64, record: &[u8]) -> bool {
+    pub fn keep_reservations(&mut self, incarnation: VolumeId, record: &[u8]) -> bool {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut());
         unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
     }
@@ -136,7 +138,7 @@ mod tests {
     fn state(names: &[&str]) -> State {
         let mut state = State::default();
         for (at, name) in names.iter().enumerate() {
-            state.identify(&Claim::plain(name, &format!("disk-{at}")), || at as u64 + 1).expect("new");
+            state.identify(&Claim::plain(name, &format!("disk-{at}")), || VolumeId(at as u64 + 1)).expect("new");
         }
         state
     }
@@ -147,7 +149,8 @@ mod tests {
 
     fn give(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
         let fixed = wanted.iter().filter_map(|(_, lun)| *lun).collect();
-        let wanted: Vec<_> = wanted.iter().map(|(incarnation, lun)| (*incarnation, *lun, incarnation + 100)).collect();
+        let wanted: Vec<_> =
+            wanted.iter().map(|(incarnation, lun)| (VolumeId(*incarnation), *lun, incarnation + 100)).collect();
         let names: Vec<String> = state.volumes.iter().map(|record| record.name.clone()).collect();
         let known = names.iter().map(String::as_str).filter(|name| *name != "orphan").collect();
         state.give_units(&wanted, &fixed, &known)
@@ -160,8 +163,8 @@ mod tests {
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
         give(&mut state, &[(3, None), (1, None)]);
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
-        state.forget(1);
-        state.identify(&Claim::plain("d", "disk-9"), || 4).expect("new");
+        state.forget(VolumeId(1));
+        state.identify(&Claim::plain("d", "disk-9"), || VolumeId(4)).expect("new");
         give(&mut state, &[(4, None)]);
         assert_eq!(luns(&state), [Some(1), Some(2), Some(3)], "0 was another's");
         assert_eq!(give(&mut state, &[(4, Some(0))]), [Ok(())], "unless the file says so");
@@ -179,7 +182,7 @@ mod tests {
         assert_eq!(give(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
         assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
         // A volume that cannot move blocks the volume that wants its LUN.
-        state.identify(&Claim::plain("c", "disk-c"), || 3).expect("new");
+        state.identify(&Claim::plain("c", "disk-c"), || VolumeId(3)).expect("new");
         give(&mut state, &[(3, None)]);
         assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
         assert_eq!(luns(&state), [Some(1), Some(0), Some(2)]);
@@ -199,13 +202,13 @@ mod tests {
     fn adopted_backing_keeps_the_unit_of_the_name() {
         let mut state = state(&["a", "b"]);
         give(&mut state, &[(1, None), (2, None)]);
-        assert!(state.keep_reservations(1, &[0xab, 0]) && !state.keep_reservations(9, &[]));
+        assert!(state.keep_reservations(VolumeId(1), &[0xab, 0]) && !state.keep_reservations(VolumeId(9), &[]));
         let before = state.volumes[0].unit.clone();
-        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("a", "disk-7") }, || 7).expect("adopted");
+        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("a", "disk-7") }, || VolumeId(7)).expect("adopted");
         assert_eq!(state.by_name("a").expect("known").unit, before);
         assert_eq!(before.expect("it has one").kept(), Some(vec![0xab, 0]));
         // A backing with a unit keeps it; the other LUN is retired.
-        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("b", "disk-7") }, || 8).expect("adopted");
+        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("b", "disk-7") }, || VolumeId(8)).expect("adopted");
         assert_eq!((luns(&state), state.retired_luns.clone()), (vec![Some(0)], BTreeSet::from([1])));
     }
 }

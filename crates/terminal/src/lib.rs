@@ -1,7 +1,6 @@
-//! Terminal output: reports as text, the live view of `hotset top`, lines of a log, and the end of a command.
+//! Terminal output: reports as text, the live view of `hotset top`, and the end of a command.
 
 pub mod failure;
-pub mod log;
 pub mod render;
 pub mod top;
 

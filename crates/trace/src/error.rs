@@ -1,27 +1,8 @@
 //! Errors of traces, with their position and a remedy.
 
-use std::fmt;
 use std::io;
 
-use crate::formats::Format;
-
-/// Position in the decompressed trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
-    /// Line of a text, from 1.
-    Line(u64),
-    /// Offset in a binary file, from 0.
-    Byte(u64),
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Position::Line(line) => write!(f, "line {line}"),
-            Position::Byte(byte) => write!(f, "byte {byte}"),
-        }
-    }
-}
+use crate::position::Position;
 
 /// Error of reading or writing a trace.
 #[derive(Debug, thiserror::Error)]
@@ -33,16 +14,20 @@ pub enum TraceError {
         name: String,
     },
     /// Neither content nor name matches a format.
-    #[error("{name}: neither content nor name matches a trace format; name one with --format ({})", Format::names())]
+    #[error("{name}: neither content nor name matches a trace format; name one with --format ({formats})")]
     Unrecognised {
         /// Name of the trace.
         name: String,
+        /// Names of all formats.
+        formats: String,
     },
     /// Unknown format name.
-    #[error("there is no trace format \"{name}\"; there are {}", Format::names())]
+    #[error("there is no trace format \"{name}\"; there are {formats}")]
     NoFormat {
         /// The requested name.
         name: String,
+        /// Names of all formats.
+        formats: String,
     },
     /// An invalid or incomplete record.
     #[error("{name}, {place}: {what}; {remedy}")]
@@ -72,7 +57,7 @@ pub enum TraceError {
     #[error("traces cannot be written in {format}; write one in hotset, msr, spc, iolog or lis")]
     Unwritable {
         /// The requested format.
-        format: Format,
+        format: String,
     },
     /// Writing failed.
     #[error("{name}: cannot be written: {error}")]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::error::Position;
+use crate::position::Position;
 
 /// Bytes of a trace held at once, which are also used for format detection.
 pub const HEAD_BYTES: usize = 64 << 10;

@@ -3,9 +3,10 @@
 use std::io::{self, Read};
 
 use crate::compression::{Compression, decompress};
-use crate::error::{Position, TraceError};
+use crate::error::TraceError;
 use crate::formats::{Decoder, Format, detect};
 use crate::input::{Input, Next, Unit};
+use crate::position::Position;
 use crate::request::Request;
 use crate::request_sink::{RecordError, RequestSink};
 
@@ -35,7 +36,8 @@ pub fn open(name: &str, input: Box<dyn Read>, format: Option<Format>) -> Result<
         return Err(error.map_or_else(|| TraceError::Empty { name: name.to_owned() }, unreadable));
     }
     let recognised = format.or_else(|| detect(head)).or_else(|| Format::of_name(name));
-    let format = recognised.ok_or_else(|| TraceError::Unrecognised { name: name.to_owned() })?;
+    let format =
+        recognised.ok_or_else(|| TraceError::Unrecognised { name: name.to_owned(), formats: Format::names() })?;
     let decoder = format.decoder(head);
     Ok(Reader { name: name.to_owned(), format, compression, input, decoder, out: RequestSink::default(), ended: false })
 }

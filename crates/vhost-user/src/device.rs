@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use connection::{Account, Clients};
 use engine::{RequestError, Volume, WritePolicy};
-use front::{Account, Clients};
 use seam::real::FaultFlag;
 use seam::{DiskError, Seam};
 

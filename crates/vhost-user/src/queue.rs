@@ -8,9 +8,9 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use engine::pages::slow::Asked;
+use connection::buffer_bytes;
+use engine::telemetry::OpKind;
 use engine::{HINTS_MAX, RequestError, WriteFlags, ZeroFlags};
-use front::buffer_bytes;
 use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
@@ -435,10 +435,12 @@ impl<S: Seam> Queue<S> {
     fn note(&self, request: &Request) {
         let volume = &self.device.volume;
         match &request.kind {
-            Kind::Read { at, len } => volume.asked(Asked::Read, *at, *len as u64),
-            Kind::Write { at, len } => volume.asked(Asked::Write, *at, *len as u64),
-            Kind::Zero(ranges) => ranges.iter().for_each(|range| volume.asked(Asked::Zero, range.at, range.len)),
-            Kind::Flush => volume.asked(Asked::Flush, 0, 0),
+            Kind::Read { at, len } => volume.record_request(OpKind::Read, *at, *len as u64),
+            Kind::Write { at, len } => volume.record_request(OpKind::Write, *at, *len as u64),
+            Kind::Zero(ranges) => {
+                ranges.iter().for_each(|range| volume.record_request(OpKind::Zero, range.at, range.len))
+            }
+            Kind::Flush => volume.record_request(OpKind::Flush, 0, 0),
             Kind::Identity | Kind::Refused(_) => {}
         }
     }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
+use connection::{Control, Limits, Stop};
 use engine::Volume;
-use front::{Control, Limits, Stop};
 use rustix::net::Shutdown;
 use seam::mailbox::{Receiver, mailbox};
 use seam::real::{RealBell, RealListener, RealSeam};
@@ -37,8 +37,8 @@ const HELD_BYTES_MAX: usize = 4 << 20;
 /// Limit of write data waiting for the engine, of all guests, in bytes.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
-/// Callback for events that concern an administrator.
-pub type Report = Rc<dyn Fn(String)>;
+/// Callback for events that concern an administrator: the volume and the sentence.
+pub type Report = Rc<dyn Fn(&str, String)>;
 
 struct Served {
     /// Control of the accepting task, whether it runs, and the number of this registration of the volume.
@@ -109,7 +109,7 @@ impl Server {
         let mut volumes = self.0.volumes.borrow_mut();
         let Some(served) = volumes.get_mut(&name).filter(|served| served.number == number) else { return };
         if served.sessions.len() + served.lingering.get() >= SESSIONS_MAX {
-            (self.0.report)(format!("volume {name}: vhost-user front end refused: the limit is {SESSIONS_MAX}"));
+            (self.0.report)(&name, format!("volume {name}: vhost-user front end refused: the limit is {SESSIONS_MAX}"));
             return;
         }
         let (id, control, socket) = (self.number(), Rc::new(Control::default()), Arc::new(socket));
@@ -124,7 +124,10 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK_BYTES).spawn(body);
         if let Err(error) = thread {
-            (self.0.report)(format!("volume {name}: vhost-user front end refused: cannot start a thread: {error}"));
+            (self.0.report)(
+                &name,
+                format!("volume {name}: vhost-user front end refused: cannot start a thread: {error}"),
+            );
             return;
         }
         let make_bell = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
@@ -172,7 +175,7 @@ impl Server {
                 Err(why) => Err(why),
             };
             if let Err(why) = &result {
-                (self.0.report)(format!("volume {name}: vhost-user message refused: {why}"));
+                (self.0.report)(name, format!("volume {name}: vhost-user message refused: {why}"));
             }
             let answered = MessageResult { result, acknowledges: session.acknowledges() };
             // The thread may have ended meanwhile.
@@ -194,15 +197,15 @@ impl Server {
     ) {
         if session.has_lost_memory() {
             let why = QueueError::Lost;
-            (self.0.report)(format!("volume {name}: vhost-user front end disconnected: {why}"));
+            (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
         }
         for (queue, broken) in session.broken().filter(|(_, broken)| *broken != QueueError::Lost) {
-            (self.0.report)(format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
+            (self.0.report)(name, format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
         }
         let patience = self.0.seam.sleep(THREAD_PATIENCE);
         match Control::default().until(patience, has_ended.receive()).await {
             Some(Some(why)) => {
-                (self.0.report)(format!("volume {name}: vhost-user front end disconnected: {why}"));
+                (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
             }
             Some(None) => {}
             None => {

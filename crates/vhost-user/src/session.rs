@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use connection::{Account, Clients};
 use engine::Volume;
-use front::{Account, Clients};
 use rustix::net::SendFlags;
 use seam::real::FaultFlag;
 use seam::{Bell, Seam};
@@ -38,7 +38,7 @@ pub struct Shared {
 impl Shared {
     /// Limits of a core; at most `payload_bytes` of write data wait for the engine. `daemon` is higher than earlier
     /// numbers.
-    pub fn new(limits: front::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
+    pub fn new(limits: connection::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
         Shared { clients, room: Rc::new(PayloadPool::new(payload_bytes)), daemon }
     }

@@ -12,7 +12,7 @@ use crate::site::Site;
 /// Timeout of a start, a stop and other waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Environment variable that names a deliberate fault of a daemon with debug assertions.
+/// Environment variable that names a deliberate fault of a daemon with the feature `sabotage`.
 pub const SABOTAGE: &str = "HOTSET_SABOTAGE";
 /// Lines of the daemon's log in a failure message.
 const LOG_LINES_SHOWN: usize = 40;

@@ -1,8 +1,8 @@
 //! Golden files: each format as each release wrote it, read by the tests of every later release.
 //!
-//! `files/RELEASE/NAME` is what that release wrote; a name that ends in `.zst` is packed. `files/RELEASE/CHECKSUMS` has a line for each:
-//! CRC32C in eight hexadecimal digits, two spaces, the name. A file is made once, for the version that `Cargo.toml` names, by the test that
-//! reads it (`UPDATE_GOLDEN=1`), and never again.
+//! That release wrote `files/RELEASE/NAME`; a name that ends in `.zst` is packed. `files/RELEASE/CHECKSUMS` has a line
+//! for each: CRC32C in eight hexadecimal digits, two spaces, the name. A file is made once, for the version that
+//! `Cargo.toml` names, by the test that reads it (`UPDATE_GOLDEN=1`), and never again.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -25,7 +25,8 @@ pub struct Golden {
     pub bytes: Vec<u8>,
 }
 
-/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1` the one of this release is made by `make` first.
+/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1` the one of this release is made
+/// by `make` first.
 ///
 /// # Panics
 /// When this release has no such file, when one is to be made again, and when one is not as it was made.

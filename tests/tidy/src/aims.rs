@@ -1,10 +1,7 @@
-//! The aims of the repository, which are reported but not enforced: short files, dense assertions, narrow pages.
+//! The aims of the repository, which are reported but not enforced: short files, dense assertions.
 
-use crate::rules::prose;
+use crate::rules::circles;
 use crate::source::Source;
-
-/// Longest line of a page's prose.
-const COLUMNS: usize = 100;
 
 /// Measured values with their aims, one per line.
 pub fn describe(sources: &[Source]) -> String {
@@ -20,13 +17,11 @@ pub fn describe(sources: &[Source]) -> String {
         assertions += code.iter().filter(|line| is_assertion(line)).count();
     }
     let density = assertions * 1000 / lines.max(1);
-    let pages = sources.iter().filter(|source| source.path.ends_with(".md"));
-    let is_long = |line: &str| !line.starts_with('|') && line.chars().count() > COLUMNS;
-    let long = pages.flat_map(prose).filter(|(_, line)| is_long(line)).count();
+    let circles = circles::AIMS.map(|name| format!("{name} {}", circles::modules_in_circles(sources, name))).join(", ");
     format!(
         "files in crates: {}, median {median} lines (aim: 100 to 160), longest {longest}\n\
          assertions in the engine: {density} a thousand lines of code (aim: 20 or more)\n\
-         lines of prose in pages past {COLUMNS} columns: {long} (aim: none)\n",
+         modules in circles: {circles} (aim: none)\n",
         lengths.len()
     )
 }

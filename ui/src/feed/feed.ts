@@ -1,76 +1,76 @@
-// The one connection to the daemon's stream that all tabs of a browser share. A browser gives a host six connections over plain HTTP; a stream
-// a tab would use them up. It is read with fetch and not with EventSource, which tells no status and cannot go on after an event of its own choice.
+// One connection to the daemon's event stream, shared by all tabs of a browser. Browsers limit a host to six connections over
+// plain HTTP, which a stream per tab would exhaust. EventSource reports no status and cannot choose where to resume; fetch can.
 
 import type { Sample } from '../lib/types';
 
-/** What a tab is told. `since` is when the daemon was last heard of. */
-export type Word = { kind: 'samples'; samples: Sample[] } | { kind: 'state'; state: 'live' | 'lost' | 'locked' };
+/** Message to a tab. */
+export type FeedMessage = { kind: 'samples'; samples: Sample[] } | { kind: 'state'; state: 'live' | 'lost' | 'locked' };
 
-/** What a tab says: which volumes it shows, and whether anybody sees it. */
-export interface Wish {
+/** What a tab needs: its visibility, and the volumes that it shows. */
+export interface Subscription {
   visible: boolean;
   volumes: string[];
 }
 
-/** Samples kept for tabs that open or come back: as many as the page's charts show. */
+/** Samples kept for tabs that open or become visible: as many as charts show. */
 export const SAMPLES_KEPT = 600;
-/** A stream that is silent for so long is dead: it speaks once a second. */
+/** The stream sends once a second; after this silence it counts as dead. */
 const SILENCE_MS_MAX = 5_000;
 const RETRY_MS = 1_000;
 
-class Follower {
+class Subscriber {
   visible = false;
   volumes: string[] = [];
-  /** Id of the newest sample that it was sent. */
+  /** Id of the newest sample sent to the tab. */
   seen = '';
-  constructor(readonly say: (word: Word) => void) {}
+  constructor(readonly send: (word: FeedMessage) => void) {}
 }
 
 export class Feed {
-  private followers = new Set<Follower>();
+  private subscribers = new Set<Subscriber>();
   private samples: Sample[] = [];
   private state: 'live' | 'lost' | 'locked' | null = null;
-  /** Ends the stream that is being read. */
+  /** Aborts the current stream. */
   private reading: AbortController | null = null;
-  private asked = '';
+  private path = '';
   private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly base: string) {}
 
-  /** A tab joins. What it gets back is how it says what it wants, and how it leaves. */
-  join(say: (word: Word) => void): { wish: (wish: Wish) => void; leave: () => void } {
-    const follower = new Follower(say);
-    this.followers.add(follower);
+  /** Registers a tab. Returns functions that change its subscription and remove it. */
+  join(send: (word: FeedMessage) => void): { subscribe: (subscribe: Subscription) => void; leave: () => void } {
+    const subscriber = new Subscriber(send);
+    this.subscribers.add(subscriber);
     return {
-      wish: (wish) => {
-        follower.visible = wish.visible;
-        follower.volumes = wish.volumes;
-        if (wish.visible) this.catchUp(follower);
-        this.follow();
+      subscribe: (subscribe) => {
+        subscriber.visible = subscribe.visible;
+        subscriber.volumes = subscribe.volumes;
+        if (subscribe.visible) this.catchUp(subscriber);
+        this.update();
       },
       leave: () => {
-        this.followers.delete(follower);
-        this.follow();
+        this.subscribers.delete(subscriber);
+        this.update();
       },
     };
   }
 
-  private catchUp(follower: Follower) {
-    // A page that was left alone for longer than is kept begins anew.
-    const at = this.samples.findIndex((sample) => sample.id === follower.seen);
+  private catchUp(subscriber: Subscriber) {
+    // A tab hidden for longer than samples are kept restarts with all of them.
+    const at = this.samples.findIndex((sample) => sample.id === subscriber.seen);
     const missed = this.samples.slice(at + 1);
-    follower.seen = this.samples.at(-1)?.id ?? follower.seen;
-    if (missed.length > 0) follower.say({ kind: 'samples', samples: missed });
-    if (this.state !== null) follower.say({ kind: 'state', state: this.state });
+    subscriber.seen = this.samples.at(-1)?.id ?? subscriber.seen;
+    if (missed.length > 0) subscriber.send({ kind: 'samples', samples: missed });
+    if (this.state !== null) subscriber.send({ kind: 'state', state: this.state });
   }
 
-  /** Begins, ends or changes the stream, so that it is what visible tabs want. */
-  private follow() {
-    const visible = [...this.followers].filter((follower) => follower.visible);
-    const volumes = [...new Set(visible.flatMap((follower) => follower.volumes))].sort();
+  /** Opens, closes or changes the stream to match the visible tabs. */
+  private update() {
+    const visible = [...this.subscribers].filter((subscriber) => subscriber.visible);
+    const volumes = [...new Set(visible.flatMap((subscriber) => subscriber.volumes))].sort();
     const wanted = visible.length === 0 ? '' : `api/v1/stream?volumes=${volumes.map(encodeURIComponent).join(',')}`;
-    if (wanted === this.asked) return;
-    this.asked = wanted;
+    if (wanted === this.path) return;
+    this.path = wanted;
     this.reading?.abort();
     this.reading = null;
     clearTimeout(this.retry);
@@ -81,13 +81,13 @@ export class Feed {
     const reading = new AbortController();
     this.reading = reading;
     let silence: ReturnType<typeof setTimeout> | undefined;
-    const heard = () => {
+    const resetTimeout = () => {
       clearTimeout(silence);
       silence = setTimeout(() => reading.abort(), SILENCE_MS_MAX);
     };
     let isLocked = false;
     try {
-      heard();
+      resetTimeout();
       const last = this.samples.at(-1)?.id;
       const headers: Record<string, string> = last === undefined ? {} : { 'Last-Event-ID': last };
       const answer = await fetch(new URL(path, this.base), { headers, cache: 'no-store', signal: reading.signal });
@@ -97,20 +97,20 @@ export class Feed {
         let rest = '';
         for (let part = await texts.read(); !part.done; part = await texts.read()) {
           if (this.reading !== reading) return;
-          heard();
+          resetTimeout();
           const events = (rest + part.value).split('\n\n');
           rest = events.pop() ?? '';
           this.take(events.map(parse).filter((sample) => sample !== null));
         }
       }
     } catch {
-      // Refused, broken off or silent: tried again below, and told as lost.
+      // Refused, interrupted or silent: reported as lost and retried below.
     } finally {
       clearTimeout(silence);
     }
     if (this.reading !== reading) return;
     this.reading = null;
-    this.tell(isLocked ? 'locked' : 'lost');
+    this.setState(isLocked ? 'locked' : 'lost');
     this.retry = setTimeout(() => void this.read(path), RETRY_MS);
   }
 
@@ -118,12 +118,12 @@ export class Feed {
     if (samples.length === 0) return;
     this.samples = [...this.samples, ...samples].slice(-SAMPLES_KEPT);
     this.state = 'live';
-    for (const follower of this.followers) if (follower.visible) this.catchUp(follower);
+    for (const subscriber of this.subscribers) if (subscriber.visible) this.catchUp(subscriber);
   }
 
-  private tell(state: 'live' | 'lost' | 'locked') {
+  private setState(state: 'live' | 'lost' | 'locked') {
     this.state = state;
-    for (const follower of this.followers) if (follower.visible) follower.say({ kind: 'state', state });
+    for (const subscriber of this.subscribers) if (subscriber.visible) subscriber.send({ kind: 'state', state });
   }
 }
 

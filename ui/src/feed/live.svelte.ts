@@ -1,68 +1,68 @@
-// What this tab knows of the daemon, live: samples, and how fresh they are.
+// Live samples of the daemon in this tab, and their age.
 
 import type { Sample, Status } from '../lib/types';
-import { Feed, SAMPLES_KEPT, type Wish, type Word } from './feed';
+import { Feed, SAMPLES_KEPT, type Subscription, type FeedMessage } from './feed';
 
 class Live {
   samples = $state.raw<Sample[]>([]);
   state = $state<'connecting' | 'live' | 'lost' | 'locked'>('connecting');
   isVisible = $state(document.visibilityState === 'visible');
-  /** The viewer's clock, once a second; what is late is late by it. */
+  /** The browser's clock, updated once a second. */
   now = $state(Date.now());
-  /** When the newest sample came, by the viewer's clock: the daemon's may differ. */
-  private heard = $state(Date.now());
+  /** Arrival of the newest sample by the browser's clock. */
+  private receivedMs = $state(Date.now());
 
   newest = $derived(this.samples.at(-1));
   status: Status | undefined = $derived(this.newest?.status);
-  /** By how much the daemon's clock is ahead of the viewer's. */
-  skewMs = $derived(this.newest ? this.newest.at_unix_ms - this.heard : 0);
-  lateMs = $derived(Math.max(0, this.now - this.heard));
-  /** What is on the screen is old. */
+  /** How far the daemon's clock is ahead of the browser's. */
+  skewMs = $derived(this.newest ? this.newest.at_unix_ms - this.receivedMs : 0);
+  lateMs = $derived(Math.max(0, this.now - this.receivedMs));
+  /** The figures shown are out of date. */
   isStale = $derived(this.state === 'lost' || (this.samples.length > 0 && this.lateMs > 4_000));
 
-  private send: (wish: Wish) => void = () => {};
+  private send: (subscribe: Subscription) => void = () => {};
   private volumes: string[] = [];
 
-  /** Begins to follow; once. */
-  begin() {
+  /** Opens the feed; called once. */
+  start() {
     const base = new URL('./', document.baseURI.split('#')[0]);
-    const take = (word: Word) => this.take(word);
+    const receive = (message: FeedMessage) => this.receive(message);
     if (typeof SharedWorker === 'undefined') {
-      this.send = new Feed(base.href).join(take).wish;
+      this.send = new Feed(base.href).join(receive).subscribe;
     } else {
       const worker = new SharedWorker(new URL('./worker.ts', import.meta.url), { type: 'module', name: base.href });
-      worker.port.onmessage = ({ data }: MessageEvent<Word>) => take(data);
-      this.send = (wish) => worker.port.postMessage(wish);
+      worker.port.onmessage = ({ data }: MessageEvent<FeedMessage>) => receive(data);
+      this.send = (subscribe) => worker.port.postMessage(subscribe);
       window.addEventListener('pagehide', () => worker.port.postMessage('leave'));
-      // Out of the browser's back-forward cache it begins anew.
+      // Reload when restored from the back-forward cache.
       window.addEventListener('pageshow', (event) => event.persisted && window.location.reload());
     }
     document.addEventListener('visibilitychange', () => {
       this.isVisible = document.visibilityState === 'visible';
-      this.wish();
+      this.subscribe();
     });
     setInterval(() => (this.now = Date.now()), 1_000);
-    this.wish();
+    this.subscribe();
   }
 
-  /** These volumes are shown. */
-  show(volumes: string[]) {
+  /** Subscribes to details of these volumes. */
+  watch(volumes: string[]) {
     this.volumes = volumes;
-    this.wish();
+    this.subscribe();
   }
 
-  private wish() {
+  private subscribe() {
     this.send({ visible: this.isVisible, volumes: this.volumes });
   }
 
-  private take(word: Word) {
-    if (word.kind === 'state') {
-      this.state = word.state;
+  private receive(message: FeedMessage) {
+    if (message.kind === 'state') {
+      this.state = message.state;
       return;
     }
-    this.heard = this.now = Date.now();
+    this.receivedMs = this.now = Date.now();
     this.state = 'live';
-    this.samples = [...this.samples, ...word.samples].slice(-SAMPLES_KEPT);
+    this.samples = [...this.samples, ...message.samples].slice(-SAMPLES_KEPT);
   }
 }
 

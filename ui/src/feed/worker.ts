@@ -1,16 +1,16 @@
-// The shared worker: holds the one feed of all tabs.
+// Shared worker with the feed of all tabs.
 
-import { Feed, type Wish } from './feed';
+import { Feed, type Subscription } from './feed';
 
 declare const self: SharedWorkerGlobalScope;
 
-// Named for the address of the page, to which the API's are relative.
+// Its name is the address of the page, to which API addresses are relative.
 const feed = new Feed(self.name);
 
 self.onconnect = ({ ports }) => {
   for (const port of ports) {
-    const { wish, leave } = feed.join((word) => port.postMessage(word));
-    // A tab that goes says so; nothing else tells a worker.
-    port.onmessage = ({ data }: MessageEvent<Wish | 'leave'>) => (data === 'leave' ? leave() : wish(data));
+    const { subscribe, leave } = feed.join((message) => port.postMessage(message));
+    // Tabs announce that they close: a worker has no other way to notice.
+    port.onmessage = ({ data }: MessageEvent<Subscription | 'leave'>) => (data === 'leave' ? leave() : subscribe(data));
   }
 };

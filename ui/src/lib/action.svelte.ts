@@ -1,29 +1,29 @@
-// What somebody has the daemon do: what is under way, how it ended, and whether it takes a log-in.
+// A request that changes something: its progress, its result, and whether a login is required.
 
-import { Refused, textOf } from './api';
+import { ApiError, textOf } from './api';
 
 export class Action {
-  /** What is under way; empty when nothing is. */
+  /** Label of the running action; empty when idle. */
   busy = $state('');
-  said = $state('');
+  message = $state('');
   problem = $state('');
   needsLogin = $state(false);
 
-  /** Does it; `done` gets what came of it, if it succeeds, and `said` is told then. */
-  async run<T>(what: string, doing: () => Promise<T>, done: (told: T) => void, said = `${what}: done.`) {
-    [this.busy, this.said, this.problem] = [what, '', ''];
+  /** Runs `request`. On success `done` receives the answer, and `message` is shown. */
+  async run<T>(label: string, request: () => Promise<T>, done: (answer: T) => void, message = `${label}: done.`) {
+    [this.busy, this.message, this.problem] = [label, '', ''];
     try {
-      done(await doing());
-      [this.said, this.needsLogin] = [said, false];
+      done(await request());
+      [this.message, this.needsLogin] = [message, false];
     } catch (error) {
       this.problem = textOf(error);
-      this.needsLogin = error instanceof Refused && (error.status === 401 || error.status === 403);
+      this.needsLogin = error instanceof ApiError && (error.status === 401 || error.status === 403);
     } finally {
       this.busy = '';
     }
   }
 
   loggedIn() {
-    [this.needsLogin, this.problem, this.said] = [false, '', 'Logged in; choose again.'];
+    [this.needsLogin, this.problem, this.message] = [false, '', 'Logged in. Repeat the action.'];
   }
 }

@@ -1,46 +1,47 @@
-// What more memory or flash would bring a volume beside what it has: curves say what a size hits, and what the other kind hits anyway is no gain.
+// Sizing advice: the gain of more memory or flash for a volume, from its miss-ratio curves.
+// Hits that the other tier serves already are no gain.
 
 import type { AdviceAssumptions, AdviceSide, VolumeAdvice } from './types';
 
 export type Kind = 'memory' | 'flash';
 
-/** A size, and what it would do in place of today's. */
+/** A cache size with its expected effect in place of the current size. */
 export interface Gain {
   sizeBytes: number;
   moreBytes: number;
-  /** Requests that memory or flash serve whole then, of all. */
+  /** Hit ratio of memory and flash together. */
   hits: number;
-  /** Mean latency of a request. */
+  /** Mean request latency. */
   latencyUs: number;
-  /** Requests a second that the array gets no more; null where nothing is known of times. */
-  spared: number | null;
+  /** Array requests avoided per second; null where the request rate is unknown. */
+  avoided: number | null;
 }
 
-/** What a volume could have more of. */
-export interface Offer {
+/** A larger size of one tier that is worth having for one volume. */
+export interface Recommendation {
   volume: string;
   kind: Kind;
-  todayBytes: number;
-  /** Reads that today's served whole since the daemon's start, as they were counted. */
-  counted: number;
-  /** As the curves have it, which gains are held against. */
-  todayHits: number;
-  todayLatencyUs: number;
-  /** The knee, or the first step where that is passed already or there is none. */
-  worth: Gain;
+  currentBytes: number;
+  /** Measured hit ratio of the current size since the daemon's start. */
+  measuredHits: number;
+  /** Hit ratio by the curves: the baseline of all gains. */
+  currentHits: number;
+  currentLatencyUs: number;
+  /** The knee of the curve, or the first step where there is none above the current size. */
+  target: Gain;
   isKnee: boolean;
-  /** Further ones, by growing size. */
+  /** All useful sizes, ascending. */
   steps: Gain[];
 }
 
-/** Fewer requests draw no curve that could be relied upon. */
+/** Below this a curve is not reliable. */
 export const REQUESTS_MIN = 1_000;
-/** Steps that are told are so much larger than the one before, and so much better; and whoever waits is helped by as much. */
-const LARGER = 1.25;
-const BETTER = 0.01;
+/** Least relative growth of size, and least gain of hit ratio and of latency, from one step to the next. */
+const SIZE_FACTOR_MIN = 1.25;
+const GAIN_MIN = 0.01;
 
-/** What a size hits, straight from step to step. */
-function hitsOf({ steps }: AdviceSide, size: number): number {
+/** Hit ratio of a size, interpolated linearly between steps. */
+function hitRatioAt({ steps }: AdviceSide, size: number): number {
   const at = steps.findIndex(({ size_bytes }) => size_bytes >= size);
   if (at < 0) return steps.at(-1)?.hit_ratio ?? 0;
   const [below, above] = [steps[at - 1] ?? { size_bytes: 0, hit_ratio: 0 }, steps[at]!];
@@ -48,26 +49,26 @@ function hitsOf({ steps }: AdviceSide, size: number): number {
   return below.hit_ratio + part * (above.hit_ratio - below.hit_ratio);
 }
 
-/** Why nothing can be said of a volume; null where something can. */
-export function nothingOf({ nothing, requests, memory, flash }: VolumeAdvice): string | null {
+/** Why a volume has no estimate yet; null where it has one. */
+export function unavailableReason({ nothing, requests, memory, flash }: VolumeAdvice): string | null {
   if (nothing !== null) return nothing;
   if (requests < REQUESTS_MIN) {
-    return `${requests.toLocaleString('en')} requests are too few to judge by; ${REQUESTS_MIN.toLocaleString('en')} are needed at least`;
+    return `${requests.toLocaleString('en')} requests observed, at least ${REQUESTS_MIN.toLocaleString('en')} required`;
   }
-  return memory.steps.length + flash.steps.length === 0 ? 'it has drawn no curve yet' : null;
+  return memory.steps.length + flash.steps.length === 0 ? 'no miss-ratio curve yet' : null;
 }
 
-/** What more of each kind would bring; a kind of which no further size brings anything is left out. */
-export function offersOf(advice: VolumeAdvice, assumed: AdviceAssumptions): Offer[] {
+/** At most one recommendation per tier; none where no larger size helps. */
+export function recommendationsOf(advice: VolumeAdvice, assumed: AdviceAssumptions): Recommendation[] {
   const { memory_latency_us: ofMemory, flash_latency_us: ofFlash, array_latency_us: ofArray } = assumed;
   const has = { memory: advice.memory.today?.size_bytes ?? 0, flash: advice.flash.today?.size_bytes ?? 0 };
-  const now = { memory: hitsOf(advice.memory, has.memory), flash: hitsOf(advice.flash, has.flash) };
-  // What memory hits is asked of nobody else; flash hits what its own curve says, memory's part of it included.
+  const now = { memory: hitRatioAt(advice.memory, has.memory), flash: hitRatioAt(advice.flash, has.flash) };
+  // The curve of flash includes the hits that memory serves first.
   const together = ({ memory, flash }: typeof now) => Math.max(memory, flash);
   const latency = (hits: typeof now) =>
     hits.memory * ofMemory + (together(hits) - hits.memory) * ofFlash + (1 - together(hits)) * ofArray;
 
-  return (['memory', 'flash'] as const).flatMap((kind): Offer[] => {
+  return (['memory', 'flash'] as const).flatMap((kind): Recommendation[] => {
     const side = advice[kind];
     const gain = (sizeBytes: number, hitRatio: number): Gain => {
       const then = { ...now, [kind]: Math.max(now[kind], hitRatio) };
@@ -76,30 +77,30 @@ export function offersOf(advice: VolumeAdvice, assumed: AdviceAssumptions): Offe
         moreBytes: sizeBytes - has[kind],
         hits: together(then),
         latencyUs: latency(then),
-        spared: advice.requests_per_s === null ? null : advice.requests_per_s * (together(then) - together(now)),
+        avoided: advice.requests_per_s === null ? null : advice.requests_per_s * (together(then) - together(now)),
       };
     };
     const steps: Gain[] = [];
     let [size, hits] = [has[kind], now[kind]];
     for (const step of side.steps) {
-      const isTold = step.size_bytes >= size * LARGER && step.hit_ratio >= hits + BETTER;
-      if (!isTold && !(step.size_bytes === side.knee_bytes && step.size_bytes > has[kind])) continue;
+      const isNotable = step.size_bytes >= size * SIZE_FACTOR_MIN && step.hit_ratio >= hits + GAIN_MIN;
+      if (!isNotable && !(step.size_bytes === side.knee_bytes && step.size_bytes > has[kind])) continue;
       steps.push(gain(step.size_bytes, step.hit_ratio));
       [size, hits] = [step.size_bytes, step.hit_ratio];
     }
-    const useful = steps.filter(({ latencyUs }) => latencyUs < latency(now) * (1 - BETTER));
+    const useful = steps.filter(({ latencyUs }) => latencyUs < latency(now) * (1 - GAIN_MIN));
     const knee = useful.find(({ sizeBytes }) => sizeBytes === side.knee_bytes);
-    const worth = knee ?? useful[0];
-    if (worth === undefined) return [];
+    const target = knee ?? useful[0];
+    if (target === undefined) return [];
     return [
       {
         volume: advice.volume,
         kind,
-        todayBytes: has[kind],
-        counted: side.today?.hit_ratio ?? 0,
-        todayHits: together(now),
-        todayLatencyUs: latency(now),
-        worth,
+        currentBytes: has[kind],
+        measuredHits: side.today?.hit_ratio ?? 0,
+        currentHits: together(now),
+        currentLatencyUs: latency(now),
+        target,
         isKnee: knee !== undefined,
         steps: useful,
       },
@@ -107,4 +108,4 @@ export function offersOf(advice: VolumeAdvice, assumed: AdviceAssumptions): Offe
   });
 }
 
-export const sparedPerGib = ({ worth }: Offer) => (worth.spared ?? 0) / (worth.moreBytes / 2 ** 30);
+export const avoidedPerGib = ({ target }: Recommendation) => (target.avoided ?? 0) / (target.moreBytes / 2 ** 30);

@@ -1,4 +1,4 @@
-// Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
+// Client of the daemon's API. Addresses are relative, so a proxy can serve the console under any path.
 
 import type {
   AdvicePage,
@@ -14,7 +14,7 @@ import type {
   Volume,
 } from './types';
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(
     readonly status: number,
     text: string,
@@ -23,79 +23,81 @@ export class Refused extends Error {
   }
 }
 
-/** What to show of something that went wrong. */
+/** The message of an error. */
 export const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
-async function ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
   const init: RequestInit = { method, cache: 'no-store' };
   if (body !== undefined) {
     init.headers = { 'Content-Type': 'application/json' };
     init.body = JSON.stringify(body);
   }
-  const unreachable = () => new Refused(0, 'The daemon cannot be reached.');
+  const unreachable = () => new ApiError(0, 'The daemon cannot be reached.');
   const answer = await fetch(`api/v1/${path}`, init).catch(() => Promise.reject(unreachable()));
-  const told = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (!answer.ok) throw new Refused(answer.status, told?.detail ?? `The daemon answered ${answer.status}.`);
-  return told as T;
+  const content = answer.status === 204 ? null : await answer.json().catch(() => null);
+  if (!answer.ok)
+    throw new ApiError(answer.status, content?.detail ?? `The daemon answered with status ${answer.status}.`);
+  return content as T;
 }
 
 const named = (name: string) => `volumes/${encodeURIComponent(name)}`;
 
 export const api = {
-  /** All volumes; they come a thousand at a time. */
+  /** All volumes, a thousand per request. */
   async volumes(): Promise<Volume[]> {
     const all: Volume[] = [];
     for (let after = ''; ;) {
-      const page = await ask<{ volumes: Volume[]; next?: string | null }>('GET', `volumes?limit=1000${after}`);
+      const page = await request<{ volumes: Volume[]; next?: string | null }>('GET', `volumes?limit=1000${after}`);
       all.push(...page.volumes);
       if (!page.next) return all;
       after = `&after=${encodeURIComponent(page.next)}`;
     }
   },
-  volume: (name: string) => ask<Volume>('GET', named(name)),
-  curve: (name: string) => ask<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
-  /** What sizes would bring, with what is assumed otherwise than usual; volumes come a hundred at a time. */
+  volume: (name: string) => request<Volume>('GET', named(name)),
+  curve: (name: string) => request<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
+  /** Sizing advice with the given assumptions, a hundred volumes per request. */
   async *advice(assumed: Record<string, string>): AsyncGenerator<AdvicePage> {
     const query = new URLSearchParams({ limit: '100', ...assumed });
     for (;;) {
-      const page = await ask<AdvicePage>('GET', `advice?${query}`);
+      const page = await request<AdvicePage>('GET', `advice?${query}`);
       yield page;
       if (page.next === null) return;
       query.set('after', page.next);
     }
   },
-  heat: (name: string) => ask<Heat>('GET', `${named(name)}/heat`),
-  slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
-  /** What `pastOf` names. */
-  history: (path: string) => ask<History>('GET', path),
-  events: (query: URLSearchParams) => ask<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
-  act: (name: string, action: string, how?: unknown) => ask<Volume>('POST', `${named(name)}/${action}`, how),
-  /** Begins one; the stream tells how far it is and how it ends. */
-  flush: (name: string) => ask<Job>('POST', `${named(name)}/flush`, { wait: false }),
-  /** Keys and values as the configuration has them. */
-  set: (name: string, settings: Record<string, string>) => ask<Volume>('PATCH', named(name), settings),
-  configuration: () => ask<{ file: string; keys: Key[] }>('GET', 'configuration'),
-  datastores: () => ask<Datastore[]>('GET', 'datastores'),
-  /** One more device, or one in another one's place; both answer when that is done. */
+  volumeAdvice: (name: string) => request<AdvicePage>('GET', `advice?volume=${encodeURIComponent(name)}`),
+  heat: (name: string) => request<Heat>('GET', `${named(name)}/heat`),
+  slow: (name: string) => request<SlowRequest[]>('GET', `${named(name)}/slow`),
+  /** `path` comes from `historyPath`. */
+  history: (path: string) => request<History>('GET', path),
+  events: (query: URLSearchParams) => request<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
+  act: (name: string, action: string, how?: unknown) => request<Volume>('POST', `${named(name)}/${action}`, how),
+  /** Starts a flush job; the stream reports its progress and result. */
+  flush: (name: string) => request<Job>('POST', `${named(name)}/flush`, { wait: false }),
+  /** Keys and values as in the configuration file. */
+  set: (name: string, settings: Record<string, string>) => request<Volume>('PATCH', named(name), settings),
+  configuration: () => request<{ file: string; keys: Key[] }>('GET', 'configuration'),
+  datastores: () => request<Datastore[]>('GET', 'datastores'),
+  /** Adds a device, or replaces one; answers when that is complete. */
   addDevice: (path: string, force: boolean, replace?: string) =>
-    ask<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
-  removeDevice: (id: string) => ask<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
-  cancelJob: (id: string) => ask<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
-  login: (token: string) => ask<{ name: string; role: string }>('POST', 'login', { token }),
-  logout: () => ask<null>('POST', 'logout'),
+    request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
+  removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
+  cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
+  login: (token: string) => request<{ name: string; role: string }>('POST', 'login', { token }),
+  logout: () => request<null>('POST', 'logout'),
 };
 
-/** Whose figures; without a name those of all together. */
-export interface Subject {
+/** The scope of history figures: a volume, a datastore, or everything. */
+export interface Scope {
   volume?: string;
-  /** Empty for volumes without one. */
+  /** Empty for volumes without a datastore. */
   datastore?: string;
 }
 
-/** The address of figures over time, as a script would ask for them. */
-export function pastOf({ volume, datastore }: Subject, query: Record<string, string>): string {
+/** Path and query of a history request, as a script would send it. */
+export function historyPath({ volume, datastore }: Scope, query: Record<string, string>): string {
   const whole: Record<string, string> = datastore === undefined ? query : { datastore, ...query };
-  // Commas may stay: whoever reads it sees a list.
+  // Commas stay readable.
   const text = new URLSearchParams(whole).toString().replaceAll('%2C', ',');
   return `${volume === undefined ? '' : `${named(volume)}/`}history?${text}`;
 }

@@ -1,13 +1,13 @@
-// What changed in a part of time against as much time before it.
+// Comparison of a time range with the range of equal length before it.
 
-import { api, pastOf, type Subject } from './api';
+import { api, historyPath, type Scope } from './api';
 import { FIGURES } from './loads';
 import { quantileOf } from './rates';
-import { stepOf, type Part } from './span.svelte';
-import type { Counts, History, PastLatency } from './types';
+import { stepOf, type Interval } from './time-range.svelte';
+import type { Counts, History, HistoryLatency } from './types';
 import { bytes, bytesRate, rate, time } from './units';
 
-/** A figure, or a volume's requests, before and then; null where nothing is known. */
+/** A figure, or a volume's requests, before and after; null where unknown. */
 export interface Change {
   label: string;
   before: number | null;
@@ -15,19 +15,19 @@ export interface Change {
   unit: (value: number) => string;
 }
 
-/** Volumes that are asked for, so many at once: who is asked has other things to do. */
+/** Concurrent history requests: the daemon has other work. */
 const AT_ONCE = 4;
 const NOTHING: Counts = { below: [], all: 0, sum_us: 0 };
 
 interface Figure {
   label: string;
   unit: (value: number) => string;
-  /** A difference smaller than this is none. */
+  /** Smaller differences count as none. */
   least: number;
   of: (report: History, steps: number[]) => number | null;
 }
 
-/** The mean over these steps, each as long as it was seen. */
+/** Mean over steps, weighted by the seconds that each covers. */
 function mean(names: string[]): Figure['of'] {
   return (report, steps) => {
     const seen = steps.reduce((sum, at) => sum + report.covered_seconds[at]!, 0);
@@ -39,10 +39,10 @@ function mean(names: string[]): Figure['of'] {
   };
 }
 
-/** A quantile of all requests of these steps: percentiles are never averaged. */
-function slow(op: 'read' | 'write'): Figure['of'] {
+/** The 99th percentile of all requests of these steps: percentiles are never averaged. */
+function p99(op: 'read' | 'write'): Figure['of'] {
   return (report, steps) => {
-    const latency: PastLatency | undefined = report.latency[op];
+    const latency: HistoryLatency | undefined = report.latency[op];
     if (latency === undefined) return null;
     const counts = steps.map((at) => latency.counts[at]!);
     const upTo = (end: number) =>
@@ -56,19 +56,19 @@ const KIB = 1024;
 const KNOWN: Figure[] = [
   { label: 'Reads', unit: rate, least: 1, of: mean(['reads']) },
   { label: 'Writes', unit: rate, least: 1, of: mean(['writes']) },
-  { label: 'Read', unit: bytesRate, least: 64 * KIB, of: mean(['read_bytes']) },
-  { label: 'Written', unit: bytesRate, least: 64 * KIB, of: mean(['write_bytes']) },
+  { label: 'Read throughput', unit: bytesRate, least: 64 * KIB, of: mean(['read_bytes']) },
+  { label: 'Write throughput', unit: bytesRate, least: 64 * KIB, of: mean(['write_bytes']) },
   { label: 'Reads from memory', unit: rate, least: 1, of: mean(['memory_hits']) },
   { label: 'Reads from flash', unit: rate, least: 1, of: mean(['flash_hits']) },
-  { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits']) },
-  { label: 'Requests to the array', unit: rate, least: 1, of: mean(['backing_reads', 'backing_writes']) },
-  { label: 'Not yet on the array', unit: bytes, least: 1024 * KIB, of: mean(['dirty_bytes']) },
-  { label: 'Read latency, p99', unit: time, least: 100, of: slow('read') },
-  { label: 'Write latency, p99', unit: time, least: 100, of: slow('write') },
+  { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits', 'prefetched_hits']) },
+  { label: 'Array requests', unit: rate, least: 1, of: mean(['backing_reads', 'backing_writes']) },
+  { label: 'Dirty data', unit: bytes, least: 1024 * KIB, of: mean(['dirty_bytes']) },
+  { label: 'Read latency, p99', unit: time, least: 100, of: p99('read') },
+  { label: 'Write latency, p99', unit: time, least: 100, of: p99('write') },
 ];
 
-/** The part and as much before it, with its steps in both. */
-async function halves(subject: Subject, { from, to }: Part, names: string[]) {
+/** History of the range and of the range before it, with the indices of the steps of each. */
+async function halves(scope: Scope, { from, to }: Interval, names: string[]) {
   const length = to - from;
   const query = {
     from: String(from - length),
@@ -76,7 +76,7 @@ async function halves(subject: Subject, { from, to }: Part, names: string[]) {
     step: `${stepOf(2 * length)}s`,
     series: names.join(','),
   };
-  const report = await api.history(pastOf(subject, query));
+  const report = await api.history(historyPath(scope, query));
   const steps = report.at_unix_seconds.map((at, index) => ({ at, index }));
   return {
     report,
@@ -85,14 +85,14 @@ async function halves(subject: Subject, { from, to }: Part, names: string[]) {
   };
 }
 
-/** By how many doublings or halvings; what was next to nothing and still is has not changed. */
+/** Size of a change in doublings or halvings; differences near zero do not count. */
 function doublings({ before, after, least }: Change & { least: number }): number {
   return Math.abs(Math.log2(((after ?? 0) + least) / ((before ?? 0) + least)));
 }
 
-/** What all together, a datastore or a volume did otherwise than before: what changed most first. */
-export async function figuresThatChanged(subject: Subject, part: Part): Promise<Change[]> {
-  const { report, before, after } = await halves(subject, part, FIGURES);
+/** The figures of a scope, the largest relative change first. */
+export async function figuresThatChanged(scope: Scope, part: Interval): Promise<Change[]> {
+  const { report, before, after } = await halves(scope, part, FIGURES);
   return KNOWN.map(({ label, unit, least, of }) => ({
     label,
     unit,
@@ -102,21 +102,21 @@ export async function figuresThatChanged(subject: Subject, part: Part): Promise<
   })).toSorted((a, b) => doublings(b) - doublings(a));
 }
 
-/** Whose requests became more or fewer by how many a second: the largest difference first. */
-export async function volumesThatChanged(names: string[], part: Part): Promise<Change[]> {
+/** Request rates of volumes, the largest absolute change first. */
+export async function volumesThatChanged(names: string[], part: Interval): Promise<Change[]> {
   const waiting = [...names];
-  const found: Change[] = [];
+  const changes: Change[] = [];
   const of = mean(['reads', 'writes']);
   const ask = async () => {
     for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
-      // One that is gone meanwhile, or that the history has never seen, is left out.
-      const told = await halves({ volume: name }, part, ['reads', 'writes']).catch(() => null);
-      if (told === null) continue;
-      const [before, after] = [of(told.report, told.before), of(told.report, told.after)];
-      found.push({ label: name, unit: rate, before, after });
+      // Volumes without history are left out.
+      const found = await halves({ volume: name }, part, ['reads', 'writes']).catch(() => null);
+      if (found === null) continue;
+      const [before, after] = [of(found.report, found.before), of(found.report, found.after)];
+      changes.push({ label: name, unit: rate, before, after });
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, ask));
   const difference = ({ before, after }: Change) => Math.abs((after ?? 0) - (before ?? 0));
-  return found.toSorted((a, b) => difference(b) - difference(a));
+  return changes.toSorted((a, b) => difference(b) - difference(a));
 }

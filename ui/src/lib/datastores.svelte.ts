@@ -1,11 +1,11 @@
-// All datastores, asked for again and again while their view shows them: the stream tells sums over all volumes alone.
+// All datastores, polled while their view is shown: the stream only has sums over all volumes.
 
-import { again, Comparison } from './again';
+import { poll, RateSampler } from './polling';
 import { api, textOf } from './api';
 import type { Rates } from './rates';
 import type { Datastore } from './types';
 
-/** A datastore, and what its volumes did between the last two answers; before the second one nothing is known. */
+/** A datastore and the rates of its volumes between the last two answers; null before the second one. */
 export interface Row {
   datastore: Datastore;
   rates: Rates | null;
@@ -14,35 +14,35 @@ export interface Row {
 
 const PAUSE_MS = 2_000;
 /** Ten minutes. */
-const LOOKS_KEPT = 300;
-/** A longer pause is a gap: the page was hidden, or the daemon away. */
+const SAMPLES_KEPT = 300;
+/** A longer pause is a gap: the page was hidden or the daemon unreachable. */
 const GAP_MS_MAX = 10_000;
 
 class Datastores {
-  /** The newest answer last. */
-  looks = $state.raw<{ rows: Row[] }[]>([]);
+  /** Oldest first. */
+  samples = $state.raw<{ rows: Row[] }[]>([]);
   problem = $state('');
-  /** Flash is shared by all, and has a view of its own. */
-  rows = $derived((this.looks.at(-1)?.rows ?? []).filter(({ datastore }) => !datastore.is_flash));
-  flash = $derived(this.looks.at(-1)?.rows.find(({ datastore }) => datastore.is_flash)?.datastore);
-  private comparison = new Comparison<Datastore>(GAP_MS_MAX);
+  /** Without flash, which has a view of its own. */
+  rows = $derived((this.samples.at(-1)?.rows ?? []).filter(({ datastore }) => !datastore.is_flash));
+  flash = $derived(this.samples.at(-1)?.rows.find(({ datastore }) => datastore.is_flash)?.datastore);
+  private sampler = new RateSampler<Datastore>(GAP_MS_MAX);
 
-  /** Asks until what it returns is called. */
+  /** Polls until the returned function is called. */
   watch(): () => void {
-    return again(
-      () => this.ask(),
+    return poll(
+      () => this.load(),
       () => PAUSE_MS,
     );
   }
 
-  private async ask() {
+  private async load() {
     try {
-      const compared = await this.comparison.look(api.datastores);
+      const compared = await this.sampler.sample(api.datastores);
       const rows = compared.map(({ found, ...rest }) => ({ datastore: found, ...rest }));
-      this.looks = [...this.looks, { rows }].slice(-LOOKS_KEPT);
+      this.samples = [...this.samples, { rows }].slice(-SAMPLES_KEPT);
       this.problem = '';
     } catch (error) {
-      // What is shown stays, and the badge says how old everything is.
+      // The last figures stay; the badge shows their age.
       this.problem = textOf(error);
     }
   }
@@ -50,4 +50,4 @@ class Datastores {
 
 export const datastores = new Datastores();
 
-export const datastoreName = (name: string) => (name === '' ? 'without a datastore' : name);
+export const datastoreName = (name: string) => (name === '' ? 'no datastore' : name);

@@ -1,12 +1,12 @@
-// What happened and who did it: asked for page by page, and kept up with by the stream.
+// The event log: loaded page by page and kept current by the stream.
 
 import { untrack } from 'svelte';
 import { live } from '../feed/live.svelte';
-import { again } from './again';
+import { poll } from './polling';
 import { api, textOf } from './api';
 import type { Event } from './types';
 
-/** The marks of kinds of events, which tell them apart where colours do not. */
+/** Marks by kind of event: shapes, because colour alone is not accessible. */
 const MARKS: Record<string, Mark> = {
   change: 'diamond',
   alert: 'triangle',
@@ -21,8 +21,8 @@ export type Mark = 'diamond' | 'triangle' | 'circle' | 'square';
 export const SIGNS: Record<Mark, string> = { diamond: '◆', triangle: '▲', circle: '●', square: '■' };
 export const markOf = (kind: string): Mark => MARKS[kind] ?? 'square';
 
-/** Which events are wanted. */
-export interface Wanted {
+/** Filter of events. */
+export interface EventFilter {
   subject?: string;
   kind?: string;
   /** Seconds since 1970. */
@@ -32,107 +32,107 @@ export interface Wanted {
 
 const TICK_MS = 1_000;
 const RETRY_MS = 5_000;
-/** As many as the daemon tells at once. */
-const AT_ONCE_MAX = 1_000;
+/** Most events per answer of the daemon. */
+const ANSWER_EVENTS_MAX = 1_000;
 
-const fits = (event: Event, { subject, kind, until }: Wanted) =>
+const matches = (event: Event, { subject, kind, until }: EventFilter) =>
   (subject === undefined || event.subject === subject) &&
   (kind === undefined || event.kind === kind) &&
   (until === undefined || event.at_unix_ms < until * 1e3);
 
 export class Events {
-  /** The newest first. */
+  /** Newest first. */
   found = $state.raw<Event[]>([]);
   isLoaded = $state(false);
   isBusy = $state(false);
   problem = $state('');
-  /** What to ask for what was before; null when that was all. */
+  /** Continuation of the listing towards older events; null at the end. */
   next = $state<number | null>(null);
 
-  private wanted: Wanted = {};
+  private filter: EventFilter = {};
   private key: string | null = null;
-  /** The newest event that was told, whether it is wanted or not. */
+  /** The newest event number seen, whether it passed the filter or not. */
   private newest = 0;
   private failedMs = 0;
-  /** Another question has another turn: what an older one answers is of no use any more. */
-  private turn = 0;
+  /** Grows with each new filter: answers to earlier requests are discarded. */
+  private generation = 0;
 
-  /** `want` is asked what is wanted when that is another `key`: a span that only moves on is no other question. */
+  /** `makeFilter` is called when `key` changes: a time range that merely advances is the same query. */
   constructor(
     private readonly keyOf: () => string,
-    private readonly want: () => Wanted,
+    private readonly makeFilter: () => EventFilter,
     private readonly limit: number,
   ) {}
 
-  /** Keeps up until what it returns is called. */
+  /** Stays current until the returned function is called. */
   follow(): () => void {
     void this.keyOf();
-    return again(
-      () => untrack(() => this.keepUp()),
+    return poll(
+      () => untrack(() => this.update()),
       () => TICK_MS,
     );
   }
 
-  /** As many again, of what was before. */
-  async more() {
+  /** Loads the next page of older events. */
+  async loadOlder() {
     if (this.next === null) return;
-    await this.ask({ before: String(this.next) }, ({ events, next }) => {
+    await this.load({ before: String(this.next) }, ({ events, next }) => {
       this.add(events);
       this.next = next;
     });
   }
 
-  private async keepUp() {
+  private async update() {
     if (Date.now() - this.failedMs < RETRY_MS) return;
     const key = this.keyOf();
     const newest = live.status?.events.newest ?? this.newest;
-    // Numbers that fell are those of a log that was begun anew.
+    // A lower newest number means a new log.
     if (key !== this.key || !this.isLoaded || newest < this.newest) {
       const isOther = key !== this.key;
-      [this.key, this.wanted] = [key, this.want()];
+      [this.key, this.filter] = [key, this.makeFilter()];
       if (isOther) [this.found, this.isLoaded, this.next] = [[], false, null];
-      this.turn += 1;
-      await this.ask({}, ({ events, next }) => {
+      this.generation += 1;
+      await this.load({}, ({ events, next }) => {
         [this.found, this.next, this.isLoaded] = [events, next, true];
         this.newest = Math.max(newest, events[0]?.number ?? 0);
       });
       return;
     }
     if (newest === this.newest) return;
-    const told = live.samples.flatMap(({ events }) => events).filter(({ number }) => number > this.newest);
-    const numbers = new Set(told.map(({ number }) => number));
+    const streamed = live.samples.flatMap(({ events }) => events).filter(({ number }) => number > this.newest);
+    const numbers = new Set(streamed.map(({ number }) => number));
     if (numbers.size >= newest - this.newest) {
-      this.add(told.filter((event) => fits(event, this.wanted)));
+      this.add(streamed.filter((event) => matches(event, this.filter)));
       this.newest = Math.max(...numbers);
       return;
     }
-    // The stream tells a part alone of what came all at once, and nothing of what was while the page was hidden for long.
-    await this.ask({ after: String(this.newest), limit: String(AT_ONCE_MAX) }, ({ events, next }) => {
-      // More than one answer holds: it begins anew with these, for there would be a hole before them.
+    // The stream truncates bursts and omits events from while the page was hidden.
+    await this.load({ after: String(this.newest), limit: String(ANSWER_EVENTS_MAX) }, ({ events, next }) => {
+      // More events than one answer holds: restart the list, else it would have a gap.
       if (next === null) this.add(events);
       else [this.found, this.next] = [events, next];
       this.newest = Math.max(newest, events[0]?.number ?? 0);
     });
   }
 
-  private async ask(part: Record<string, string>, done: (page: { events: Event[]; next: number | null }) => void) {
-    const { subject, kind, since, until } = this.wanted;
+  private async load(part: Record<string, string>, done: (page: { events: Event[]; next: number | null }) => void) {
+    const { subject, kind, since, until } = this.filter;
     const query = new URLSearchParams({ limit: String(this.limit), ...part });
     for (const [name, value] of Object.entries({ subject, kind, since, until })) {
       if (value !== undefined) query.set(name, String(value));
     }
-    const turn = this.turn;
+    const generation = this.generation;
     this.isBusy = true;
     try {
       const page = await api.events(query);
-      if (turn === this.turn) {
+      if (generation === this.generation) {
         done(page);
         this.problem = '';
       }
     } catch (error) {
-      if (turn === this.turn) [this.problem, this.failedMs] = [textOf(error), Date.now()];
+      if (generation === this.generation) [this.problem, this.failedMs] = [textOf(error), Date.now()];
     } finally {
-      if (turn === this.turn) this.isBusy = false;
+      if (generation === this.generation) this.isBusy = false;
     }
   }
 

@@ -1,13 +1,13 @@
-// What is written to flash, a second, and what lies there; and what of a device's rated life is left.
+// Flash figures: bytes written by cause, fill, and expected end of rated life.
 
 import { live } from '../feed/live.svelte';
 import type { Source } from './points';
-import { neighbours } from './rates';
+import { pairwise } from './rates';
 import type { Flash, FlashDevice, Sample } from './types';
 
-/** Bytes a second, to all devices, and what was free or taken. */
+/** Bytes written per second to all devices, and fill. */
 export interface FlashFigures {
-  /** Unix time in seconds. */
+  /** Unix seconds. */
   at: number;
   writtenBytes: number;
   promotionBytes: number;
@@ -23,7 +23,7 @@ const sum = (flash: Flash, of: (device: FlashDevice) => number) =>
 function between({ status: { flash: from } }: Sample, sample: Sample, tookMs: number): FlashFigures | null {
   const to = sample.status.flash;
   if (!from || !to) return null;
-  // A device that goes takes its counts along: no rate is below zero.
+  // Removing a device lowers the sums: rates are never negative.
   const rate = (of: (device: FlashDevice) => number) => Math.max(0, ((sum(to, of) - sum(from, of)) / tookMs) * 1e3);
   return {
     at: sample.at_unix_ms / 1e3,
@@ -45,7 +45,7 @@ export const FLASH: Source<FlashFigures> = {
     'flash_pages',
     'flash_log_free_segments',
   ],
-  told: (report, index, kind) => {
+  fromHistory: (report, index, kind) => {
     const of = (name: string) => report.series[name]?.[kind][index] ?? 0;
     return {
       at: report.at_unix_seconds[index]!,
@@ -57,16 +57,15 @@ export const FLASH: Source<FlashFigures> = {
       freeSegments: of('flash_log_free_segments'),
     };
   },
-  live: () => neighbours(live.samples, between),
+  live: () => pairwise(live.samples, between),
 };
 
-/** What to call a device by: its path, and its number where it is not there. */
+/** Path of a device, or its number where it is missing. */
 export const deviceName = ({ device, number }: FlashDevice) => (device === '' ? `number ${number}` : device);
 
-/** When its rated writes are used up at the mean pace so far. */
-export function spentAt({ endurance_left_days: days }: FlashDevice, nowMs: number): string {
+/** Date at which the rated writes are used up at the mean rate so far. */
+export function wearOutDate({ endurance_left_days: days }: FlashDevice, nowMs: number): string {
   if (days === null) return '–';
-  // Whoever writes next to nothing is told that, not a date in another century.
-  if (days > 365 * 20) return 'in more than 20 years';
+  if (days > 365 * 20) return '> 20 years';
   return new Date(nowMs + days * 86_400_000).toLocaleDateString();
 }

@@ -1,12 +1,12 @@
-// What clients ask for and how long they wait, over time: of all volumes together, of a datastore's, or of one.
+// Request rates and latency over time: of all volumes, of a datastore, or of one volume.
 
 import { live } from '../feed/live.svelte';
 import { datastores } from './datastores.svelte';
 import type { Kind, Source } from './points';
-import { between, neighbours, type Rates } from './rates';
-import type { Counters, History, PastLatency, Sample } from './types';
+import { between, pairwise, type Rates } from './rates';
+import type { Counters, History, HistoryLatency, Sample } from './types';
 
-/** What is asked of the history: all that rates are made of. */
+/** History series that `Rates` is computed from. */
 export const FIGURES = [
   'reads',
   'writes',
@@ -14,6 +14,7 @@ export const FIGURES = [
   'write_bytes',
   'memory_hits',
   'flash_hits',
+  'prefetched_hits',
   'partial_hits',
   'misses',
   'backing_reads',
@@ -25,27 +26,31 @@ export const FIGURES = [
   'write_latency',
 ];
 
-/** The ends of the buckets that the fastest and the slowest request fell into; null without requests. */
-function ends(latency: PastLatency | undefined, at: number): { least: number | null; most: number | null } {
+/** Bounds of the buckets of the fastest and the slowest request; null without requests. */
+function extremes(latency: HistoryLatency | undefined, at: number): { min: number | null; max: number | null } {
   const counts = latency?.counts[at] ?? [];
   const [first, last] = [counts.findIndex((count) => count > 0), counts.findLastIndex((count) => count > 0)];
   const bounds = latency?.bounds_us ?? [];
-  // The last bucket is open: it tells that something took longer than the one before.
+  // The last bucket has no upper bound.
   return {
-    least: first < 0 ? null : (bounds[first - 1] ?? 1),
-    most: last < 0 ? null : bounds[Math.min(last, bounds.length - 1)]!,
+    min: first < 0 ? null : (bounds[first - 1] ?? 1),
+    max: last < 0 ? null : bounds[Math.min(last, bounds.length - 1)]!,
   };
 }
 
-function told(report: History, index: number, kind: Kind): Rates {
+function fromHistory(report: History, index: number, kind: Kind): Rates {
   const { read, write } = report.latency;
   const of = (name: string) => report.series[name]?.[kind][index] ?? 0;
-  const quantile = (latency: PastLatency | undefined, key: 'p50_us' | 'p99_us') =>
-    kind === 'mean' ? (latency?.[key][index] ?? null) : ends(latency, index)[kind === 'min' ? 'least' : 'most'];
+  const quantile = (latency: HistoryLatency | undefined, key: 'p50_us' | 'p99_us') =>
+    kind === 'mean' ? (latency?.[key][index] ?? null) : extremes(latency, index)[kind === 'min' ? 'min' : 'max'];
   return {
     at: report.at_unix_seconds[index]!,
-    // The least and the most of a sum are not told: these are at most as far apart as the figures' own.
-    sources: { memory: of('memory_hits'), flash: of('flash_hits'), array: of('misses') + of('partial_hits') },
+    // Minimum and maximum of a sum are unknown; the sums of the parts' own bound them.
+    sources: {
+      memory: of('memory_hits'),
+      flash: of('flash_hits'),
+      array: of('misses') + of('partial_hits') + of('prefetched_hits'),
+    },
     reads: of('reads'),
     writes: of('writes'),
     readBytes: of('read_bytes'),
@@ -61,20 +66,20 @@ function told(report: History, index: number, kind: Kind): Rates {
   };
 }
 
-/** Of what `of` finds in samples. */
+/** Rates of the counters that `of` selects from each sample. */
 export const loads = (of: (sample: Sample) => Counters | undefined): Source<Rates> => ({
   figures: FIGURES,
-  told,
+  fromHistory,
   live: () =>
-    neighbours(
+    pairwise(
       live.samples.filter((sample) => of(sample) !== undefined),
       (before, sample, tookMs) => between(of(before)!, of(sample)!, sample.at_unix_ms, tookMs),
     ),
 });
 
-/** Of a datastore, as often as their view looks at them. */
+/** Rates of a datastore, at the polling interval of its view. */
 export const loadsOf = (datastore: string): Source<Rates> => ({
   figures: FIGURES,
-  told,
-  live: () => datastores.looks.map(({ rows }) => rows.find((row) => row.datastore.name === datastore)?.rates ?? null),
+  fromHistory,
+  live: () => datastores.samples.map(({ rows }) => rows.find((row) => row.datastore.name === datastore)?.rates ?? null),
 });

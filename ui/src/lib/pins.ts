@@ -1,11 +1,11 @@
-// Ranges of a volume that are pinned to flash, as the daemon's status tells them among what was changed by command: `0..65536,131072..196608`.
+// Pinned ranges of a volume, as the status lists them among overrides: `0..65536,131072..196608`.
 
 import { bytes } from './units';
 import type { Override } from './types';
 
 export interface Range {
   fromBytes: number;
-  /** Behind the last. */
+  /** Exclusive. */
   toBytes: number;
 }
 
@@ -17,8 +17,8 @@ export function rangesOf(text: string): Range[] {
     .map(([from, to]) => ({ fromBytes: from!, toBytes: to! }));
 }
 
-/** What holds, as people read it. */
-export const shownOf = ({ key, value }: Override) =>
+/** The value of an override for display. */
+export const overrideText = ({ key, value }: Override) =>
   key === 'pinned'
     ? rangesOf(value)
         .map(({ fromBytes, toBytes }) => `${bytes(fromBytes)} to ${bytes(toBytes)}`)

@@ -1,17 +1,17 @@
-// From counters to what happened in a second.
+// Rates per second from counters.
 
 import type { Counters, Counts, Sample } from './types';
 
-/** Reads by where they came from, a second each. */
+/** Reads per second by source. */
 export interface Sources {
   memory: number;
   flash: number;
   array: number;
 }
 
-/** What went on between two samples, a second each; times in microseconds, null where nothing was asked. */
+/** Rates per second between two samples; latencies in microseconds, null without requests. */
 export interface Rates {
-  /** Unix time in seconds, as charts have it. */
+  /** Unix seconds. */
   at: number;
   sources: Sources;
   reads: number;
@@ -28,29 +28,34 @@ export interface Rates {
   dirtyBytes: number;
 }
 
-/** Longest time between two samples of which a rate is still told; past it the charts have a gap. */
+/** Longest interval between two samples that gives a rate; a longer one is a gap. */
 const GAP_MS_MAX = 10_000;
-/** Shortest one: the first two samples may lie closer together, and a rate over milliseconds is noise. */
+/** Shortest interval: a rate over a few milliseconds is noise. */
 const GAP_MS_MIN = 300;
 
-const life = (sample: Sample) => sample.id.split('-')[0];
+const daemonRun = (sample: Sample) => sample.id.split('-')[0];
 
-/** What is found between neighbouring samples; null where they say nothing of the time between. */
-export function neighbours<T>(
+/** Applies `compute` to adjacent samples; null across gaps and restarts. */
+export function pairwise<T>(
   samples: Sample[],
-  found: (before: Sample, sample: Sample, tookMs: number) => T | null,
+  compute: (before: Sample, sample: Sample, tookMs: number) => T | null,
 ): (T | null)[] {
   return samples.slice(1).map((sample, index) => {
     const before = samples[index]!;
     const took = sample.at_unix_ms - before.at_unix_ms;
-    const isTold = life(before) === life(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX;
-    return isTold ? found(before, sample, took) : null;
+    const isComparable = daemonRun(before) === daemonRun(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX;
+    return isComparable ? compute(before, sample, took) : null;
   });
 }
 
-/** What went on between two states of the same counters. */
+/** Reads for which the array was read: a partial hit waits for it, and a prefetched block was read ahead from it. */
+export function arrayReads(of: Pick<Counters, 'misses' | 'partial_hits' | 'prefetched_hits'>): number {
+  return of.misses + of.partial_hits + of.prefetched_hits;
+}
+
+/** Rates between two states of the same counters. */
 export function between(from: Counters, to: Counters, atMs: number, tookMs: number): Rates {
-  // A volume that is removed takes its counts out of the sums: no rate is below zero.
+  // Removing a volume lowers the sums: rates are never negative.
   const rate = (counter: (of: Counters) => number) => Math.max(0, ((counter(to) - counter(from)) / tookMs) * 1e3);
   const quantile = (op: 'read' | 'write', q: number) => quantileOf(from.latency_counts[op], to.latency_counts[op], q);
   return {
@@ -58,8 +63,7 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
     sources: {
       memory: rate((of) => of.memory_hits),
       flash: rate((of) => of.flash_hits),
-      // A read that a cache served in part had to wait for the array.
-      array: rate((of) => of.misses + of.partial_hits),
+      array: rate(arrayReads),
     },
     reads: rate((of) => of.reads),
     writes: rate((of) => of.writes),
@@ -76,7 +80,7 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
   };
 }
 
-/** A quantile of the requests between two states of a histogram, straight inside its bucket, as Prometheus does it. */
+/** Quantile of the requests between two states of a histogram, interpolated linearly like Prometheus. */
 export function quantileOf(from: Counts, to: Counts, quantile: number): number | null {
   const all = to.all - from.all;
   if (all <= 0) return null;
@@ -90,13 +94,13 @@ export function quantileOf(from: Counts, to: Counts, quantile: number): number |
   return floor;
 }
 
-/** Share of reads that no array had to serve; null where nothing was read. */
+/** Hit ratio; null without reads. */
 export function hitRatio({ memory, flash, array }: Sources): number | null {
   const all = memory + flash + array;
   return all > 0 ? (memory + flash) / all : null;
 }
 
-/** The mean of the last so many rates: what stands in figures, so that they can be read. */
+/** Mean of the last `count` rates: figures that change every second are hard to read. */
 export function recent(rates: (Rates | null)[], count: number): Rates | undefined {
   const last = rates.slice(-count).filter((rates) => rates !== null);
   const newest = last.at(-1);

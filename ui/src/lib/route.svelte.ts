@@ -1,6 +1,6 @@
-// Where the page is: `#/volumes?sort=name&down=1`. All that a link has to bring back stands there.
+// The address: `#/volumes?sort=name&down=1`. It holds everything that a link restores.
 
-/** What stays the same from one view to the next. */
+/** Parameters that links to other views keep. */
 const KEPT = ['range', 'zoom'];
 
 class Route {
@@ -9,7 +9,7 @@ class Route {
 
   parts = $derived(this.url.pathname.split('/').filter(Boolean).map(decodeURIComponent));
   query = $derived(this.url.searchParams);
-  /** What to put behind the address of another view that shows the same time. */
+  /** Query of a link to another view with the same time range. */
   kept = $derived.by(() => {
     const kept = new URLSearchParams([...this.query].filter(([key]) => KEPT.includes(key))).toString();
     return kept === '' ? '' : `?${kept}`;
@@ -19,7 +19,10 @@ class Route {
     window.addEventListener('hashchange', () => (this.hash = window.location.hash));
   }
 
-  /** Changes what stands behind the question mark; empty takes it out. A step back of the browser leads to each `step`, but not to each letter of a filter. */
+  /**
+   * Changes query parameters; an empty value removes one.
+   * With `isStep` the browser's back button returns to the state before.
+   */
   set(changes: Record<string, string>, isStep = false) {
     const query = new URLSearchParams(this.query);
     for (const [key, value] of Object.entries(changes)) {
@@ -36,4 +39,6 @@ class Route {
 
 export const route = new Route();
 
-export const linkTo = (name: string) => `#/volumes/${encodeURIComponent(name)}`;
+/** Address of a volume, or of a section of its page. */
+export const linkTo = (name: string, section = '') =>
+  `#/volumes/${encodeURIComponent(name)}${section === '' ? '' : `/${section}`}`;

@@ -1,24 +1,25 @@
-// What the daemon runs with: of each key of the configuration what holds, where that comes from, and what would hold without it.
+// Effective configuration: per key its value, source, default and explanation.
 
 import { TABLES } from 'virtual:keys';
 import type { Key, KeyEntry } from './types';
+import { plural } from './units';
 
 export interface Setting {
   /** `memory.size` */
   key: string;
   name: string;
-  /** How it is written, by example. */
+  /** Example of the notation. */
   form: string;
-  /** What holds without it. */
+  /** Default. */
   without: string;
   text: string;
-  /** What holds, and where that comes from; of a repeated table in a few words. */
+  /** Effective value and its source; a summary for a repeated table. */
   value: string;
   from: string;
   isDifferent: boolean;
-  /** Of a repeated table, what has another value than the default, or one of its own. */
+  /** Entries of a repeated table that differ from the default. */
   entries: KeyEntry[];
-  /** When a change in the file takes effect. */
+  /** When a change of the file takes effect. */
   takesEffect: string;
 }
 
@@ -28,37 +29,39 @@ export interface Table {
   settings: Setting[];
 }
 
-/** A default that is none: each has a value of its own. */
+/** Stands for a default where a value is mandatory. */
 const REQUIRED = 'required';
 const FROM = { default: '', file: 'from the file', command: 'by command' };
 
 const TAKES_EFFECT = {
   command:
-    'at once in the view of the volume and by `hotset volume set`, and from the file when it is read again (SIGHUP)',
-  renewal: 'when the file is read again (SIGHUP); TLS itself is turned on and off by a restart',
-  reload: 'when the file is read again (SIGHUP)',
+    'immediately when set on the volume page or by `hotset volume set`; after a reload (SIGHUP) when set in the file',
+  renewal: 'after a reload (SIGHUP); enabling or disabling TLS requires a restart',
+  reload: 'after a reload (SIGHUP)',
   restart: 'after a restart',
 };
 
-/** `memory.size`; what stands at the top of the file has no table. */
+/** `memory.size`; top-level keys have no table. */
 const keyOf = (table: string, name: string) =>
   table.startsWith('[') ? `${table.replaceAll(/[[\]]/g, '')}.${name}` : name;
 
-/** All of them. */
+/** All keys. */
 export const KEYS = TABLES.flatMap(({ name, keys }) => keys.map((key) => keyOf(name, key.name)));
 
-/** What holds of a key; `names` are those of its table, if that is repeated. */
-function found({ table, key, default: without, value, source, entries }: Key, names: string[]) {
+/** Effective value of a key; `names` are the entries of a repeated table. */
+function effective({ table, key, default: without, value, source, entries }: Key, names: string[]) {
   if (value !== null) return { value, from: FROM[source], isDifferent: value !== without, entries: [] };
   const alike = { from: '', isDifferent: false };
   if (key === 'name') {
-    const count = `${names.length.toLocaleString('en')} volumes`;
+    const count = plural(names.length, 'volume');
     return { ...alike, value: table === 'volume' ? count : names.join(', '), entries: [] };
   }
-  if (without === REQUIRED) return { ...alike, value: 'each has its own', entries };
+  if (without === REQUIRED) return { ...alike, value: 'set per entry', entries };
   const different = entries.filter(({ value }) => value !== without);
   const count =
-    table === 'qos' ? `given by ${different.length}` : `${different.length} of ${names.length} ${table}s differ`;
+    table === 'qos'
+      ? `set for ${different.length}`
+      : `${different.length} of ${plural(names.length, table)} ${different.length === 1 ? 'differs' : 'differ'}`;
   const isDifferent = different.length > 0;
   return { from: '', isDifferent, value: isDifferent ? count : without, entries: different };
 }
@@ -70,11 +73,11 @@ export function settingsOf(keys: Key[]): Table[] {
     name: table.name,
     settings: table.keys.flatMap(({ name, form, text }) => {
       const key = keyOf(table.name, name);
-      const told = known.get(key);
-      if (!told) return [];
-      const names = (known.get(`${told.table}.name`)?.entries ?? []).map(({ name }) => name);
-      const takesEffect = TAKES_EFFECT[told.takes_effect];
-      return [{ key, name, form, without: told.default, text, ...found(told, names), takesEffect }];
+      const entry = known.get(key);
+      if (!entry) return [];
+      const names = (known.get(`${entry.table}.name`)?.entries ?? []).map(({ name }) => name);
+      const takesEffect = TAKES_EFFECT[entry.takes_effect];
+      return [{ key, name, form, without: entry.default, text, ...effective(entry, names), takesEffect }];
     }),
   }));
 }

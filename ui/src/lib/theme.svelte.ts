@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Charts draw on canvases and have to be told of a change.
+// Colour scheme: light, dark, or the system's. Charts are canvases and redraw on a change.
 
 type Choice = 'auto' | 'light' | 'dark';
 const KEY = 'hotset-colours';
@@ -38,7 +38,7 @@ class Theme {
 
 export const theme = new Theme();
 
-/** A colour of the style sheet, as canvases want it: of light and dark the one that holds. */
+/** A colour of the style sheet in the current scheme, for a canvas. */
 export function colour(name: string): string {
   const probe = document.createElement('i');
   probe.style.color = `var(--${name})`;

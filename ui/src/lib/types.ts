@@ -19,6 +19,7 @@ export interface Counters {
   write_bytes: number;
   memory_hits: number;
   flash_hits: number;
+  prefetched_hits: number;
   partial_hits: number;
   misses: number;
   errors: number;
@@ -380,14 +381,14 @@ export interface AdvicePage {
 }
 
 /** One figure over time: of a counter what came a second, of a level what it was. */
-export interface PastFigure {
+export interface HistorySeries {
   mean: number[];
   min: number[];
   max: number[];
 }
 
 /** Latencies over time, in microseconds; null where nothing was asked. */
-export interface PastLatency {
+export interface HistoryLatency {
   p50_us: (number | null)[];
   p99_us: (number | null)[];
   /** Upper ends of the buckets; the last one has none. */
@@ -400,6 +401,6 @@ export interface History {
   step_seconds: number;
   at_unix_seconds: number[];
   covered_seconds: number[];
-  series: Record<string, PastFigure>;
-  latency: Record<string, PastLatency>;
+  series: Record<string, HistorySeries>;
+  latency: Record<string, HistoryLatency>;
 }

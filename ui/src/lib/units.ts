@@ -1,16 +1,19 @@
-// Numbers with their units, short enough to be read at a glance.
+// Formatting of numbers with units.
 
 const round = (value: number) => {
   if (Number.isInteger(value)) return String(value);
   return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 };
 
-/** 12,345 or 1.23 million. */
+/** `12,345` or `1.23 million`. */
 export function count(value: number): string {
   if (value >= 1e9) return `${round(value / 1e9)} billion`;
   if (value >= 1e6) return `${round(value / 1e6)} million`;
   return Math.round(value).toLocaleString('en');
 }
+
+/** `1 volume`, `2 volumes`. */
+export const plural = (value: number, noun: string) => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 
 export const rate = (value: number) => `${value > 0 && value < 10 ? value.toFixed(1) : count(value)}/s`;
 
@@ -21,7 +24,7 @@ export function bytes(value: number): string {
   return `${at === 0 ? value.toFixed(0) : round(value)} ${units[at]}`;
 }
 
-/** The bytes of a size as people write it, `1.5 GiB` or `4096`; null where it is none. */
+/** Parses a size such as `1.5 GiB` or `4096`; null if invalid. */
 export function bytesOf(text: string): number | null {
   const [, value, unit = 'B'] = /^\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B)?\s*$/i.exec(text) ?? [];
   const power = ['b', 'kib', 'mib', 'gib', 'tib', 'pib'].indexOf(unit.toLowerCase());
@@ -30,7 +33,7 @@ export function bytesOf(text: string): number | null {
 
 export const bytesRate = (value: number) => `${bytes(value)}/s`;
 
-/** A time given in microseconds. */
+/** Formats microseconds. */
 export function time(us: number | null): string {
   if (us === null) return '–';
   if (us < 1e3) return `${round(us)} µs`;
@@ -38,7 +41,7 @@ export function time(us: number | null): string {
   return duration(us / 1e6);
 }
 
-/** A time given in seconds. */
+/** Formats seconds. */
 export function duration(seconds: number): string {
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
@@ -46,8 +49,8 @@ export function duration(seconds: number): string {
   return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
 }
 
-/** A time of whole seconds, minutes, hours or days. */
-export function even(seconds: number): string {
+/** Formats a whole number of seconds, minutes, hours or days. */
+export function wholeDuration(seconds: number): string {
   const found = [
     { unit: 'd', seconds: 86_400 },
     { unit: 'h', seconds: 3_600 },

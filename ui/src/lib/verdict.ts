@@ -1,24 +1,23 @@
-// One sentence for who has never seen this page: does the cache help?
+// Summary of the cache's effect in one sentence.
 
 import { hitRatio, type Rates } from './rates';
 import { bytesRate, percent, rate } from './units';
 
-/** Fewer reads a second than this say nothing. */
+/** Below this read rate there is no summary. */
 const QUIET_RATE = 1;
 
 export function verdict(now: Rates | undefined): { text: string; tone: 'good' | 'fair' | 'poor' | 'idle' } {
-  if (now === undefined) return { text: 'Waiting for two seconds in a row, to compare them.', tone: 'idle' };
+  if (now === undefined) return { text: 'Waiting for data…', tone: 'idle' };
   const ratio = hitRatio(now.sources);
   if (ratio === null || now.reads < QUIET_RATE) {
-    return { text: 'Hardly anything is being read now, so there is nothing for the cache to do.', tone: 'idle' };
+    return { text: 'Idle: almost no reads at the moment.', tone: 'idle' };
   }
-  const spared = `it spares the array ${rate(now.sources.memory + now.sources.flash)} reads`.replace(
-    '/s reads',
-    ' reads a second',
-  );
-  const of = `${percent(ratio)} of what is read comes from the cache`;
-  if (ratio >= 0.8) return { text: `Yes, the cache helps: ${of}; ${spared}.`, tone: 'good' };
-  if (ratio >= 0.4) return { text: `The cache helps in part: ${of}; ${spared}.`, tone: 'fair' };
-  const load = bytesRate(now.backingBytes);
-  return { text: `The cache helps little now: only ${of}; the array moves ${load}.`, tone: 'poor' };
+  const hitText = `hit ratio ${percent(ratio)}`;
+  const avoided = `array reads avoided: ${rate(now.sources.memory + now.sources.flash)}`;
+  if (ratio >= 0.8) return { text: `The cache is effective: ${hitText}, ${avoided}.`, tone: 'good' };
+  if (ratio >= 0.4) return { text: `The cache is partly effective: ${hitText}, ${avoided}.`, tone: 'fair' };
+  return {
+    text: `The cache has little effect: ${hitText}, array throughput ${bytesRate(now.backingBytes)}.`,
+    tone: 'poor',
+  };
 }

@@ -1,42 +1,42 @@
-// All volumes, asked for again and again while a view shows them: the stream tells in full only those that a page names.
+// All volumes, polled while a view shows them: the stream has details only of subscribed volumes.
 
-import { again, Comparison } from './again';
+import { poll, RateSampler } from './polling';
 import { api, textOf } from './api';
 import type { Rates } from './rates';
 import type { Volume } from './types';
 
-/** A volume and what it did between the last two answers; before the second one, nothing is known. */
+/** A volume and its rates between the last two answers; null before the second one. */
 export interface Row {
   volume: Volume;
   rates: Rates | null;
   hits: number | null;
 }
 
-/** A thousand volumes are megabytes: those are asked for less often. */
+/** A thousand volumes are megabytes: many volumes are polled less often. */
 const pauseMs = (count: number) => (count > 200 ? 5_000 : 2_000);
 
 class Volumes {
   rows = $state.raw<Row[]>([]);
   isLoaded = $state(false);
   problem = $state('');
-  private comparison = new Comparison<Volume>();
+  private sampler = new RateSampler<Volume>();
 
-  /** Asks until what it returns is called. */
+  /** Polls until the returned function is called. */
   watch(): () => void {
-    return again(
-      () => this.ask(),
+    return poll(
+      () => this.load(),
       () => (this.rows.some((row) => row.rates) ? pauseMs(this.rows.length) : 1_000),
     );
   }
 
-  private async ask() {
+  private async load() {
     try {
-      const compared = await this.comparison.look(api.volumes);
+      const compared = await this.sampler.sample(api.volumes);
       this.rows = compared.map(({ found, ...rest }) => ({ volume: found, ...rest }));
       this.isLoaded = true;
       this.problem = '';
     } catch (error) {
-      // What is shown stays, and the badge says how old everything is.
+      // The last figures stay; the badge shows their age.
       this.problem = textOf(error);
     }
   }

@@ -1,21 +1,21 @@
-// Marking a part of a chart to zoom into, with the mouse or with keys alone.
+// Selection of a time range on a chart, by mouse or keyboard.
 
 import type uPlot from 'uplot';
 
-/** What is done with what was marked. */
-export interface Brushed {
-  into: (from: number, to: number) => void;
-  back: () => void;
+/** Reactions to a selection. */
+export interface ZoomHandlers {
+  zoomTo: (from: number, to: number) => void;
+  zoomOut: () => void;
 }
 
 const NONE = { left: 0, top: 0, width: 0, height: 0 };
 
-/** Lets the mouse mark a part of the chart that these options make. */
-export function brushable(options: uPlot.Options, { into, back }: Brushed): uPlot.Options {
+/** Adds selection by mouse to the options of a chart. */
+export function brushable(options: uPlot.Options, { zoomTo, zoomOut }: ZoomHandlers): uPlot.Options {
   const marked = (plot: uPlot) => {
     const { left, width } = plot.select;
     plot.setSelect(NONE, false);
-    if (width > 0) into(plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x'));
+    if (width > 0) zoomTo(plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x'));
   };
   return {
     ...options,
@@ -23,7 +23,7 @@ export function brushable(options: uPlot.Options, { into, back }: Brushed): uPlo
       ...options.cursor,
       bind: {
         dblclick: () => () => {
-          back();
+          zoomOut();
           return null;
         },
       },
@@ -32,19 +32,19 @@ export function brushable(options: uPlot.Options, { into, back }: Brushed): uPlo
   };
 }
 
-/** Keys on a chart: arrows move the cursor, with Shift they mark, Enter zooms in, Escape forgets what is marked or steps back; E moves to the event before. */
+/** Keyboard control: arrows move the cursor, with Shift they select; Enter zooms in, Escape clears or zooms out, E jumps to events. */
 export class Keys {
-  /** Where marking began, in seconds since 1970: what is shown may move meanwhile. */
-  private mark: number | null = null;
+  /** Start of the selection in Unix seconds, because the chart may move meanwhile. */
+  private anchor: number | null = null;
 
   constructor(
     private readonly plot: () => uPlot | undefined,
-    private readonly brushed: Brushed,
-    /** When events were, in seconds since 1970, the oldest first. */
+    private readonly handlers: ZoomHandlers,
+    /** Times of events in Unix seconds, oldest first. */
     private readonly events: () => number[],
   ) {}
 
-  /** True where the key was one of these. */
+  /** Returns whether the key was handled. */
   press({ key, shiftKey, ctrlKey, altKey, metaKey }: KeyboardEvent): boolean {
     const plot = this.plot();
     const at = plot?.data[0] ?? [];
@@ -53,10 +53,10 @@ export class Keys {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[key];
     if (step !== undefined) {
       const next = at[Math.min(at.length - 1, Math.max(0, here + step))]!;
-      this.mark = shiftKey ? (this.mark ?? at[here]!) : null;
+      this.anchor = shiftKey ? (this.anchor ?? at[here]!) : null;
       const left = (seconds: number) => plot.valToPos(seconds, 'x');
       this.moveTo(plot, next);
-      const [from, to] = this.marked(next);
+      const [from, to] = this.selection(next);
       plot.setSelect({ left: left(from), top: 0, width: left(to) - left(from), height: plot.over.clientHeight }, false);
       return true;
     }
@@ -64,44 +64,44 @@ export class Keys {
       this.toEvent(plot, shiftKey);
       return true;
     }
-    if (key === 'Enter' && this.mark !== null) {
-      const [from, to] = this.marked(at[here]!);
-      this.forget(plot);
-      if (to > from) this.brushed.into(from, to);
+    if (key === 'Enter' && this.anchor !== null) {
+      const [from, to] = this.selection(at[here]!);
+      this.clear(plot);
+      if (to > from) this.handlers.zoomTo(from, to);
       return true;
     }
     if (key !== 'Escape') return false;
-    if (this.mark === null) this.brushed.back();
-    this.forget(plot);
+    if (this.anchor === null) this.handlers.zoomOut();
+    this.clear(plot);
     return true;
   }
 
   private moveTo(plot: uPlot, seconds: number) {
-    // The third argument, which its types lack, tells the other charts.
-    const setCursor = plot.setCursor as (to: { left: number; top: number }, fire: boolean, tell: boolean) => void;
+    // The third argument, missing in the types, publishes to the other charts.
+    const setCursor = plot.setCursor as (to: { left: number; top: number }, fire: boolean, publish: boolean) => void;
     setCursor({ left: plot.valToPos(seconds, 'x'), top: plot.over.clientHeight / 2 }, true, true);
   }
 
-  /** To the event before the cursor, or behind it; from the end on where there is no cursor. */
-  private toEvent(plot: uPlot, isBehind: boolean) {
+  /** Moves to the previous or next event; starts at an end without a cursor. */
+  private toEvent(plot: uPlot, isForward: boolean) {
     const width = plot.over.clientWidth;
     const left = plot.cursor.left ?? -1;
-    const here = left < 0 ? (isBehind ? -1 : width + 1) : left;
-    // A pixel is nearer than anybody sees.
-    const inSight = this.events().filter((at) => plot.valToPos(at, 'x') >= 0 && plot.valToPos(at, 'x') <= width);
-    const next = isBehind
-      ? inSight.find((at) => plot.valToPos(at, 'x') > here + 1)
-      : inSight.findLast((at) => plot.valToPos(at, 'x') < here - 1);
+    const here = left < 0 ? (isForward ? -1 : width + 1) : left;
+    // Events within one pixel of the cursor count as reached.
+    const visible = this.events().filter((at) => plot.valToPos(at, 'x') >= 0 && plot.valToPos(at, 'x') <= width);
+    const next = isForward
+      ? visible.find((at) => plot.valToPos(at, 'x') > here + 1)
+      : visible.findLast((at) => plot.valToPos(at, 'x') < here - 1);
     if (next !== undefined) this.moveTo(plot, next);
   }
 
-  private marked(here: number): [number, number] {
-    const mark = this.mark ?? here;
-    return [Math.min(mark, here), Math.max(mark, here)];
+  private selection(here: number): [number, number] {
+    const anchor = this.anchor ?? here;
+    return [Math.min(anchor, here), Math.max(anchor, here)];
   }
 
-  private forget(plot: uPlot) {
-    this.mark = null;
+  private clear(plot: uPlot) {
+    this.anchor = null;
     plot.setSelect(NONE, false);
   }
 }

@@ -1,4 +1,4 @@
-// How charts look: told apart by pattern as well as by colour, for not everybody sees all colours.
+// Options of uPlot charts. Series differ by pattern as well as by colour, for accessibility.
 
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
@@ -7,32 +7,32 @@ import { drawMarks, type Marked } from './marks';
 
 export interface Series {
   label: string;
-  /** Name of a colour in the style sheet, and of the pattern that goes with it. */
+  /** Colour of the style sheet, with its pattern. */
   colour: 'memory' | 'flash' | 'array' | 'ink';
   dash?: number[];
 }
 
-/** A title or a label, as addresses and names of files have it. */
+/** A title or label for addresses and file names. */
 export const slug = (text: string) => text.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
 
-/** What lay between the least and the most in each step, drawn behind the lines: else a spike would vanish in the mean of a long step. */
+/** Minimum and maximum per step, drawn behind the lines: a mean alone would hide spikes. */
 export interface Band {
   colour: Series['colour'];
-  least: (number | null)[];
-  most: (number | null)[];
+  min: (number | null)[];
+  max: (number | null)[];
 }
 
-/** What a chart draws, asked for whenever it does. */
+/** Values read at each redraw. */
 export interface Drawing {
-  /** From when to when. */
+  /** Visible time range. */
   window: () => [number, number];
   bands: () => Band[];
-  /** Seconds that a point stands for. */
+  /** Seconds per point. */
   step: () => number;
   marks: () => Marked[];
 }
 
-/** The fill of an area: memory whole, flash in stripes, the array dotted. The legend's swatches are the same in CSS. */
+/** Fill of an area: memory solid, flash striped, array dotted, like the legend's swatches in CSS. */
 export function fillOf(name: Series['colour']): CanvasPattern | string {
   const size = 8 * devicePixelRatio;
   const tile = document.createElement('canvas');
@@ -60,7 +60,7 @@ export function fillOf(name: Series['colour']): CanvasPattern | string {
   return pen.createPattern(tile, 'repeat') ?? colour(name);
 }
 
-/** Sums from the last series upwards, so that each area stands on the next; what is not shown has no height. */
+/** Cumulative sums from the last series upwards; hidden series have no height. */
 export function stacked(rows: (number | null)[][], isShown: boolean[]): (number | null)[][] {
   const sums: (number | null)[][] = [];
   for (const [index, row] of [...rows.entries()].toReversed()) {
@@ -78,7 +78,7 @@ const axis = (): uPlot.Axis => ({
   font: '11px system-ui, sans-serif',
 });
 
-/** Lines at powers of ten alone: the nine between two of them say nothing that a number does not. */
+/** Grid lines at powers of ten only. */
 function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
   const filter = (_: uPlot, values: number[]) =>
     values.map((value) => (Number.isInteger(Math.log10(value)) ? value : null));
@@ -86,13 +86,13 @@ function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
   return { grid: { ...grid, filter }, ticks: { ...ticks, filter } };
 }
 
-/** Steps of a scale of bytes are powers of two. */
+/** Axis increments of bytes: powers of two. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
-/** Those of what is counted are whole. */
+/** Axis increments of counts: whole numbers. */
 const WHOLE = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const DAY = 86_400;
 
-/** A time on an axis: as fine as its steps are. */
+/** Axis label of a time, as precise as the increment. */
 function tickOf(seconds: number, step: number): string {
   const time = new Date(seconds * 1e3);
   const isMidnight = time.getHours() === 0 && time.getMinutes() === 0;
@@ -104,7 +104,7 @@ function tickOf(seconds: number, step: number): string {
     : time.toLocaleTimeString();
 }
 
-/** The bands, a step wide each; one that stands alone is seen, too. */
+/** Draws the bands, one step wide each. */
 function drawBands(plot: uPlot, drawing: Drawing) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -113,12 +113,12 @@ function drawBands(plot: uPlot, drawing: Drawing) {
   ctx.clip();
   ctx.globalAlpha = 0.35;
   const thin = Math.round(2 * devicePixelRatio);
-  for (const { colour: name, least, most } of drawing.bands()) {
+  for (const { colour: name, min, max } of drawing.bands()) {
     ctx.fillStyle = colour(name);
     for (const [index, at] of plot.data[0].entries()) {
-      const [low, high] = [least[index], most[index]];
+      const [low, high] = [min[index], max[index]];
       if (low == null || high == null) continue;
-      // Whole pixels: neighbours touch, and none is too thin to be seen, not even the newest at the edge.
+      // Whole pixels: neighbours touch, and each is wide enough to see.
       const x = (seconds: number) => Math.round(plot.valToPos(seconds, 'x', true));
       const left = Math.min(x(at), bbox.left + bbox.width - thin);
       const right = Math.max(x(at + drawing.step()), left + thin);
@@ -129,23 +129,23 @@ function drawBands(plot: uPlot, drawing: Drawing) {
   ctx.restore();
 }
 
-/** The highest that is in sight, bands included. */
+/** Highest visible value, including bands. */
 function highest(plot: uPlot, max: number | null, drawing: Drawing): number {
   const [from, to] = drawing.window();
   let found = max ?? 0;
-  for (const { most } of drawing.bands()) {
+  for (const { max } of drawing.bands()) {
     for (const [index, at] of plot.data[0].entries()) {
-      if (at + drawing.step() > from && at <= to) found = Math.max(found, most[index] ?? 0);
+      if (at + drawing.step() > from && at <= to) found = Math.max(found, max[index] ?? 0);
     }
   }
   return found;
 }
 
-/** Points that no line leads to. */
-function alone(plot: uPlot, series: number): number[] {
+/** Indices of points without a neighbour, which need a dot. */
+function isolated(plot: uPlot, series: number): number[] {
   const values = plot.data[series] ?? [];
-  const isNone = (index: number) => values[index] == null;
-  return [...values.keys()].filter((index) => !isNone(index) && isNone(index - 1) && isNone(index + 1));
+  const isMissing = (index: number) => values[index] == null;
+  return [...values.keys()].filter((index) => !isMissing(index) && isMissing(index - 1) && isMissing(index + 1));
 }
 
 export function optionsOf(
@@ -159,7 +159,7 @@ export function optionsOf(
   return {
     ...size,
     cursor: {
-      // All charts of a view have one cursor; what is marked in one is no business of the others until they all show it.
+      // The cursor is shared by all charts of a view; a selection is not.
       sync: { key: 'view', setSeries: false, filters: { pub: (type) => type === 'mousemove' } },
       drag: { x: true, y: false, setScale: false, dist: 4 },
       points: { size: 6 },
@@ -167,7 +167,7 @@ export function optionsOf(
     legend: { show: false },
     scales: {
       x: { time: true, range: () => drawing.window() },
-      // Logarithms have no zero; what is shown of them begins at a microsecond.
+      // The logarithmic scale starts at one microsecond.
       y: isLogarithmic
         ? {
             distr: 3,
@@ -182,7 +182,7 @@ export function optionsOf(
         size: 74,
         ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : unit === count ? { incrs: WHOLE } : {}),
         ...(isLogarithmic ? tensOf() : {}),
-        // On a logarithmic scale null stands where a number would be too close to the next.
+        // uPlot passes null for labels that would overlap on a logarithmic scale.
         values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : unit(tick))),
       },
     ],
@@ -194,7 +194,7 @@ export function optionsOf(
         width: isStacked ? 1 : 1.75,
         ...(isStacked ? { fill: fillOf(one.colour) } : {}),
         ...(one.dash === undefined ? {} : { dash: one.dash }),
-        points: { show: true, size: 5, filter: (plot, index) => alone(plot, index) },
+        points: { show: true, size: 5, filter: (plot, index) => isolated(plot, index) },
       })),
     ],
     hooks: { drawAxes: [(plot) => drawBands(plot, drawing)], draw: [(plot) => drawMarks(plot, drawing.marks())] },

@@ -1,8 +1,8 @@
-// What a chart shows, to take away: as comma-separated values, and as a picture.
+// Export of chart data as CSV and PNG.
 
 import { colour } from '../lib/theme.svelte';
 
-/** A column of values, one for each time. */
+/** A column with one value per time. */
 export interface Column {
   name: string;
   values: (number | null)[];
@@ -10,7 +10,7 @@ export interface Column {
 
 const quoted = (text: string) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
-/** A line for each time of which anything is known; what is not known of it is empty. */
+/** One line per time with at least one value; missing values are empty. */
 export function csvOf(at: number[], columns: Column[]): string {
   const lines = [['time', 'at_unix_seconds', ...columns.map(({ name }) => quoted(name))].join(',')];
   for (const [index, seconds] of at.entries()) {
@@ -21,7 +21,7 @@ export function csvOf(at: number[], columns: Column[]): string {
   return `${lines.join('\n')}\n`;
 }
 
-/** The chart with its title above and what its lines mean below. */
+/** The chart with its title above and its legend below. */
 export function pictureOf(
   chart: HTMLCanvasElement,
   title: string,
@@ -50,26 +50,26 @@ export function pictureOf(
   }
   return new Promise((done, failed) => {
     picture.toBlob(
-      (blob) => (blob === null ? failed(new Error('the browser made no picture')) : done(blob)),
+      (blob) => (blob === null ? failed(new Error('the browser created no image')) : done(blob)),
       'image/png',
     );
   });
 }
 
-/** How a script asks for what `path` names. */
+/** The curl command that requests `path`. */
 export function curlOf(path: string): string {
-  // Quotes would end the shell's.
+  // A quote would end the shell's string.
   const address = new URL(`api/v1/${path}`, document.baseURI.split('#')[0]).href.replaceAll("'", '%27');
   const isLocal = ['localhost', '127.0.0.1', '[::1]'].includes(window.location.hostname);
   return `curl -s ${isLocal ? '' : '-H "Authorization: Bearer $TOKEN" '}'${address}'`;
 }
 
-/** Has the browser keep it as a file. */
+/** Offers the content as a download. */
 export function save(content: Blob, name: string) {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(content);
   link.download = name;
   link.click();
-  // The download has begun by then, and holds what it needs.
+  // The download has started by then.
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -1,26 +1,26 @@
-// Events on a chart: a thin broken line each, with a mark on top whose shape tells the kind.
+// Event annotations of a chart: dashed lines with a mark whose shape shows the kind.
 
 import type uPlot from 'uplot';
 import { markOf, type Mark } from '../lib/events.svelte';
 import { colour } from '../lib/theme.svelte';
 import type { Event } from '../lib/types';
 
-/** Events that are so close to one another that one line stands for them. */
+/** Events that share a line because they are close together. */
 export interface Marked {
-  /** In seconds since 1970. */
+  /** Unix seconds. */
   at: number;
   events: Event[];
-  /** That of the event that matters most. */
+  /** Mark of the most important event. */
   mark: Mark;
 }
 
 const BY_WEIGHT: Mark[] = ['triangle', 'square', 'diamond', 'circle'];
-/** Half of a mark's width, in pixels of the page, as all of these. */
+/** Half of a mark's width; like the following in CSS pixels. */
 const RADIUS = 5;
 const [DASH, GAP] = [3, 3];
-export const APART_PIXELS = 2 * RADIUS;
+export const GROUP_PIXELS = 2 * RADIUS;
 
-/** Events, the oldest first, with all that follow within `apart` seconds together. */
+/** Groups events (oldest first) that are less than `apart` seconds from the first of the group. */
 export function grouped(events: Event[], apart: number): Marked[] {
   const groups: Event[][] = [];
   for (const event of events) {
@@ -58,7 +58,7 @@ export function drawMarks(plot: uPlot, marks: Marked[]) {
   ctx.strokeStyle = colour('surface');
   ctx.lineWidth = scale;
   for (const { at, mark } of marks) {
-    // Whole pixels, else a thin line is a pale one.
+    // Whole pixels keep thin lines sharp.
     const x = Math.round(plot.valToPos(at, 'x', true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     for (let y = 0; y < bbox.height; y += (DASH + GAP) * scale) {

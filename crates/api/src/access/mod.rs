@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::Role;
+use messages::Role;
 
 use self::secret::{Hash, Secret, hash_of, hex, same};
 
@@ -39,7 +39,7 @@ const PREFIX: &str = "hotset_";
 pub struct Token {
     /// Its name.
     pub name: String,
-    /// What it permits.
+    /// The actions it permits.
     pub role: Role,
     /// SHA-256 of its text, hexadecimal.
     pub hash: String,

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use control::Role;
+use messages::Role;
 
 use super::host::{is_ours, is_own_origin};
 use super::{Access, Who};
@@ -77,7 +77,7 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// What the rules know about this server.
+/// Facts about this server that the rules use.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours<'a> {
     /// Host names besides loopback's.

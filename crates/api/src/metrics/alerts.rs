@@ -1,14 +1,14 @@
 //! Families of alerts, of their delivery, and of the log of events.
 
-use control::StatusReport;
-use control::report::AlertKind;
+use messages::StatusReport;
+use messages::report::AlertKind;
 
 use super::lines::{Labels, Lines};
 
 /// Writes all families. Every kind of alert has a series, raised or not, and no label grows with the number of volumes.
 pub fn write(lines: &mut Lines, status: &StatusReport) {
     let none = Labels::default();
-    lines.family("hotset_alerts", "gauge", "What is wrong now, by kind: how many volumes, devices or parts have it.");
+    lines.family("hotset_alerts", "gauge", "Active alerts by kind and severity.");
     for kind in AlertKind::ALL {
         let active = status.active_alerts.iter().filter(|alert| alert.kind == *kind).count();
         lines.sample(&none, &[("kind", kind.name()), ("severity", kind.severity().name())], active as f64);
@@ -18,11 +18,27 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         lines.sample(&none, &[], value as f64);
     };
     let events = &status.events;
-    one("hotset_events_lost_total", "counter", "Events that a restart will have forgotten.", events.lost);
+    one(
+        "hotset_events_lost_total",
+        "counter",
+        "Events that could not be written to the event log; a restart loses \
+                                                them.",
+        events.lost,
+    );
     if let Some(webhook) = &status.webhook {
-        one("hotset_webhook_delivered_total", "counter", "Messages to the webhook that were taken.", webhook.delivered);
-        one("hotset_webhook_failures_total", "counter", "Attempts at the webhook that failed.", webhook.failures);
-        one("hotset_webhook_dropped_total", "counter", "Messages to the webhook that were given up.", webhook.dropped);
-        one("hotset_webhook_waiting", "gauge", "Messages to the webhook that wait.", webhook.waiting);
+        one("hotset_webhook_delivered_total", "counter", "Messages that the webhook accepted.", webhook.delivered);
+        one(
+            "hotset_webhook_failures_total",
+            "counter",
+            "Failed attempts to deliver a message to the webhook.",
+            webhook.failures,
+        );
+        one(
+            "hotset_webhook_dropped_total",
+            "counter",
+            "Messages to the webhook that were dropped undelivered.",
+            webhook.dropped,
+        );
+        one("hotset_webhook_waiting", "gauge", "Messages to the webhook in the queue.", webhook.waiting);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{DriveReport, FlashDeviceReport, IscsiReport, IscsiSessionReport};
-use control::{FlashReport, StatusReport};
+use messages::report::{DriveReport, FlashDeviceReport, IscsiReport, IscsiSessionReport};
+use messages::{FlashReport, StatusReport};
 
 use super::lines::{Labels, Lines};
 
@@ -19,13 +19,14 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     one(
         "hotset_metrics_volumes_left_out",
         "gauge",
-        "Volumes without series of their own, because there are more than [api] metrics_volumes.",
+        "Volumes without time series because their number exceeds [api] metrics_volumes.",
         left_out as f64,
     );
-    lines.family("hotset_build_info", "gauge", "1, with the version.");
+    lines.family("hotset_build_info", "gauge", "Version of the daemon; the value is always 1.");
     lines.sample(&none, &[("version", &status.version)], 1.0);
-    let sum = |of: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
-    lines.family("hotset_memory_bytes", "gauge", "Memory for caching: what is configured, and what it is used for.");
+    let sum = |of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
+    let help = "Cache memory by use: configured size, buffer pool, used part of the pool, index.";
+    lines.family("hotset_memory_bytes", "gauge", help);
     for (name, bytes) in [
         ("configured", status.memory_bytes as f64),
         ("pool", sum(|core| core.pool_bytes)),
@@ -34,12 +35,12 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     ] {
         lines.sample(&none, &[("use", name)], bytes);
     }
-    lines.family("hotset_connections", "gauge", "Connections of clients.");
+    lines.family("hotset_connections", "gauge", "Client connections.");
     lines.sample(&none, &[], sum(|core| core.connections));
     lines.family(
         "hotset_certificate_expiry_timestamp_seconds",
         "gauge",
-        "When the first certificate of those that clients are shown ends, in seconds since 1970.",
+        "Expiry time of the certificate chain, in seconds since 1970; the earliest certificate counts.",
     );
     for certificate in &status.certificates {
         if let Some(ends) = certificate.ends_unix_seconds {
@@ -57,13 +58,9 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
 /// Sums over the sessions of each initiator.
 fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     let none = Labels::default();
-    lines.family("hotset_iscsi_connections_total", "counter", "Connections that iSCSI initiators have made.");
+    lines.family("hotset_iscsi_connections_total", "counter", "iSCSI connections accepted.");
     lines.sample(&none, &[], iscsi.connections as f64);
-    lines.family(
-        "hotset_iscsi_failed_logins_total",
-        "counter",
-        "iSCSI connections that did not get through the log-in.",
-    );
+    lines.family("hotset_iscsi_failed_logins_total", "counter", "iSCSI connections that failed to log in.");
     lines.sample(&none, &[], iscsi.failed_logins as f64);
     let mut initiators: BTreeMap<&str, Vec<&IscsiSessionReport>> = BTreeMap::new();
     for session in iscsi.sessions.iter().filter(|session| !session.discovery) {
@@ -76,10 +73,8 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
             lines.sample(&none, &[("initiator", initiator)], sum as f64);
         }
     };
-    of_each("hotset_iscsi_sessions", "Sessions of an iSCSI initiator.", |_| 1);
-    of_each("hotset_iscsi_commands_under_way", "SCSI commands of an initiator that are not answered yet.", |session| {
-        session.under_way
-    });
+    of_each("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
+    of_each("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {
@@ -88,23 +83,32 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
         lines.family(name, "gauge", help);
         lines.sample(&none, &[], value);
     };
-    one("hotset_flash_devices_in_service", "Devices that hold a whole copy of what is dirty.", flash.copies as f64);
-    one("hotset_flash_dirty_bytes", "In the flash log and not yet on backings.", flash.dirty_bytes as f64);
+    one(
+        "hotset_flash_devices_in_service",
+        "Flash devices that hold a complete copy of the dirty data.",
+        flash.copies as f64,
+    );
+    one("hotset_flash_dirty_bytes", "Dirty data in the flash log.", flash.dirty_bytes as f64);
     one("hotset_flash_log_segments", "Segments of the flash log.", flash.segments as f64);
-    one("hotset_flash_log_free_segments", "Segments of the flash log that are free.", flash.free_segments as f64);
-    one("hotset_flash_pages", "Clean pages on flash.", flash.pages.pages as f64);
-    one("hotset_flash_page_slots", "Clean pages that fit on flash.", flash.pages.slots as f64);
+    one("hotset_flash_log_free_segments", "Free segments of the flash log.", flash.free_segments as f64);
+    one("hotset_flash_pages", "Clean pages in the flash cache.", flash.pages.pages as f64);
+    one("hotset_flash_page_slots", "Capacity of the flash cache in clean pages.", flash.pages.slots as f64);
     let label = |device: &FlashDeviceReport| Labels::default().with("device", &device.name());
     lines.family("hotset_flash_device_in_service", "gauge", "1 while the device is in service.");
     for device in &flash.devices {
         lines.sample(&label(device), &[], f64::from(u8::from(device.state == "in-service")));
     }
-    let help = "Age of the oldest request that the device has not answered.";
+    let help = "Age of the oldest outstanding request to the device.";
     lines.family("hotset_flash_device_unanswered_seconds", "gauge", help);
     for device in &flash.devices {
         lines.sample(&label(device), &[], device.unanswered_ms as f64 / 1e3);
     }
-    lines.family("hotset_flash_written_bytes_total", "counter", "Bytes written to the device over all restarts.");
+    lines.family(
+        "hotset_flash_written_bytes_total",
+        "counter",
+        "Bytes written to the device, by cause; the count \
+                                                                 survives restarts.",
+    );
     for device in &flash.devices {
         let written = &device.written;
         let causes = [
@@ -119,7 +123,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     lines.family(
         "hotset_flash_endurance_used_ratio",
         "gauge",
-        "What was written to the device as a part of what it is rated for; absent without a rating.",
+        "Ratio of bytes written to the rated endurance of the device; absent without a rating.",
     );
     for device in &flash.devices {
         if let Some(used) = device.endurance_used_ratio {
@@ -133,13 +137,13 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
 type OfDrive = (&'static str, &'static str, &'static str, fn(&DriveReport) -> Option<f64>);
 
 const OF_DRIVE: [OfDrive; 5] = [
-    ("hotset_flash_drive_spare_ratio", "gauge", "Spare blocks that the drive has left, as it says.", |drive| {
+    ("hotset_flash_drive_spare_ratio", "gauge", "Ratio of spare blocks left, as reported by the drive.", |drive| {
         drive.spare_ratio
     }),
     (
         "hotset_flash_drive_wear_used_ratio",
         "gauge",
-        "What the drive has used of its rated life, as it says.",
+        "Ratio of the rated life used, as reported by the drive.",
         |drive| drive.wear_used_ratio,
     ),
     ("hotset_flash_drive_temperature_celsius", "gauge", "Temperature of the drive.", |drive| {
@@ -148,12 +152,15 @@ const OF_DRIVE: [OfDrive; 5] = [
     (
         "hotset_flash_drive_media_errors_total",
         "counter",
-        "Errors that the drive could not correct, as it says.",
+        "Uncorrectable media errors, as reported by the drive.",
         |drive| drive.media_errors.map(|errors| errors as f64),
     ),
-    ("hotset_flash_drive_warnings", "gauge", "What the drive warns of; anything is critical.", |drive| {
-        (drive.read_unix_seconds > 0).then_some(drive.warnings.len() as f64)
-    }),
+    (
+        "hotset_flash_drive_warnings",
+        "gauge",
+        "Active health warnings of the drive; any warning is critical.",
+        |drive| (drive.read_unix_seconds > 0).then_some(drive.warnings.len() as f64),
+    ),
 ];
 
 fn write_drives(lines: &mut Lines, flash: &FlashReport) {

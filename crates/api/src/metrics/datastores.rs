@@ -1,8 +1,8 @@
 //! Families of datastores: congestion, and sums over their volumes. The sums remain when there are too many volumes for
 //! series of their own.
 
-use control::StatusReport;
-use control::report::DatastoreReport;
+use messages::StatusReport;
+use messages::report::DatastoreReport;
 
 use super::lines::{Labels, Lines};
 use crate::totals::{Totals, by_datastore};
@@ -22,48 +22,51 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
             }
         }
     };
-    of_each("hotset_datastore_volumes", "gauge", "Volumes of the datastore.", "", |sum| vec![("", sum.volumes)]);
-    of_each("hotset_datastore_requests_total", "counter", "Requests of clients.", "op", |sum| {
+    of_each("hotset_datastore_volumes", "gauge", "Volumes on the datastore.", "", |sum| vec![("", sum.volumes)]);
+    of_each("hotset_datastore_requests_total", "counter", "Client requests by operation.", "op", |sum| {
         vec![("read", sum.reads), ("write", sum.writes), ("flush", sum.flushes), ("zero", sum.zeroes)]
     });
-    of_each("hotset_datastore_bytes_total", "counter", "Bytes that clients read and wrote.", "op", |sum| {
+    of_each("hotset_datastore_bytes_total", "counter", "Bytes read and written by clients.", "op", |sum| {
         vec![("read", sum.read_bytes), ("write", sum.write_bytes)]
     });
     of_each(
         "hotset_datastore_reads_by_source_total",
         "counter",
-        "Reads by what they were served from.",
+        "Client reads by source: memory, flash, backing, or mixed for partial hits.",
         "source",
         |sum| {
             vec![
                 ("memory", sum.memory_hits),
+                ("prefetched", sum.prefetched_hits),
                 ("flash", sum.flash_hits),
                 ("backing", sum.misses),
                 ("mixed", sum.partial_hits),
             ]
         },
     );
-    of_each("hotset_datastore_errors_total", "counter", "Requests of clients that failed.", "", |sum| {
-        vec![("", sum.errors)]
-    });
-    of_each("hotset_datastore_dirty_bytes", "gauge", "Written by clients and not yet on backings.", "", |sum| {
-        vec![("", sum.dirty_bytes)]
-    });
-    of_each("hotset_datastore_backing_requests_total", "counter", "Requests to backings.", "op", |sum| {
+    of_each("hotset_datastore_errors_total", "counter", "Failed client requests.", "", |sum| vec![("", sum.errors)]);
+    of_each(
+        "hotset_datastore_dirty_bytes",
+        "gauge",
+        "Dirty data: written by clients, not on the backings.",
+        "",
+        |sum| vec![("", sum.dirty_bytes)],
+    );
+    of_each("hotset_datastore_backing_requests_total", "counter", "Requests to backings by operation.", "op", |sum| {
         vec![("read", sum.backing_reads), ("write", sum.backing_writes)]
     });
-    of_each("hotset_datastore_backing_errors_total", "counter", "Requests that backings failed.", "", |sum| {
+    of_each("hotset_datastore_backing_errors_total", "counter", "Failed requests to backings.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
     write_congestion(lines, status);
-    let help = "How long requests to backings took there, by what was asked and why.";
+    let help = "Latency of requests to backings, by operation and cause.";
     lines.family("hotset_backing_latency_seconds", "histogram", help);
     for (labels, sum) in &sums {
         for asked in &sum.backing_requests {
             lines.histogram(labels, &[("op", &asked.op), ("cause", &asked.cause)], &asked.latency);
         }
     }
-    lines.family("hotset_datastore_latency_seconds", "histogram", "How long requests of clients took.");
+    lines.family("hotset_datastore_latency_seconds", "histogram", "Latency of client requests.");
     for (labels, sum) in &sums {
         lines.histogram(labels, &[("op", "read")], &sum.latency_counts.read);
         lines.histogram(labels, &[("op", "write")], &sum.latency_counts.write);
@@ -85,21 +88,21 @@ fn write_congestion(lines: &mut Lines, status: &StatusReport) {
     of_each(
         "hotset_datastore_congested",
         "gauge",
-        "1 while shares count, for latency is past the threshold.",
+        "1 while the datastore is congested: latency exceeds the threshold, and shares are in force.",
         |report| Some(f64::from(u8::from(report.congested))),
     );
-    let help = "How long it was congested.";
+    let help = "Time that the datastore was congested.";
     of_each("hotset_datastore_congested_seconds_total", "counter", help, |report| Some(report.congested_seconds_total));
-    let help = "How often it became congested.";
+    let help = "Congestion episodes of the datastore.";
     of_each("hotset_datastore_congestion_episodes_total", "counter", help, |report| {
         Some(report.congestion_episodes as f64)
     });
-    let help = "Latency past which it is congested, given or found.";
+    let help = "Congestion threshold, configured or determined automatically.";
     of_each("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| Some(report.threshold_ms / 1e3));
-    let help = "Mean latency of the requests to it that ended lately.";
+    let help = "Recent mean latency of requests to the datastore.";
     of_each("hotset_datastore_request_latency_seconds", "gauge", help, |report| Some(report.latency_ms / 1e3));
-    let help = "Small accesses to its disks a second, lately.";
+    let help = "Recent rate of small accesses to the datastore's disks.";
     of_each("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
-    let help = "Small accesses a second that it did when it was congested; nothing of one that has not been.";
+    let help = "Highest rate of small accesses while congested; absent before the first congestion.";
     of_each("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.shown_accesses_per_second);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use control::Counts;
+use messages::Counts;
 
 /// Media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -124,7 +124,7 @@ fn label(text: &mut String, name: &str, value: &str) {
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
             // The text may be shown in a terminal.
-            c if control::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("a text grows"),
+            c if messages::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("a text grows"),
             c => text.push(c),
         }
     }

@@ -1,4 +1,6 @@
-//! Metric families in Prometheus's text format.
+//! Metric families in Prometheus's text format, a file for each subject.
+//!
+//! The values come from [`StatusReport`]. A test requires each family's name in `docs/admin/api.md`.
 
 mod alerts;
 mod daemon;
@@ -6,7 +8,7 @@ mod datastores;
 mod lines;
 mod volumes;
 
-use control::StatusReport;
+use messages::StatusReport;
 
 pub use self::lines::CONTENT_TYPE;
 use self::lines::Lines;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::{
+use messages::report::{
     AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport,
-    FlashDeviceReport, QosUse, WebhookHealth,
+    FlashDeviceReport, IscsiReport, QosUse, WebhookHealth,
 };
-use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::*;
 
@@ -162,6 +162,20 @@ fn text_follows_the_format_and_holds_known_values() {
     assert_eq!(values[&format!("hotset_backing_latency_seconds_count{{{backing}}}")], 20.0);
     assert_eq!(values[&format!("hotset_backing_latency_seconds_bucket{{{backing},le=\"0.000002\"}}")], 2.0);
     assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"number 2\"}"], 0.25);
+}
+
+#[test]
+fn every_family_is_documented() {
+    let mut whole = status(vec![volume("a")]);
+    whole.webhook = Some(WebhookHealth::default());
+    whole.iscsi = Some(IscsiReport::default());
+    let text = text(&whole, 1000);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin/api.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let named: BTreeSet<_> = page.split('`').map(|word| word.split('{').next().unwrap_or_default()).collect();
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let missing: Vec<_> = families.filter(|family| !named.contains(family)).collect();
+    assert_eq!(missing, [""; 0], "docs/admin/api.md, section Metrics, lacks them");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Families of volumes: at most 64 series each.
 
-use control::{StatusReport, VolumeReport};
+use messages::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 
@@ -28,22 +28,23 @@ const fn gauge(name: &'static str, help: &'static str, samples: Samples) -> Fami
 
 /// All families.
 const FAMILIES: &[Family] = &[
-    counter("hotset_volume_requests_total", "Requests of clients.", |lines, labels, volume| {
+    counter("hotset_volume_requests_total", "Client requests by operation.", |lines, labels, volume| {
         let ops =
             [("read", volume.reads), ("write", volume.writes), ("flush", volume.flushes), ("zero", volume.zeroes)];
         ops.iter().for_each(|(op, count)| lines.sample(labels, &[("op", op)], *count as f64));
     }),
-    counter("hotset_volume_bytes_total", "Bytes that clients read and wrote.", |lines, labels, volume| {
+    counter("hotset_volume_bytes_total", "Bytes read and written by clients.", |lines, labels, volume| {
         let ops = [("read", volume.read_bytes), ("write", volume.write_bytes)];
         ops.iter().for_each(|(op, bytes)| lines.sample(labels, &[("op", op)], *bytes as f64));
     }),
     counter(
         "hotset_volume_reads_by_source_total",
-        "Reads by what they were served from: all from memory, all from caches with flash taking part, \
-         all from the backing, or mixed.",
+        "Client reads by source: memory, prefetched (read ahead from the backing), flash (possibly with memory), \
+         backing, or mixed for partial hits.",
         |lines, labels, volume| {
             let sources = [
                 ("memory", volume.memory_hits),
+                ("prefetched", volume.prefetched_hits),
                 ("flash", volume.flash_hits),
                 ("backing", volume.misses),
                 ("mixed", volume.partial_hits),
@@ -51,51 +52,69 @@ const FAMILIES: &[Family] = &[
             sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
         },
     ),
+    counter(
+        "hotset_volume_read_bytes_by_source_total",
+        "Bytes that clients read, by source.",
+        |lines, labels, volume| {
+            let bytes = &volume.source_bytes;
+            let sources = [
+                ("memory", bytes.memory),
+                ("prefetched", bytes.prefetched),
+                ("flash", bytes.flash),
+                ("backing", bytes.backing),
+            ];
+            sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
+        },
+    ),
     Family {
         name: "hotset_volume_latency_seconds",
         kind: "histogram",
-        help: "How long requests of clients took; a read that is all in memory counts as a microsecond.",
+        help: "Latency of client requests; a full memory hit counts as one microsecond.",
         samples: |lines, labels, volume| {
             lines.histogram(labels, &[("op", "read")], &volume.latency_counts.read);
             lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write);
         },
     },
-    counter("hotset_volume_errors_total", "Requests of clients that failed.", |lines, labels, volume| {
+    counter("hotset_volume_errors_total", "Failed client requests.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.errors as f64);
     }),
-    gauge("hotset_volume_dirty_bytes", "Written by clients and not yet on the backing.", |lines, labels, volume| {
-        lines.sample(labels, &[], volume.dirty_bytes as f64);
-    }),
+    gauge(
+        "hotset_volume_dirty_bytes",
+        "Dirty data: written by clients, not on the backing.",
+        |lines, labels, volume| {
+            lines.sample(labels, &[], volume.dirty_bytes as f64);
+        },
+    ),
     gauge("hotset_volume_dirty_age_seconds", "Age of the oldest dirty block.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.dirty_age_ms as f64 / 1e3);
     }),
-    gauge("hotset_volume_state", "1 for the state that the volume is in.", |lines, labels, volume| {
+    gauge("hotset_volume_state", "State of the volume; 1 for the current state.", |lines, labels, volume| {
         lines.sample(labels, &[("state", volume.state.name())], 1.0);
     }),
-    gauge("hotset_volume_memory_bytes", "What is cached of the volume in memory.", |lines, labels, volume| {
+    gauge("hotset_volume_memory_bytes", "Memory cache used by the volume.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.memory_bytes as f64);
     }),
-    gauge("hotset_volume_flash_bytes", "What is cached of the volume on flash.", |lines, labels, volume| {
+    gauge("hotset_volume_flash_bytes", "Flash cache used by the volume's clean pages.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.flash.cached_bytes as f64);
     }),
     counter(
         "hotset_volume_limit_waits_total",
-        "Requests of clients that waited because of the volume's limit.",
+        "Client requests delayed by the volume's limits.",
         |lines, labels, volume| lines.sample(labels, &[], volume.qos.limit_waits as f64),
     ),
     counter(
         "hotset_volume_limit_wait_seconds_total",
-        "How long requests of clients waited because of the volume's limit.",
+        "Time that client requests were delayed by the volume's limits.",
         |lines, labels, volume| lines.sample(labels, &[], volume.qos.limit_waited_us as f64 / 1e6),
     ),
     counter(
         "hotset_volume_share_waits_total",
-        "Requests to the volume's datastore or to flash that waited for those of others.",
+        "Requests to the datastore or to flash that waited for requests of other volumes.",
         |lines, labels, volume| lines.sample(labels, &[], volume.qos.share_waits as f64),
     ),
     counter(
         "hotset_volume_share_wait_seconds_total",
-        "How long requests to the volume's datastore or to flash waited for those of others.",
+        "Time that requests to the datastore or to flash waited for requests of other volumes.",
         |lines, labels, volume| lines.sample(labels, &[], volume.qos.share_waited_us as f64 / 1e6),
     ),
     counter("hotset_volume_promotions_total", "Pages promoted to flash.", |lines, labels, volume| {
@@ -103,14 +122,18 @@ const FAMILIES: &[Family] = &[
     }),
     counter(
         "hotset_volume_flash_written_bytes_total",
-        "Content written to flash: promoted, and one copy of what went to the log.",
+        "Bytes written to flash: promoted pages, and one copy of log writes.",
         |lines, labels, volume| lines.sample(labels, &[], volume.flash_written_bytes as f64),
     ),
-    counter("hotset_backing_requests_total", "Requests to the volume's backing.", |lines, labels, volume| {
-        for asked in volume.backing_requests.iter().take(CAUSES_MAX) {
-            lines.sample(labels, &[("op", &asked.op), ("cause", &asked.cause)], asked.requests as f64);
-        }
-    }),
+    counter(
+        "hotset_backing_requests_total",
+        "Requests to the volume's backing, by operation and cause.",
+        |lines, labels, volume| {
+            for asked in volume.backing_requests.iter().take(CAUSES_MAX) {
+                lines.sample(labels, &[("op", &asked.op), ("cause", &asked.cause)], asked.requests as f64);
+            }
+        },
+    ),
     counter(
         "hotset_backing_bytes_total",
         "Bytes read from the volume's backing and written to it.",
@@ -119,12 +142,12 @@ const FAMILIES: &[Family] = &[
             ops.iter().for_each(|(op, bytes)| lines.sample(labels, &[("op", op)], *bytes as f64));
         },
     ),
-    counter("hotset_backing_errors_total", "Requests that the volume's backing failed.", |lines, labels, volume| {
+    counter("hotset_backing_errors_total", "Failed requests to the volume's backing.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.backing_errors as f64);
     }),
     gauge(
         "hotset_backing_unanswered_seconds",
-        "Age of the oldest request that the volume's backing has not answered.",
+        "Age of the oldest outstanding request to the volume's backing.",
         |lines, labels, volume| lines.sample(labels, &[], volume.backing_unanswered_ms as f64 / 1e3),
     ),
 ];

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use control::report::JobReport;
-use control::{Answer, Request, VolumeReport};
+use messages::report::JobReport;
+use messages::{Answer, Request, VolumeReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(resize))
 }
 
-/// What was done, in sentences.
+/// The outcome, in sentences.
 #[derive(Serialize, ToSchema)]
 struct Said {
     /// The sentences.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::{AdvicePage, Assumptions};
-use control::{Answer, Request};
+use messages::report::{AdvicePage, Assumptions};
+use messages::{Answer, Request};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;

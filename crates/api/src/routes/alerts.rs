@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use control::report::AlertReport;
-use control::{Answer, Request};
+use messages::report::AlertReport;
+use messages::{Answer, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -16,7 +16,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_alerts))
 }
 
-/// What is wrong now, the most severe first
+/// Alerts that are raised now, the most severe first
 #[utoipa::path(get, path = "/api/v1/alerts", tag = "daemon",
     responses((status = 200, description = "As of the last second", body = Vec<AlertReport>)))]
 async fn list_alerts(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<AlertReport>>, Problem> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use control::report::ConfigurationReport;
-use control::{Answer, Request};
+use messages::report::ConfigurationReport;
+use messages::{Answer, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

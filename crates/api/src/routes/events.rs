@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::{EventKind, EventsPage};
-use control::{Answer, Request, moment};
+use messages::report::{EventKind, EventsPage};
+use messages::{Answer, Request, moment};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -46,7 +46,7 @@ struct Part {
     kind: Option<EventKind>,
 }
 
-/// What has happened, with the actors, the newest first
+/// Events with their actors, the newest first
 #[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(Part),
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(

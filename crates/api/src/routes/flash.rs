@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use control::{Answer, FlashReport, Request};
+use messages::{Answer, FlashReport, Request};
 use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;

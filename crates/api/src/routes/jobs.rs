@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::JobReport;
-use control::{Answer, Request};
+use messages::report::JobReport;
+use messages::{Answer, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use control::{Role, moment};
+use messages::{Role, moment};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -103,11 +103,12 @@ fn begin(
     let now = moment::show(moment::since_1970());
     match &begun {
         Some((_, who)) => {
-            (shared.options.log)(&format!("api: {now} \"{}\" ({}) from {address}: logged in", who.name, who.role));
+            let line = format!("api: {now} \"{}\" ({}) from {address}: logged in", who.name, who.role);
+            (shared.options.log)(address, &line);
         }
         None => {
             shared.access.note_failure(address);
-            (shared.options.log)(&format!("api: {now} a log-in from {address} failed"));
+            (shared.options.log)(address, &format!("api: {now} a log-in from {address} failed"));
         }
     }
     let text = "the token is not known, or the link was used already or is too old; `hotset token create` makes a \

@@ -24,27 +24,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use control::{Answer, FlashReport, Request, StatusReport, VolumeReport};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::access::Access;
-use crate::asker::Asker;
 use crate::extract::BODY_BYTES_MAX;
 use crate::problem::Problem;
-use crate::server::Options;
-use crate::stream::Hub;
-
-/// State that all routes share.
-pub struct Shared {
-    /// Handle for requests to the daemon.
-    pub asker: Asker,
-    /// Access control.
-    pub access: Arc<Access>,
-    /// The stream's samples.
-    pub hub: Arc<Hub>,
-    /// Options from the configuration.
-    pub options: Options,
-}
+use crate::shared::{Shared, unexpected};
 
 /// A set of routes.
 type Routes = OpenApiRouter<Arc<Shared>>;
@@ -90,42 +74,4 @@ fn nothing_there(uri: &Uri) -> Problem {
 fn not_so(method: &Method, uri: &Uri) -> Problem {
     let text = format!("{} cannot be asked for with {method}; /api/v1/openapi.json says with what", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, text)
-}
-
-fn unexpected() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the daemon answered something unexpected; its log may say why")
-}
-
-impl Shared {
-    async fn status(&self) -> Result<StatusReport, Problem> {
-        match self.asker.ask(Request::Status {}).await? {
-            Answer::Status(report) => Ok(*report),
-            _ => Err(unexpected()),
-        }
-    }
-
-    async fn flash(&self) -> Result<FlashReport, Problem> {
-        match self.asker.ask(Request::FlashList {}).await? {
-            Answer::Flash(report) => Ok(*report),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Sends a request that is answered with a volume's report.
-    async fn volume(&self, request: Request) -> Result<VolumeReport, Problem> {
-        match self.asker.ask(request).await? {
-            Answer::Volume(report) => Ok(*report),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Sends a request that is answered with sentences.
-    async fn said(&self, request: Request) -> Result<Vec<String>, Problem> {
-        match self.asker.ask(request).await? {
-            Answer::Said(said) => Ok(said),
-            // Some requests are answered with a report instead.
-            Answer::Volume(_) | Answer::Flash(_) => Ok(Vec::new()),
-            _ => Err(unexpected()),
-        }
-    }
 }

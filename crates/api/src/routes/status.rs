@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use control::StatusReport;
+use messages::StatusReport;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

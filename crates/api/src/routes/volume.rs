@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::{HeatReport, MissRatioCurve, SlowReport};
-use control::{Answer, Request, VolumeReport};
+use messages::report::{HeatReport, MissRatioCurve, SlowReport};
+use messages::{Answer, Request, VolumeReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;

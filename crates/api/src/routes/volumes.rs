@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::{Answer, Request, VolumeReport};
+use messages::{Answer, Request, VolumeReport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -96,7 +96,7 @@ async fn add_volume(
 
 #[cfg(test)]
 mod tests {
-    use control::VolumeState;
+    use messages::VolumeState;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The stream: one sample a second, serialised once for all clients and kept for a minute.
 //!
 //! A client holds only a position in the ring, so a slow one costs nothing: it misses samples that have left the ring.
-//! A client that reads nothing at all is dropped by the write time-out (`patient.rs`). The daemon takes the samples,
+//! A client that reads nothing at all is dropped by the write time-out (`server.rs`). The daemon takes the samples,
 //! for the history as well. They are serialised only while a client follows, or has lately.
 
 mod ring;
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use control::{Sampled, moment};
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use messages::{Sampled, moment};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::ring::{Ring, Start};

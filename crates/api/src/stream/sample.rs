@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Bytes;
-use control::report::{BackingRequests, EventReport};
-use control::{Counts, Sampled};
+use messages::report::{BackingRequests, EventReport};
+use messages::{Counts, Sampled};
 use serde::Serialize;
 
 use crate::totals::Totals;
@@ -69,8 +69,8 @@ fn text(value: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::report::CountsBelow;
-    use control::{StatusReport, VolumeReport, VolumeState};
+    use messages::report::CountsBelow;
+    use messages::{StatusReport, VolumeReport, VolumeState};
     use serde_json::Value;
 
     use super::*;

@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{FlashJobReport, JobOutcome};
-use control::{Answer, ErrorKind, Failure, ProgressSender};
+use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use messages::report::{FlashJobReport, JobOutcome};
+use messages::{ErrorKind, Failure};
 use seam::Disk;
 use seam::real::RealSeam;
 
-use super::super::daemon::{Daemon, core_gone, state_failed};
-use super::super::data_core::Local;
-use super::Flash;
+use super::super::cores::{Local, core_gone};
+use super::super::overlap::OwnVolumes;
 use super::open::{Opened, open_device};
+use super::{Flash, FlashLog};
 use config::FlashConfig;
+use logging::{self as log, FLASH};
 use state::FlashDevices;
-use terminal::log;
 
 /// Interval of progress reports.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -46,13 +47,12 @@ fn same(a: &Path, b: &Path) -> bool {
     a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a))
 }
 
-impl Daemon {
+impl FlashLog {
     /// The devices in force: the list in the file, or the list as changed by commands since.
-    pub(crate) fn flash_devices(&self) -> Vec<PathBuf> {
-        let config = self.config.borrow();
-        let file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
-        let state = self.state.borrow();
-        match state.state().flash_devices.as_ref().filter(|held| held.file == file) {
+    pub fn devices(&self) -> Vec<PathBuf> {
+        let file = self.settings.flash_devices();
+        let state = self.records.view();
+        match state.flash_devices.as_ref().filter(|held| held.file == file) {
             Some(held) => held.devices.clone(),
             None => file,
         }
@@ -60,13 +60,13 @@ impl Daemon {
 
     /// Saves a new list of devices.
     fn note_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
-        let file = self.config.borrow().flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+        let file = self.settings.flash_devices();
         let held = (file != devices).then_some(FlashDevices { file, devices });
-        self.state.borrow_mut().change(|state| state.flash_devices = held).map_err(state_failed)
+        self.records.change(|state| state.flash_devices = held)
     }
 
     fn with_device(&self, path: &Path) -> Result<(), Failure> {
-        let mut devices = self.flash_devices();
+        let mut devices = self.devices();
         if !devices.iter().any(|device| same(device, path)) {
             devices.push(path.to_owned());
         }
@@ -74,13 +74,13 @@ impl Daemon {
     }
 
     fn without_device(&self, path: &Path) -> Result<(), Failure> {
-        let devices = self.flash_devices().into_iter().filter(|device| !same(device, path)).collect();
+        let devices = self.devices().into_iter().filter(|device| !same(device, path)).collect();
         self.note_devices(devices)
     }
 
     fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
-        let flash = self.flash.borrow();
-        match (&*flash, self.config.borrow().flash.clone()) {
+        let flash = self.state.borrow();
+        match (&*flash, self.settings.current().flash.clone()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
             (Flash::Unused(unused), _) => {
                 Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.why)))
@@ -90,9 +90,9 @@ impl Daemon {
     }
 
     /// `flash add`.
-    pub async fn add_flash(&self, path: &str, force: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
+    pub async fn add(&self, path: &str, force: bool, progress: &ProgressSender) -> Result<(), Failure> {
         let path = absolute(path)?;
-        let before = self.flash_devices();
+        let before = self.devices();
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
         self.with_device(&path)?;
@@ -100,20 +100,14 @@ impl Daemon {
             self.note_devices(before)?;
             return Err(failure);
         }
-        log::info(format!("flash device {} was added by command", path.display()));
-        self.flash_answer().await
+        log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
+        self.save_generation().await
     }
 
     /// `flash replace`.
-    pub async fn replace_flash(
-        &self,
-        old: &str,
-        new: &str,
-        force: bool,
-        progress: &ProgressSender,
-    ) -> Result<Answer, Failure> {
+    pub async fn replace(&self, old: &str, new: &str, force: bool, progress: &ProgressSender) -> Result<(), Failure> {
         let new = absolute(new)?;
-        let before = self.flash_devices();
+        let before = self.devices();
         let (member, old_path) = self.member_of(old).await?;
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
@@ -125,12 +119,16 @@ impl Daemon {
         if let Some(path) = old_path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {old} was replaced by {} by command", new.display()));
-        self.flash_answer().await
+        log::info!(
+            target: FLASH, device = old, by = %new.display(),
+            "flash device {old} was replaced by {} by command",
+            new.display()
+        );
+        self.save_generation().await
     }
 
     /// `flash remove`.
-    pub async fn remove_flash(&self, which: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+    pub async fn remove(&self, which: &str, progress: &ProgressSender) -> Result<(), Failure> {
         let (opened, config) = self.opened_flash()?;
         let (member, path) = self.member_of(which).await?;
         let allow = config.allow_single_copy;
@@ -138,40 +136,41 @@ impl Daemon {
             Some(store) => store.remove(member, allow).await,
             None => Err(StoreError::Failed("the log is not open".to_owned())),
         };
-        let called = self.flash_core().call(remove);
+        let called = self.core().call(remove);
         let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
         let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
         self.changed(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
         if let Some(path) = path {
             self.without_device(&path)?;
         }
-        log::info(format!("flash device {which} was removed by command"));
-        self.flash_answer().await
+        log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
+        self.save_generation().await
     }
 
     /// `flash pause`, `resume`, `cancel`.
-    pub async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+    pub async fn steer(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<(), Failure> {
         self.opened_flash()?;
         let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| steer(&store));
-        match self.flash_core().call(call).await.map_err(core_gone)? {
-            true => self.flash_answer().await,
+        match self.core().call(call).await.map_err(core_gone)? {
+            true => self.save_generation().await,
             false => Err(Failure::new(ErrorKind::Conflict, "no flash device is being added, removed or replaced")),
         }
     }
 
-    async fn flash_answer(&self) -> Result<Answer, Failure> {
+    /// Saves the membership generation that the log has now.
+    async fn save_generation(&self) -> Result<(), Failure> {
         let generation = async |local: Rc<Local>| local.engine.log().map(|log| log.generation());
-        if let (Some(store), Ok(Some(generation))) = (self.flash_store(), self.flash_core().call(generation).await) {
-            self.note_generation(&store, generation)?;
+        match (self.store(), self.core().call(generation).await) {
+            (Some(store), Ok(Some(generation))) => self.records.note_generation(&store, generation),
+            _ => Ok(()),
         }
-        Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default())))
     }
 
     /// Finds a member by its path, or by its number if its device is absent.
     async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
         let ask = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
-        let members = self.flash_core().call(ask).await.map_err(core_gone)?;
+        let members = self.core().call(ask).await.map_err(core_gone)?;
         for member in members {
             let path = member.device.as_deref().map(|device| PathBuf::from(opened.names.show(device)));
             let is = path.as_deref().is_some_and(|path| same(path, Path::new(which)));
@@ -181,7 +180,7 @@ impl Daemon {
         }
         Err(Failure::new(
             ErrorKind::NotFound,
-            format!("{which} is no flash device in use; `hotset flash list` shows them"),
+            format!("{which} is not a flash device in use; `hotset flash list` shows them"),
         ))
     }
 
@@ -198,7 +197,7 @@ impl Daemon {
         F: Future<Output = Result<u32, StoreError>> + 'static,
     {
         let (opened, config) = self.opened_flash()?;
-        let (device, own) = (path.to_owned(), self.own_volumes());
+        let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
         let call = async move |local: Rc<Local>| {
             // A device that cannot be opened is an error in the request.
             let opened = open_device(&local, &config, device, &own).await;
@@ -213,14 +212,14 @@ impl Daemon {
             };
             (Some(identity), changed)
         };
-        let called = self.flash_core().call(call);
+        let called = self.core().call(call);
         let (identity, result) = self.watched_job(what, progress, called).await.map_err(core_gone)?;
         let (mut names, shown) = (opened.names, path.display().to_string());
         identity.iter().for_each(|identity| names.add(identity.clone(), path));
         self.changed(kind, &shown, result, |text| names.show(text))?;
-        if let Flash::Open(opened) = &mut *self.flash.borrow_mut() {
+        if let Flash::Open(opened) = &mut *self.state.borrow_mut() {
             identity.into_iter().for_each(|identity| opened.names.add(identity, path));
-            opened.absent.retain(|absent| !absent.contains(&shown));
+            opened.absent.retain(|absent| absent.path != shown);
         }
         Ok(())
     }
@@ -261,7 +260,7 @@ impl Daemon {
                 result = &mut action => return result,
                 _ = tick.tick() => {
                     let ask = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
-                    if let Ok(Some(job)) = self.flash_core().call(ask).await {
+                    if let Ok(Some(job)) = self.core().call(ask).await {
                         progress.say_copied(what, job.done_bytes, job.total_bytes);
                     }
                 }
@@ -281,7 +280,7 @@ fn name_of(kind: JobKind) -> &'static str {
 }
 
 /// Report of a change that is under way.
-pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
+pub fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
     let known = members.iter().find(|member| Some(member.member) == job.member);
     let device = match known.and_then(|member| member.device.as_deref()) {
         Some(device) => opened.names.show(device),

@@ -10,16 +10,15 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::moment;
-use control::report::DriveReport;
+use messages::moment;
+use messages::report::DriveReport;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, timeout};
 
-use super::super::daemon::Daemon;
-use super::smart;
-use terminal::log;
+use super::{FlashLog, smart};
+use logging::{self as log, FLASH};
 
 /// Interval of the queries: health changes over days.
 const PAUSE: Duration = Duration::from_secs(300);
@@ -64,12 +63,30 @@ impl Drives {
         report.drive = drive.to_owned();
     }
 
+    /// Begins to query the drives under `devices`, and forgets all others.
+    fn ask_all(self: &Rc<Self>, devices: Vec<PathBuf>) {
+        self.by_device.borrow_mut().retain(|device, _| devices.contains(device));
+        for device in devices {
+            if self.asked.borrow_mut().insert(device.clone()) {
+                tokio::task::spawn_local(self.clone().ask_under(device));
+            }
+        }
+    }
+
+    async fn ask_under(self: Rc<Self>, device: PathBuf) {
+        if let Some(drive) = found(device.clone()).await {
+            self.ask(&device, &drive).await;
+        }
+        self.asked.borrow_mut().remove(&device);
+    }
+
     /// Queries the drive under `device`; returns when the query's process has ended.
     async fn ask(&self, device: &Path, drive: &str) {
+        log::debug!(target: FLASH, device = %device.display(), "asking {PROGRAM} about {drive}");
         match spawn(drive) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if !self.is_missing.replace(true) {
-                    log::info(MISSING);
+                    log::info!(target: FLASH, "{MISSING}");
                 }
             }
             Err(error) => self.note(device, drive, Err(format!("{PROGRAM} cannot be run: {error}"))),
@@ -125,28 +142,15 @@ fn drive_of(device: &Path) -> Option<String> {
     Some(format!("/dev/{}", whole.file_name()?.to_str()?.replace('!', "/")))
 }
 
-impl Daemon {
-    /// Queries the drives until a stop is requested.
-    pub async fn watch_drives(self: Rc<Self>) {
+impl FlashLog {
+    /// Queries the drives under the devices every five minutes, until `stop` says so.
+    pub async fn watch_drives(&self, stop: impl Fn() -> bool) {
         let mut tick = tokio::time::interval(PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !self.stop.is_stopping() {
+        while !stop() {
             tick.tick().await;
-            let devices = self.flash_devices();
-            self.drives.by_device.borrow_mut().retain(|device, _| devices.contains(device));
-            for device in devices {
-                if self.drives.asked.borrow_mut().insert(device.clone()) {
-                    tokio::task::spawn_local(self.clone().ask_drive(device));
-                }
-            }
+            self.drives.ask_all(self.devices());
         }
-    }
-
-    async fn ask_drive(self: Rc<Self>, device: PathBuf) {
-        if let Some(drive) = found(device.clone()).await {
-            self.drives.ask(&device, &drive).await;
-        }
-        self.drives.asked.borrow_mut().remove(&device);
     }
 }
 

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError, StoreIdentity};
+use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration, StoreIdentity};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::data_core::Local;
+use super::super::cores::Local;
 use super::super::overlap::OwnVolumes;
-use super::super::sabotage;
 use super::Unused;
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
@@ -18,7 +17,7 @@ use state::{Refusal, show_uuid};
 const LOCK_WAIT_MS: u64 = 10_000;
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
-pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
+pub type NoteThis = (StoreGeneration, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -26,7 +25,7 @@ pub struct Opened {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
     /// Its membership generation.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The devices' identities and paths.
     pub names: Names,
     /// Device identities of earlier versions, and the present ones.
@@ -34,7 +33,7 @@ pub struct Opened {
     /// The store was created now, on empty devices.
     pub formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    pub absent: Vec<String>,
+    pub absent: Vec<Absent>,
     /// Number of volumes with data in the log.
     pub owners: usize,
 }
@@ -56,6 +55,20 @@ impl Names {
     }
 }
 
+/// A configured device that is not part of the store.
+#[derive(Clone, Debug)]
+pub struct Absent {
+    /// Its path.
+    pub path: String,
+    /// Why it is not part of the store; names the path itself.
+    pub why: String,
+}
+
+/// The reasons of several devices in one text.
+fn reasons(absent: &[Absent]) -> String {
+    absent.iter().map(|absent| absent.why.as_str()).collect::<Vec<_>>().join("; ")
+}
+
 /// A store that was found and is not open; nothing was written to it yet.
 #[derive(Clone, Debug)]
 pub struct FoundStore {
@@ -70,7 +83,7 @@ pub struct FoundStore {
     /// The store was created now, on empty devices.
     formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    absent: Vec<String>,
+    absent: Vec<Absent>,
     device_bytes: u128,
     /// The configuration names one device of a store of two: the administrator's way to say that the other one will not
     /// return.
@@ -91,9 +104,9 @@ pub struct Grant {
     /// The owner to write into its superblocks.
     pub ownership: Ownership,
     /// The membership generation that was last saved.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The sequence of its log when it was closed.
-    pub sequence_min: u64,
+    pub sequence_min: Sequence,
     /// Its map of clean pages is void.
     pub map_void: bool,
 }
@@ -116,11 +129,11 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
-            Err(text) => absent.push(text),
+            Err(why) => absent.push(Absent { path: path.display().to_string(), why }),
         }
     }
     if disks.is_empty() {
-        return Err(absent.join("; ").into());
+        return Err(reasons(&absent).into());
     }
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
@@ -154,7 +167,10 @@ pub async fn open(
         seen: Some((identity.store, grant.generation)),
         ownership: Some(grant.ownership),
         sequence_min: grant.sequence_min,
-        sabotage: sabotage::of_flash(),
+        #[cfg(feature = "sabotage")]
+        sabotage: super::super::sabotage::of_flash(),
+        #[cfg(not(feature = "sabotage"))]
+        sabotage: flash::Sabotage::None,
     };
     let opened = Store::open(&local.seam, &disks, options).await;
     let (store, found) = opened.map_err(|error| unused(&error, &names, &absent))?;
@@ -217,7 +233,7 @@ async fn identify_store(
     disks: &mut Vec<RealDisk>,
     accept_missing: bool,
     names: &Names,
-    absent: &mut Vec<String>,
+    absent: &mut Vec<Absent>,
 ) -> Result<(StoreIdentity, bool), Unused> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let mut not_empty = None;
@@ -241,7 +257,8 @@ async fn identify_store(
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
             Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
-                absent.push(format!("{} is no part of a flash store ({why})", names.show(&device)));
+                let path = names.show(&device);
+                absent.push(Absent { why: format!("{path} is not a member of a flash store ({why})"), path });
                 disks.retain(|disk| disk.identity() != device);
             }
             Err(error @ StoreError::NoStore { .. }) => {
@@ -253,7 +270,7 @@ async fn identify_store(
 }
 
 /// The reason why a store cannot be used, with a refusal code if there is one.
-fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
+fn unused(error: &StoreError, names: &Names, absent: &[Absent]) -> Unused {
     match error {
         StoreError::Newer { device, newer } => {
             Unused::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
@@ -262,8 +279,8 @@ fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
     }
 }
 
-fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {
-    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", absent.join("; ")) };
+fn say(error: &StoreError, names: &Names, absent: &[Absent]) -> String {
+    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {
         StoreError::MemberMissing { member } => format!(
             "device number {member} of the flash store was in service when it was last used and is not there{absent}; \

@@ -2,7 +2,7 @@
 //! Base Specification 2.0, "SMART / Health Information") or the vendor-specific attributes of an ATA drive. Values that
 //! are absent stay `None`.
 
-use control::report::DriveReport;
+use messages::report::DriveReport;
 use serde_json::Value;
 
 /// Meaning of each bit of an NVMe drive's critical warning, lowest first.
@@ -31,7 +31,7 @@ const TEXT_MAX: usize = 120;
 
 /// The drive's health as of `now` in seconds since 1970, or the reason why it is unknown.
 pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
-    let told: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed what is no JSON".to_owned())?;
+    let told: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed invalid JSON".to_owned())?;
     let mut report = DriveReport {
         model: short(told["model_name"].as_str().unwrap_or_default()),
         read_unix_seconds: now,
@@ -100,7 +100,7 @@ fn why(told: &Value) -> String {
 }
 
 fn short(text: &str) -> String {
-    text.chars().filter(|c| !control::is_control(*c)).take(TEXT_MAX).collect()
+    text.chars().filter(|c| !messages::is_control(*c)).take(TEXT_MAX).collect()
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(why("{}"), "it tells nothing of its health");
         assert_eq!(why("[1]"), "it tells nothing of its health");
         for cut in ["", "smartctl: command line error", &NVME[..NVME.len() / 2]] {
-            assert_eq!(why(cut), "smartctl printed what is no JSON");
+            assert_eq!(why(cut), "smartctl printed invalid JSON");
         }
         // Fields of an unexpected type.
         let odd = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");

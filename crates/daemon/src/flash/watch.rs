@@ -2,29 +2,40 @@
 //! is not allowed.
 
 use std::rc::Rc;
-use std::time::Duration;
 
-use control::ProgressSender;
 use engine::WritePolicy;
-use flash::MemberStatus;
+use flash::{MemberReport, MemberStatus, StoreGeneration};
 use seam::Seam;
 
-use super::super::daemon::Daemon;
-use super::super::data_core::Local;
-use super::Flash;
-use state::effective_policy;
-use terminal::log;
+use super::super::cores::Local;
+use super::{Flash, FlashLog};
+use logging::{self as log, FLASH};
 
-/// Interval of the checks.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Checks after which the bytes written are saved.
-const WEAR_LOOKS: u64 = 60;
+const WEAR_CHECKS: u64 = 60;
 
-impl Daemon {
+/// Findings of the last check.
+#[derive(Default)]
+pub struct Seen {
+    members: Vec<MemberReport>,
+    checks: u64,
+}
+
+/// The log as a check finds it.
+struct Now {
+    members: Vec<MemberReport>,
+    generation: StoreGeneration,
+    /// Why the map of clean pages cannot be written any more, if so.
+    map_failed: Option<String>,
+    /// A map that replaces the one from before the start is durable.
+    has_new_map: bool,
+}
+
+impl FlashLog {
     /// Changes write-back volumes to write-through until the next start, if a single copy is left and not allowed;
     /// returns their number. Their dirty blocks are destaged in the background.
     pub async fn keep_two_copies(&self) -> usize {
-        if self.flash_store().is_none() || self.allows_single_copy() {
+        if self.store().is_none() || self.settings.allows_single_copy() {
             return 0;
         }
         let change = async |local: Rc<Local>| {
@@ -38,115 +49,101 @@ impl Daemon {
                 local.seam.spawn(async move {
                     // On an error the volume stays write-back, and the next check tries again.
                     if let Err(error) = volume.set_policy(WritePolicy::WriteThrough).await {
-                        log::error(format!("volume {}: cannot become write-through yet: {error}", volume.name()));
+                        log::error!(
+                            target: FLASH, volume = volume.name(),
+                            "volume {}: the change to write-through is delayed: {error}",
+                            volume.name()
+                        );
                     }
                 });
             }
             count
         };
-        let changed = self.flash_core().call(change).await.unwrap_or(0);
+        let changed = self.core().call(change).await.unwrap_or(0);
         if changed > 0 {
-            log::warn(super::ONE_COPY);
+            log::warn!(target: FLASH, "{}", super::ONE_COPY);
         }
         changed
     }
 
-    /// Changes volumes that run as write-through for lack of a second copy back to write-back once there is one.
-    async fn back_to_write_back(&self) {
-        let copies = async |local: Rc<Local>| {
-            let log = local.engine.log().map_or(0, |log| log.copies());
+    /// The volumes that run as write-through, if enough copies are in service for write-back.
+    pub async fn written_through(&self) -> Vec<String> {
+        let look = async |local: Rc<Local>| {
+            let copies = local.engine.log().map_or(0, |log| log.copies());
             let volumes = local.engine.volumes();
             let through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
-            (log, through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
+            (copies, through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
         };
-        let Ok((copies, through)) = self.flash_core().call(copies).await else { return };
-        if copies < if self.allows_single_copy() { 1 } else { 2 } {
-            return;
-        }
-        for name in through {
-            let wanted = {
-                let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
-                volumes.get(&name).map(|known| effective_policy(state.state().by_name(&name), known.config.policy))
-            };
-            // A change of the volume that is under way takes precedence.
-            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) = (wanted, self.begin(&name), self.placed(&name))
-            else {
-                continue;
-            };
-            let (progress, _) = ProgressSender::new();
-            match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
-                Ok(()) => log::info(format!("volume {name}: write-back again, flash keeps enough copies")),
-                Err(failure) => log::error(failure.message),
-            }
+        let needed = if self.settings.allows_single_copy() { 1 } else { 2 };
+        match self.core().call(look).await {
+            Ok((copies, through)) if copies >= needed => through,
+            _ => Vec::new(),
         }
     }
 
     /// Gives up the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
     /// continue once it is durable that the map is void.
-    pub(in super::super) async fn give_up_map(&self, why: &str) {
+    pub async fn give_up_map(&self, why: &str) {
         match self.note_map(true) {
             Ok(()) => {
                 let abandon =
                     async |local: Rc<Local>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
                 // The call fails only if the core has ended, and then it writes nothing.
-                let _ = self.flash_core().call(abandon).await;
+                let _ = self.core().call(abandon).await;
             }
-            Err(failure) => log::error(format!("the clean pages on flash are lost ({why}): {}", failure.message)),
+            Err(failure) => log::error!(
+                target: FLASH,
+                "the clean pages on flash are lost ({why}): {}",
+                failure.message
+            ),
         }
-    }
-
-    fn allows_single_copy(&self) -> bool {
-        self.config.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
     }
 
     /// True when no volume may become write-back now.
     pub async fn wants_two_copies(&self) -> bool {
-        if self.flash_store().is_none() || self.allows_single_copy() {
+        if self.store().is_none() || self.settings.allows_single_copy() {
             return false;
         }
         let one = async |local: Rc<Local>| local.engine.log().is_some_and(|log| log.copies() < 2);
-        self.flash_core().call(one).await.unwrap_or(false)
+        self.core().call(one).await.unwrap_or(false)
     }
 
-    /// Monitors the devices until the daemon ends.
-    pub async fn watch_flash(self: Rc<Self>) {
-        let mut before = Vec::new();
-        for look in 0_u64.. {
-            // The devices may have changed since the last check.
-            let Flash::Open(opened) = self.flash.borrow().clone() else { return };
-            let ask = async |local: Rc<Local>| {
-                let log = local.engine.log()?;
-                // Only if no copy is in service: a closed store reports its map as failed, too.
-                let map = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
-                let is_new = map.is_none() && local.engine.map_loaded().is_some();
-                Some((log.members(), log.generation(), map, is_new))
-            };
-            let Ok(Some((members, generation, map, is_new))) = self.flash_core().call(ask).await else { return };
-            if let Some(why) = map {
-                self.give_up_map(&why).await;
-            } else if is_new && let Err(failure) = self.note_map(false) {
-                log::error(failure.message);
-            }
-            if let Err(failure) = self.note_generation(&opened.store, generation) {
-                log::error(failure.message);
-            }
-            for member in members.iter().filter(|member| !before.contains(*member)) {
-                if let MemberStatus::Lost(why) = &member.status {
-                    let device = member.device.as_deref().map(|device| opened.names.show(device));
-                    let device = device.unwrap_or_else(|| format!("number {}", member.member));
-                    log::error(format!("flash device {device} is out of service: {why}"));
-                }
-            }
-            before = members;
-            self.note_drops().await;
-            if look % WEAR_LOOKS == WEAR_LOOKS - 1 {
-                self.save_wear().await;
-            }
-            if !self.stop.is_stopping() {
-                self.keep_two_copies().await;
-                self.back_to_write_back().await;
-            }
-            tokio::time::sleep(PAUSE).await;
+    /// Checks the devices; false when the log is closed. To be called every second.
+    pub async fn check(&self, seen: &mut Seen) -> bool {
+        // The devices may have changed since the last check.
+        let Flash::Open(opened) = self.state.borrow().clone() else { return false };
+        let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| look(&local)).await else { return false };
+        if let Some(why) = now.map_failed {
+            self.give_up_map(&why).await;
+        } else if now.has_new_map
+            && let Err(failure) = self.note_map(false)
+        {
+            log::error!(target: FLASH, "{}", failure.message);
         }
+        if let Err(failure) = self.records.note_generation(&opened.store, now.generation) {
+            log::error!(target: FLASH, "{}", failure.message);
+        }
+        for member in now.members.iter().filter(|member| !seen.members.contains(*member)) {
+            if let MemberStatus::Lost(why) = &member.status {
+                let device = member.device.as_deref().map(|device| opened.names.show(device));
+                let device = device.unwrap_or_else(|| format!("number {}", member.member));
+                log::error!(target: FLASH, device, "flash device {device} is out of service: {why}");
+            }
+        }
+        seen.members = now.members;
+        self.note_drops().await;
+        seen.checks += 1;
+        if seen.checks.is_multiple_of(WEAR_CHECKS) {
+            self.save_wear().await;
+        }
+        true
     }
+}
+
+fn look(local: &Local) -> Option<Now> {
+    let log = local.engine.log()?;
+    // Only if no copy is in service: a closed store reports its map as failed, too.
+    let map_failed = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
+    let has_new_map = map_failed.is_none() && local.engine.map_loaded().is_some();
+    Some(Now { members: log.members(), generation: log.generation(), map_failed, has_new_map })
 }

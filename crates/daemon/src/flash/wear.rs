@@ -2,16 +2,18 @@
 //! from its opening. The earlier total is kept in the state directory, saved once a minute and at a clean stop, so that
 //! a crash loses at most a minute.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::report::{FlashDeviceReport, WrittenReport};
+use flash::{MemberReport, PageMember};
+use messages::report::{FlashDeviceReport, WrittenReport};
 
-use super::super::daemon::Daemon;
-use super::super::data_core::Local;
-use state::DeviceWear;
-use terminal::log;
+use super::super::cores::Local;
+use super::FlashLog;
+use logging::{self as log, FLASH};
+use state::{DeviceWear, State};
 
 /// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
@@ -20,14 +22,14 @@ const DAY_SECONDS: u64 = 86_400;
 const FORECAST_SECONDS: u64 = 3_600;
 
 /// Bytes written to each device before the store was opened, by device identity.
-pub type Before = BTreeMap<String, DeviceWear>;
+type Before = BTreeMap<String, DeviceWear>;
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The total before the opening plus the store's count since.
-fn total(before: Option<&DeviceWear>, since: &flash::PageMember) -> DeviceWear {
+fn total(before: Option<&DeviceWear>, since: &PageMember) -> DeviceWear {
     let before = before.cloned().unwrap_or_else(|| DeviceWear { since: now(), ..DeviceWear::default() });
     DeviceWear {
         since: before.since,
@@ -38,12 +40,7 @@ fn total(before: Option<&DeviceWear>, since: &flash::PageMember) -> DeviceWear {
 }
 
 /// Adds the bytes written to a device's report, and the part of its rated life used, where `milli_dwpd` gives a rating.
-pub(super) fn report(
-    device: &mut FlashDeviceReport,
-    before: Option<&DeviceWear>,
-    since: &flash::PageMember,
-    milli_dwpd: u32,
-) {
+pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>, since: &PageMember, milli_dwpd: u32) {
     let all = total(before, since);
     let bytes = all.promotion_bytes + all.dirty_bytes + all.journal_bytes;
     device.written = WrittenReport {
@@ -65,12 +62,35 @@ pub(super) fn report(
     }
 }
 
-impl Daemon {
+/// Bytes written to each device before the store was opened.
+#[derive(Default)]
+pub struct Wear(RefCell<Before>);
+
+impl Wear {
     /// Loads the totals from before this start. To be called once, after the store was opened.
-    pub(super) fn begin_wear(&self) {
-        *self.wear.borrow_mut() = self.state.borrow().state().wear.clone();
+    pub fn begin(&self, state: &State) {
+        self.0.borrow_mut().clone_from(&state.wear);
     }
 
+    /// The bytes written to a device before the store was opened.
+    pub fn of(&self, device: &str) -> Option<DeviceWear> {
+        self.0.borrow().get(device).cloned()
+    }
+
+    /// The totals of `members`, of which `written` counts the bytes since the store was opened.
+    fn totals(&self, members: Vec<MemberReport>, written: &[PageMember]) -> Before {
+        let mut all = self.0.borrow().clone();
+        for member in members {
+            let Some(device) = member.device else { continue };
+            let since = written.iter().find(|written| written.member == member.member).copied().unwrap_or_default();
+            let sum = total(all.get(&device), &since);
+            all.insert(device, sum);
+        }
+        all
+    }
+}
+
+impl FlashLog {
     /// Saves the totals up to now.
     pub async fn save_wear(&self) {
         let ask = async |local: Rc<Local>| {
@@ -78,17 +98,11 @@ impl Daemon {
             let written = local.engine.pages().map(|pages| pages.stats().members).unwrap_or_default();
             (members, written)
         };
-        let Ok((members, written)) = self.flash_core().call(ask).await else { return };
-        let mut all = self.wear.borrow().clone();
-        for member in members {
-            let Some(device) = member.device else { continue };
-            let since = written.iter().find(|written| written.member == member.member).copied().unwrap_or_default();
-            let sum = total(all.get(&device), &since);
-            all.insert(device, sum);
-        }
-        let noted = self.state.borrow_mut().change(|state| state.wear = all);
+        let Ok((members, written)) = self.core().call(ask).await else { return };
+        let all = self.wear.totals(members, &written);
+        let noted = self.records.change(|state| state.wear = all);
         if let Err(error) = noted {
-            log::error(format!("what was written to flash could not be kept: {error}"));
+            log::error!(target: FLASH, "the write counters of the flash devices could not be saved: {error}");
         }
     }
 }
@@ -101,7 +115,7 @@ mod tests {
     fn written_bytes_add_up_over_restarts_and_count_as_used_life() {
         let day = 100 << 30;
         let before = DeviceWear { since: now() - 10 * DAY_SECONDS, promotion_bytes: 9 * day, ..DeviceWear::default() };
-        let since = flash::PageMember { promotion_bytes: day / 2, log_bytes: day / 2, ..flash::PageMember::default() };
+        let since = PageMember { promotion_bytes: day / 2, log_bytes: day / 2, ..PageMember::default() };
         let mut device = FlashDeviceReport { size_bytes: day, ..FlashDeviceReport::default() };
         report(&mut device, Some(&before), &since, 1000);
         assert_eq!((device.written.promotion_bytes, device.written.dirty_bytes), (9 * day + day / 2, day / 2));

@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
-use lab::scenario::bed::{Plan, Row};
+use lab::scenario::bed::Plan;
 use lab::scenario::{Act, Setup};
+use lab::workload::row::Row;
 use lab::workload::{Crowd, Ended, Job};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Nanos, Seam};

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use control::StatusReport;
 use lab::scenario::{Act, Point, Setup};
+use messages::StatusReport;
 
 use super::super::LOOK_PAUSE;
 use super::super::figures::{Figures, Reads};
@@ -107,7 +107,7 @@ impl Side {
         let tally = self.meter.take();
         let now = Instant::now();
         let seconds = (now - std::mem::replace(&mut self.looked, now)).as_secs_f64();
-        let sum = |of: fn(&control::VolumeReport) -> u64| report.volumes.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&messages::VolumeReport) -> u64| report.volumes.iter().map(of).sum::<u64>();
         let reads = Reads {
             all: sum(|volume| volume.reads),
             memory: sum(|volume| volume.memory_hits),

@@ -72,7 +72,7 @@ fn arrays(plan: &Plan) -> String {
 
 fn beside(setup: &Setup) -> String {
     match setup.without.cached {
-        true => format!("the same with {} of memory alone", show_bytes(place::memory_bytes(&setup.without))),
+        true => format!("the same with {} of memory only", show_bytes(place::memory_bytes(&setup.without))),
         false => "the same disks alone".to_owned(),
     }
 }

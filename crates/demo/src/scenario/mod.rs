@@ -23,7 +23,6 @@ use self::summary::Summary;
 use super::live::Terminal;
 use super::stage::Stage;
 use super::{Show, screen};
-use terminal::log;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
@@ -42,7 +41,7 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
         return Err(Failure::failed(text));
     }
     let style = Style::of_stdout();
-    log::only_problems();
+    let _log = crate::log_problems()?;
     let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
     let setup = (scenario.shown().setup)(scale.cut);
     let stage = |plan| Stage::set(|folder| configuration(folder, plan));

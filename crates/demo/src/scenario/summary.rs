@@ -1,8 +1,8 @@
 //! The summary of a demo: the gain of each act, and published figures beside measured ones.
 
-use control::StatusReport;
 use lab::scenario::report::{bounds, figure};
 use lab::scenario::{Check, Point, Scenario};
+use messages::StatusReport;
 use serde::Serialize;
 
 use super::super::figures::Figures;

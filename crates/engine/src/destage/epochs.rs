@@ -3,37 +3,36 @@
 //! A flush closes the current epoch. Data dirtied up to then counts as *closing*, later data as *filling*. A volume has
 //! at most these two, and flushes that arrive meanwhile join the filling one.
 
-/// Epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
-pub const OLDEST: u64 = 0;
+use flash::Epoch;
 
 /// The epochs of a shard. Counts are in units (blocks and zero-ranges) that are not on the backing.
 #[derive(Debug)]
 pub struct Epochs {
-    current: u64,
-    closed: u64,
+    current: Epoch,
+    closed: Epoch,
     closing: u64,
     filling: u64,
 }
 
 impl Default for Epochs {
     fn default() -> Self {
-        Epochs { current: 1, closed: 0, closing: 0, filling: 0 }
+        Epochs { current: Epoch(1), closed: Epoch(0), closing: 0, filling: 0 }
     }
 }
 
 impl Epochs {
     /// The epoch of data that becomes dirty now.
-    pub fn current(&self) -> u64 {
+    pub fn current(&self) -> Epoch {
         self.current
     }
 
     /// The last epoch that a flush closed.
-    pub fn closed(&self) -> u64 {
+    pub fn closed(&self) -> Epoch {
         self.closed
     }
 
     /// True if a flush has closed the epoch.
-    pub fn is_closed(&self, epoch: u64) -> bool {
+    pub fn is_closed(&self, epoch: Epoch) -> bool {
         epoch <= self.closed
     }
 
@@ -48,31 +47,31 @@ impl Epochs {
     }
 
     /// Ends the current epoch and returns its number.
-    pub fn close(&mut self) -> u64 {
+    pub fn close(&mut self) -> Epoch {
         self.closed = self.current;
-        self.current += 1;
+        self.current = self.current.next();
         self.closing += std::mem::take(&mut self.filling);
         self.closed
     }
 
     /// Adds a unit of `epoch` that is not on the backing.
-    pub fn add(&mut self, epoch: u64) {
+    pub fn add(&mut self, epoch: Epoch) {
         self.add_many(epoch, 1);
     }
 
     /// Adds units of `epoch` that are not on the backing.
-    pub fn add_many(&mut self, epoch: u64, units: u64) {
+    pub fn add_many(&mut self, epoch: Epoch, units: u64) {
         assert!(epoch <= self.current, "nothing is dirty in an epoch to come");
         *self.bucket(epoch) += units;
     }
 
     /// Removes a unit of `epoch` that is on the backing or was superseded.
-    pub fn remove(&mut self, epoch: u64) {
+    pub fn remove(&mut self, epoch: Epoch) {
         let count = self.bucket(epoch);
         *count = count.checked_sub(1).expect("what is removed was added");
     }
 
-    fn bucket(&mut self, epoch: u64) -> &mut u64 {
+    fn bucket(&mut self, epoch: Epoch) -> &mut u64 {
         if self.is_closed(epoch) { &mut self.closing } else { &mut self.filling }
     }
 }
@@ -84,14 +83,14 @@ mod tests {
     #[test]
     fn next_flush_covers_units_of_a_failed_flush() {
         let mut epochs = Epochs::default();
-        epochs.add(1);
-        assert_eq!(epochs.close(), 1);
-        epochs.add(2);
+        epochs.add(Epoch(1));
+        assert_eq!(epochs.close(), Epoch(1));
+        epochs.add(Epoch(2));
         assert_eq!((epochs.closing(), epochs.unwritten()), (1, 2));
-        assert_eq!(epochs.close(), 2);
+        assert_eq!(epochs.close(), Epoch(2));
         assert_eq!(epochs.closing(), 2);
-        epochs.remove(1);
-        epochs.remove(2);
+        epochs.remove(Epoch(1));
+        epochs.remove(Epoch(2));
         assert_eq!(epochs.unwritten(), 0);
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use flash::BlockNo;
 use seam::Nanos;
 
 /// Pause after the first failure, and its upper bound.
@@ -18,7 +19,7 @@ struct Failure {
 
 /// The failures by block, or by the first block of a range.
 #[derive(Default)]
-pub struct Failures(BTreeMap<u64, Failure>);
+pub struct Failures(BTreeMap<BlockNo, Failure>);
 
 impl Failures {
     /// True if no failed block waits to be written again.
@@ -27,29 +28,29 @@ impl Failures {
     }
 
     /// Records a failed write of the block.
-    pub fn add(&mut self, block: u64, now: Nanos) {
+    pub fn add(&mut self, block: BlockNo, now: Nanos) {
         let failure = self.0.entry(block).or_insert(Failure { pause: Nanos::ZERO, due: now });
         failure.pause = Nanos(failure.pause.0 * 2).max(FIRST).min(LONGEST);
         failure.due = now + failure.pause;
     }
 
     /// True if the last write of the block failed.
-    pub fn contains(&self, block: u64) -> bool {
+    pub fn contains(&self, block: BlockNo) -> bool {
         self.0.contains_key(&block)
     }
 
     /// Removes a block that was written or has new content.
-    pub fn remove(&mut self, block: u64) {
+    pub fn remove(&mut self, block: BlockNo) {
         self.0.remove(&block);
     }
 
     /// Removes these blocks, so that they may be tried at once.
-    pub fn remove_all(&mut self, blocks: Range<u64>) {
+    pub fn remove_all(&mut self, blocks: Range<BlockNo>) {
         self.0.retain(|block, _| !blocks.contains(block));
     }
 
     /// True while the block's pause lasts.
-    pub fn holds(&self, block: u64, now: impl FnOnce() -> Nanos) -> bool {
+    pub fn holds(&self, block: BlockNo, now: impl FnOnce() -> Nanos) -> bool {
         !self.0.is_empty() && self.0.get(&block).is_some_and(|failure| now() < failure.due)
     }
 
@@ -68,20 +69,20 @@ mod tests {
         let (mut failures, mut now) = (Failures::default(), Nanos::from_secs(1));
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            failures.add(7, now);
-            assert!(!failures.holds(8, || now));
+            failures.add(BlockNo(7), now);
+            assert!(!failures.holds(BlockNo(8), || now));
             let begun = now;
-            while failures.holds(7, || now) {
+            while failures.holds(BlockNo(7), || now) {
                 now += Nanos::from_millis(100);
             }
             pauses.push(now.since(begun).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-        failures.add(7, now);
+        failures.add(BlockNo(7), now);
         failures.end_pauses();
-        assert!(!failures.holds(7, || now) && !failures.is_empty());
-        failures.remove(7);
-        failures.add(7, now);
-        assert!(!failures.holds(7, || now + FIRST));
+        assert!(!failures.holds(BlockNo(7), || now) && !failures.is_empty());
+        failures.remove(BlockNo(7));
+        failures.add(BlockNo(7), now);
+        assert!(!failures.holds(BlockNo(7), || now + FIRST));
     }
 }

@@ -10,4 +10,3 @@ pub mod order;
 pub mod pump;
 pub mod throttle;
 pub mod writer;
-pub mod zeroes;

@@ -65,7 +65,7 @@ impl DirtyOrder {
         look_max: usize,
         mut wanted: impl FnMut(BlockNo) -> bool,
         mut joins: impl FnMut(BlockNo) -> bool,
-    ) -> Result<Option<Range<u64>>, BlockNo> {
+    ) -> Result<Option<Range<BlockNo>>, BlockNo> {
         assert!(boundary > 0, "a run has a longest length");
         for (looked, first) in self.iter_from(from).enumerate() {
             if looked >= look_max {
@@ -76,14 +76,14 @@ impl DirtyOrder {
             }
             // Extends backwards as well: a block that becomes wanted in the middle of a dirty run takes its whole
             // stripe along.
-            let low = first.0 / boundary * boundary;
-            let mut start = first.0;
-            while start > low && self.contains(BlockNo(start - 1)) && joins(BlockNo(start - 1)) {
-                start -= 1;
+            let low = first.align_down(boundary);
+            let mut start = first;
+            while start > low && self.contains(start.previous()) && joins(start.previous()) {
+                start = start.previous();
             }
-            let mut end = first.0 + 1;
-            while end < low + boundary && self.contains(BlockNo(end)) && joins(BlockNo(end)) {
-                end += 1;
+            let mut end = first.next();
+            while end < low.plus(boundary) && self.contains(end) && joins(end) {
+                end = end.next();
             }
             return Ok(Some(start..end));
         }
@@ -104,12 +104,13 @@ mod tests {
     #[test]
     fn adjacent_blocks_are_merged_up_to_the_stripe() {
         let order = order(&[3, 14, 15, 16, 17, 31, 32, 40]);
+        let blocks = |start, end| Some(BlockNo(start)..BlockNo(end));
         let run = |from| order.next_run(BlockNo(from), 16, 100, |_| true, |_| true).expect("few blocks");
-        assert_eq!(run(0), Some(3..4));
-        assert_eq!(run(4), Some(14..16));
-        assert_eq!(run(16), Some(16..18));
-        assert_eq!(run(17), Some(16..18), "extended back to the start of the stripe");
-        assert_eq!(run(18), Some(31..32));
+        assert_eq!(run(0), blocks(3, 4));
+        assert_eq!(run(4), blocks(14, 16));
+        assert_eq!(run(16), blocks(16, 18));
+        assert_eq!(run(17), blocks(16, 18), "extended back to the start of the stripe");
+        assert_eq!(run(18), blocks(31, 32));
         assert_eq!(run(41), None);
     }
 

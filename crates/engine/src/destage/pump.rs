@@ -7,12 +7,13 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::Epoch;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{Target, WriteJob, ZeroJob};
-use super::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
+use crate::memory::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::shard::recall::Recall;
 use crate::shard::state::State;
@@ -38,7 +39,7 @@ enum Job<B, M> {
     /// Fills a partial block, because the backing accepts whole blocks only.
     Fill(BlockNo),
     /// Reloads spilled blocks into these buffers.
-    Recall(Range<u64>, Vec<M>),
+    Recall(Range<BlockNo>, Vec<M>),
     Sync,
     Flush,
     LookOn,
@@ -57,7 +58,7 @@ enum Recalls<B, M> {
 #[derive(Clone, Copy)]
 struct Want {
     /// Blocks of this epoch and older ones: a flush closed it.
-    closed: Option<u64>,
+    closed: Option<Epoch>,
     /// Blocks dirty since this time or longer.
     older_than: Option<Nanos>,
     /// All blocks.
@@ -67,7 +68,7 @@ struct Want {
 }
 
 impl Want {
-    fn takes(&self, epoch: u64, since: Nanos) -> bool {
+    fn takes(&self, epoch: Epoch, since: Nanos) -> bool {
         self.any
             || self.closed.is_some_and(|closed| epoch <= closed)
             || self.older_than.is_some_and(|limit| since <= limit)
@@ -101,7 +102,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
             Job::Recall(blocks, buffers) => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
-                    let count = blocks.end - blocks.start;
+                    let count = BlockNo::count(&blocks);
                     // A failure is counted and reported; the block pauses before the next attempt.
                     drop(shard.recall_into(blocks, buffers, Recall::Destage).await);
                     shard.state.borrow_mut().recalling -= count;
@@ -225,16 +226,16 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let mut found = None;
-        for block in state.waits.places_from(cursor.0).take(LOOK_MAX) {
-            if state.is_busy(&(block..block + 1)) {
+        for block in state.waits.places_from(cursor).take(LOOK_MAX) {
+            if state.is_busy(&block.only()) {
                 continue;
             }
-            if let Some((start, range)) = state.zeroes.find(BlockNo(block)) {
+            if let Some((start, range)) = state.zeroes.find(block) {
                 if range.state == ZeroState::Dirty && !state.is_busy(&(start..range.end)) {
                     found = Some((start, true));
                     break;
                 }
-            } else if state.order.contains(BlockNo(block)) && self.joins(state, memory, BlockNo(block)) {
+            } else if state.order.contains(block) && self.joins(state, memory, block) {
                 found = Some((block, false));
                 break;
             }
@@ -244,8 +245,8 @@ impl<S: Seam> Shard<S> {
             return self.start_zero(state, block);
         }
         let boundary = self.run_boundary();
-        let run = state.order.next_run(BlockNo(block), boundary, 1, |_| true, |next| self.joins(state, memory, next));
-        self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), BlockNo(block))
+        let run = state.order.next_run(block, boundary, 1, |_| true, |next| self.joins(state, memory, next));
+        self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
     fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block, S::BlockMut>> {
@@ -288,9 +289,9 @@ impl<S: Seam> Shard<S> {
             };
             match state.order.next_run(from, boundary, LOOK_MAX, wanted, |next| self.joins(state, memory, next)) {
                 Ok(Some(run)) => {
-                    *cursor = BlockNo(run.end);
-                    let first = BlockNo(run.start);
-                    self.note_run(quietly, run.end - run.start);
+                    *cursor = run.end;
+                    let first = run.start;
+                    self.note_run(quietly, BlockNo::count(&run));
                     return self.start_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),
@@ -313,7 +314,7 @@ impl<S: Seam> Shard<S> {
             return Recalls::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
-        let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
+        let last_has_left = || BlockNo::each(&state.recalled).all(|block| !state.order.contains(block));
         let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
             let under_way = state.recalling > 0 || !state.operations.is_empty();
@@ -321,20 +322,21 @@ impl<S: Seam> Shard<S> {
         }
         let boundary = self.run_boundary();
         let count = (self.unclean_limit_seen() / 4).clamp(1, boundary);
-        let free = |block: u64| {
-            !state.failed.holds(block, || self.seam().now()) && state.ticket_for(BlockNo(block), Sectors::ALL).is_none()
+        let free = |block: BlockNo| {
+            !state.failed.holds(block, || self.seam().now()) && state.ticket_for(block, Sectors::ALL).is_none()
         };
-        let run =
-            [state.recalled.end, 0].into_iter().find_map(|from| state.ledger.next_resting(from, boundary, count, free));
+        let run = [state.recalled.end, BlockNo::ZERO]
+            .into_iter()
+            .find_map(|from| state.ledger.next_resting(from, boundary, count, free));
         let Some(run) = run else {
             // A client may be reading the remaining blocks.
             return if state.tickets.is_empty() { Recalls::Nothing } else { Recalls::Later };
         };
-        let buffers: Vec<_> = run.clone().map_while(|_| memory.alloc()).collect();
+        let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
         if buffers.is_empty() {
             return Recalls::Later;
         }
-        let run = run.start..run.start + buffers.len() as u64;
+        let run = run.start.run(buffers.len() as u64);
         state.recalling += buffers.len() as u64;
         state.recalled = run.clone();
         Recalls::Now(Job::Recall(run, buffers))
@@ -342,7 +344,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if a dirty block may be written now.
     fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
-        if state.is_busy(&(block.0..block.0 + 1)) || state.failed.holds(block.0, || self.seam().now()) {
+        if state.is_busy(&(block.only())) || state.failed.holds(block, || self.seam().now()) {
             return false;
         }
         let id = memory.find(self.number, block).expect("what is dirty has a slot");
@@ -353,7 +355,7 @@ impl<S: Seam> Shard<S> {
     /// True if a partial block may be filled now. The number of such fills, and of their buffers, is limited to
     /// destage's slots in the backing's queue.
     fn may_fill(&self, state: &State, block: BlockNo) -> bool {
-        !state.filling.contains(&block.0) && state.filling.len() < self.dispatch.places(Cause::Destage)
+        !state.filling.contains(&block) && state.filling.len() < self.dispatch.places(Cause::Destage)
     }
 
     /// True if the backing accepts single sectors.
@@ -371,7 +373,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block, S::BlockMut>> {
+    fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("chosen a moment ago").end;
         let blocks = start..end;
@@ -388,35 +390,37 @@ impl<S: Seam> Shard<S> {
         &self,
         state: &mut State,
         memory: &mut Memory<S>,
-        run: Range<u64>,
+        run: Range<BlockNo>,
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let whole = |memory: &Memory<S>, block: u64| {
-            let id = memory.find(self.number, BlockNo(block)).expect("what is dirty has a slot");
+        let whole = |memory: &Memory<S>, block: BlockNo| {
+            let id = memory.find(self.number, block).expect("what is dirty has a slot");
             memory.slot(id).present == Sectors::ALL
         };
-        let run = if whole(memory, anchor.0) {
-            let start =
-                (run.start..anchor.0).rev().find(|block| !whole(memory, *block)).map_or(run.start, |block| block + 1);
-            let end = (anchor.0..run.end).find(|block| !whole(memory, *block)).unwrap_or(run.end);
+        let run = if whole(memory, anchor) {
+            let start = BlockNo::each(&(run.start..anchor))
+                .rev()
+                .find(|block| !whole(memory, *block))
+                .map_or(run.start, BlockNo::next);
+            let end = BlockNo::each(&(anchor..run.end)).find(|block| !whole(memory, *block)).unwrap_or(run.end);
             start..end
         } else if self.takes_sectors() {
-            anchor.0..anchor.0 + 1
+            anchor.only()
         } else {
-            state.filling.insert(anchor.0);
+            state.filling.insert(anchor);
             return Some(Job::Fill(anchor));
         };
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
-        let mut targets = Vec::with_capacity((run.end - run.start) as usize);
-        for block in run.clone() {
-            let id = memory.find(self.number, BlockNo(block)).expect("what is dirty has a slot");
+        let mut targets = Vec::with_capacity(BlockNo::count(&run) as usize);
+        for block in BlockNo::each(&run) {
+            let id = memory.find(self.number, block).expect("what is dirty has a slot");
             let sent = state.send(memory, id);
             let slot = memory.slot(id);
             let data = slot.data.clone().expect("a slot in use has content");
             targets.push(Target { sent, data, present: slot.present });
         }
-        let waits = run.clone().map(|block| state.waits.take(block..block + 1)).collect();
+        let waits = BlockNo::each(&run).map(|block| state.waits.take(block.only())).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 

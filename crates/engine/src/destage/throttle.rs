@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use flash::BlockNo;
 use seam::{Nanos, Seam};
 
 use crate::shard::{Shard, ShardRef, blocks_of};
@@ -148,13 +149,13 @@ impl<S: Seam> Shard<S> {
     /// True if a write may enter the cache without waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
-        let unclean = self.state.borrow().unclean() + (blocks.end - blocks.start);
+        let unclean = self.state.borrow().unclean() + BlockNo::count(&blocks);
         unclean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
             && self.throttle.given.get() == self.throttle.serving.get()
     }
 
     /// Waits until `blocks` may become dirty.
-    pub async fn make_room(self: &ShardRef<S>, blocks: Range<u64>) {
+    pub async fn make_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         let throttle = &self.throttle;
         let begun = self.seam().now();
         self.refresh_throttle();
@@ -162,7 +163,7 @@ impl<S: Seam> Shard<S> {
         throttle.given.set(turn + 1);
         // A write larger than the limit enters when it is alone.
         let room = |limit: u64| {
-            let want = (blocks.end - blocks.start).min(limit.div_ceil(2));
+            let want = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
             self.state.borrow().unclean() + want <= limit
         };
         let ready = || (throttle.serving.get() == turn && room(throttle.limit.get())).then_some(());
@@ -175,7 +176,7 @@ impl<S: Seam> Shard<S> {
         if throttle.given.get() > turn + 1 {
             self.progress.notify();
         }
-        self.pace(blocks.end - blocks.start).await;
+        self.pace(BlockNo::count(&blocks)).await;
         let waited = self.seam().now().since(begun);
         if waited > Nanos::ZERO {
             self.counters.add(&self.counters.throttled_us, waited.as_micros());

@@ -32,7 +32,7 @@ pub struct WriteJob<B> {
     /// Number of the operation.
     pub operation: u64,
     /// First block.
-    pub first: u64,
+    pub first: BlockNo,
     /// The blocks, in order.
     pub targets: Vec<Target<B>>,
     /// Requests waiting for each block.
@@ -44,7 +44,7 @@ pub struct ZeroJob {
     /// Number of the operation.
     pub operation: u64,
     /// The blocks.
-    pub blocks: Range<u64>,
+    pub blocks: Range<BlockNo>,
     /// True if the backing may release the space.
     pub may_unmap: bool,
     /// Requests waiting for the range.
@@ -113,7 +113,7 @@ impl<S: Seam> Shard<S> {
 
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
-        let mark = self.begin_write(job.first..job.first + job.targets.len() as u64).await;
+        let mark = self.begin_write(job.first.run(job.targets.len() as u64)).await;
         let incarnation = self.disk.incarnation();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
         let mut results = vec![self.write_targets(job.first, &job.targets, priority).await; 1];
@@ -121,7 +121,7 @@ impl<S: Seam> Shard<S> {
             results.clear();
             for (place, target) in job.targets.iter().enumerate() {
                 let target = std::slice::from_ref(target);
-                results.push(self.write_targets(job.first + place as u64, target, priority).await);
+                results.push(self.write_targets(job.first.plus(place as u64), target, priority).await);
             }
         } else {
             results.resize(job.targets.len(), results[0].clone());
@@ -151,19 +151,19 @@ impl<S: Seam> Shard<S> {
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
-                        state.void(block.0..block.0 + 1, Sectors::ALL);
-                        self.uncache(block.0..block.0 + 1);
+                        state.void(block.only(), Sectors::ALL);
+                        self.uncache(block.only());
                         state.sent_abandoned(memory, &target.sent);
                     }
                     Err(_) => {
                         state.sent_failed(memory, &target.sent, now);
                         if lost {
-                            state.failed.remove(block.0);
+                            state.failed.remove(block);
                         }
                     }
                 }
                 match (result, lost) {
-                    (Err(_), true) => state.waits.put(block.0, waits),
+                    (Err(_), true) => state.waits.put(block, waits),
                     _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
                 }
             }
@@ -186,13 +186,13 @@ impl<S: Seam> Shard<S> {
     /// Writes whole blocks in one request, or the valid sectors of one partial block run by run.
     async fn write_targets(
         &self,
-        first: u64,
+        first: BlockNo,
         targets: &[Target<S::Block>],
         priority: Priority,
     ) -> Result<(), DiskError> {
-        let at = first * BLOCK_BYTES as u64;
+        let at = first.offset();
         let [only] = targets else {
-            let pieces = (first..).zip(targets).map(|(block, target)| {
+            let pieces = first.onward().zip(targets).map(|(block, target)| {
                 assert_eq!(target.present, Sectors::ALL, "only whole blocks are written in a run");
                 Piece::new(target.data.clone(), 0, self.bytes_inside(block))
             });
@@ -226,7 +226,8 @@ impl<S: Seam> Shard<S> {
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
             // Marks are few: a long range takes some at a time, and waits for a flush to free more.
-            let marked = if self.level.is_used() { (next / MARKED_BLOCKS + 1) * MARKED_BLOCKS } else { job.blocks.end };
+            let marked =
+                if self.level.is_used() { next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS) } else { job.blocks.end };
             let part = next..marked.min(job.blocks.end);
             next = part.end;
             let mark = self.begin_write(part.clone()).await;
@@ -277,9 +278,9 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
-    async fn zero_part(&self, blocks: Range<u64>, may_unmap: bool, priority: Priority) -> Result<(), DiskError> {
-        let at = blocks.start * BLOCK_BYTES as u64;
-        let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
+    async fn zero_part(&self, blocks: Range<BlockNo>, may_unmap: bool, priority: Priority) -> Result<(), DiskError> {
+        let at = blocks.start.offset();
+        let end = blocks.end.offset().min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
         // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
         // covers them.
@@ -294,15 +295,15 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    async fn write_zeroes(&self, blocks: Range<u64>, priority: Priority) -> Result<(), DiskError> {
+    async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {
         let mut next = blocks.start;
         while next < blocks.end {
-            let step = next..blocks.end.min(next + ZERO_STEP_BLOCKS);
-            let pieces = step.clone().filter(|block| self.bytes_inside(*block) > 0);
+            let step = next..blocks.end.min(next.plus(ZERO_STEP_BLOCKS));
+            let pieces = BlockNo::each(&step).filter(|block| self.bytes_inside(*block) > 0);
             let pieces = pieces.map(|block| Piece::new(self.seam().zero_block(), 0, self.bytes_inside(block)));
             let pieces: Vec<_> = pieces.collect();
             if !pieces.is_empty() {
-                self.write_pieces(step.start * BLOCK_BYTES as u64, pieces, priority).await?;
+                self.write_pieces(step.start.offset(), pieces, priority).await?;
             }
             next = step.end;
         }
@@ -311,13 +312,13 @@ impl<S: Seam> Shard<S> {
 
     /// Fills a partial block for a backing that accepts whole blocks only.
     pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
-        let result = self.fill(block.0..block.0 + 1, None, Cause::Destage).await.map(drop);
+        let result = self.fill(block.only(), None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
         self.with(|state, _| {
-            state.filling.remove(&block.0);
+            state.filling.remove(&block);
             if let Err(error) = &result {
-                state.failed.add(block.0, now);
-                let waits = state.waits.take(block.0..block.0 + 1);
+                state.failed.add(block, now);
+                let waits = state.waits.take(block.only());
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::Position;
+use flash::{BlockNo, CompletionNo, Position};
 
 use super::outdated::Outdated;
 use super::shelf::Shelf;
@@ -25,7 +25,7 @@ pub enum Way {
     /// A write to the backing is in flight.
     Sent,
     /// On the backing, not yet covered by a flush there. Holds the sequence number of the write's completion.
-    Written(u64),
+    Written(CompletionNo),
     /// Durable on the backing.
     Durable,
 }
@@ -42,16 +42,16 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
     /// Written blocks.
-    pub blocks: BTreeSet<u64>,
+    pub blocks: BTreeSet<BlockNo>,
     /// Zeroed ranges: first block to the block past the last.
-    pub ranges: BTreeMap<u64, u64>,
+    pub ranges: BTreeMap<BlockNo, BlockNo>,
     /// True if there were too many changes to list.
     pub everything: bool,
 }
 
 impl Changed {
     /// True if any of `blocks` has changed.
-    fn touches(&self, blocks: &Range<u64>) -> bool {
+    fn touches(&self, blocks: &Range<BlockNo>) -> bool {
         self.everything
             || self.blocks.range(blocks.clone()).next().is_some()
             || self.ranges.range(..blocks.end).any(|(_, end)| *end > blocks.start)
@@ -62,7 +62,7 @@ impl Changed {
         self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
     }
 
-    fn range(&mut self, range: Range<u64>) {
+    fn range(&mut self, range: Range<BlockNo>) {
         self.ranges.entry(range.start).and_modify(|end| *end = range.end.max(*end)).or_insert(range.end);
         if self.ranges.len() > RANGES_MAX {
             self.all();
@@ -99,10 +99,10 @@ pub struct Ledger {
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<Outdated>,
     blocks_max: usize,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<BlockNo, Entry>,
     /// Records that need no [`Entry`]: durable, without an older one, at stage [`Way::Here`]. No block is in both.
     shelf: Shelf,
-    written: VecDeque<(u64, u64)>,
+    written: VecDeque<(BlockNo, CompletionNo)>,
     /// Positions of records that may be retired.
     freed: Vec<Position>,
 }
@@ -120,7 +120,7 @@ impl Ledger {
 
     /// Records that the newest content of these blocks is durable on the backing or given up, and that memory no longer
     /// says so.
-    pub fn cleaned(&mut self, blocks: Range<u64>) {
+    pub fn cleaned(&mut self, blocks: Range<BlockNo>) {
         let is_due = |changed: &Changed| changed.touches(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.records)
             && (is_due(&self.changed) || self.taken.as_deref().is_some_and(is_due))
@@ -150,28 +150,28 @@ impl Ledger {
     }
 
     /// True if the block is spilled: neither memory nor the backing has its newest content.
-    pub fn rests(&self, block: u64) -> bool {
+    pub fn rests(&self, block: BlockNo) -> bool {
         self.shelf.rests(block)
     }
 
     /// Position of a spilled block's record.
-    pub fn resting_at(&self, block: u64) -> Option<Position> {
+    pub fn resting_at(&self, block: BlockNo) -> Option<Position> {
         self.shelf.get(block).filter(|(_, rests)| *rests).map(|(position, _)| position)
     }
 
     /// See [`Shelf::next_run`].
     pub fn next_resting(
         &self,
-        from: u64,
+        from: BlockNo,
         boundary: u64,
         count: u64,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Option<Range<u64>> {
+        wanted: impl Fn(BlockNo) -> bool,
+    ) -> Option<Range<BlockNo>> {
         self.shelf.next_run(from, boundary, count, wanted)
     }
 
     /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
-    pub fn may_rest(&self, block: u64) -> bool {
+    pub fn may_rest(&self, block: BlockNo) -> bool {
         let entry = self.entries.get(&block);
         let here =
             entry.is_some_and(|entry| entry.position.is_some() && entry.older.is_none() && entry.way == Way::Here);
@@ -179,27 +179,27 @@ impl Ledger {
     }
 
     /// Records that the block leaves memory: its record holds the same content.
-    pub fn rest(&mut self, block: u64) {
+    pub fn rest(&mut self, block: BlockNo) {
         assert!(self.may_rest(block), "the only copy of a block leaves memory");
         let entry = self.entries.remove(&block).expect("just looked at");
         self.shelf.insert(block, entry.position.expect("just looked at"), true);
-        self.outdated.iter_mut().for_each(|outdated| outdated.remove(block..block + 1));
+        self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.only()));
     }
 
     /// Records that the content of a spilled block is in memory again.
-    pub fn wake(&mut self, block: u64) {
+    pub fn wake(&mut self, block: BlockNo) {
         let (position, rests) = self.shelf.remove(block).expect("it rests");
         assert!(rests, "an old record is not a block's content");
         self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
     }
 
     /// Records that newer content of these blocks exists. Returns how many of them were spilled.
-    pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
+    pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
         self.shelf.supersede(blocks)
     }
 
     /// Records that the block's newest content is not in the log.
-    pub fn change(&mut self, block: u64) {
+    pub fn change(&mut self, block: BlockNo) {
         if self.on && !self.changed.everything {
             self.changed.blocks.insert(block);
             if self.changed.blocks.len() > self.blocks_max {
@@ -209,7 +209,7 @@ impl Ledger {
     }
 
     /// Like [`Ledger::change`], for a range.
-    pub fn change_range(&mut self, blocks: Range<u64>) {
+    pub fn change_range(&mut self, blocks: Range<BlockNo>) {
         if self.on && !self.changed.everything {
             self.changed.range(blocks);
         }
@@ -233,8 +233,9 @@ impl Ledger {
 
     /// Blocks in these ranges that were written since the list was taken. `None` if a part of the ranges was zeroed
     /// again, or if there were too many changes to list.
-    pub fn written_within(&self, ranges: &BTreeMap<u64, u64>) -> Option<Vec<u64>> {
-        let overlaps = |(start, end): (&u64, &u64)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
+    pub fn written_within(&self, ranges: &BTreeMap<BlockNo, BlockNo>) -> Option<Vec<BlockNo>> {
+        let overlaps =
+            |(start, end): (&BlockNo, &BlockNo)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
         if self.changed.everything || ranges.iter().any(overlaps) {
             return None;
         }
@@ -254,7 +255,7 @@ impl Ledger {
     }
 
     /// Records that the block's content is being appended to the log; `way` is its write-back stage.
-    pub fn take(&mut self, block: u64, way: Way) {
+    pub fn take(&mut self, block: BlockNo, way: Way) {
         self.records = true;
         let older = match self.entries.remove(&block) {
             Some(entry) => entry.position,
@@ -267,7 +268,7 @@ impl Ledger {
     }
 
     /// Records that the appended record of the block is durable at `position`.
-    pub fn logged(&mut self, block: u64, position: Position) {
+    pub fn logged(&mut self, block: BlockNo, position: Position) {
         let entry = self.entries.get_mut(&block).expect("it was taken");
         entry.position = Some(position);
         self.freed.extend(entry.older.take());
@@ -278,7 +279,7 @@ impl Ledger {
 
     /// Records that the append of the block's record failed. A recovery may then find the older record, if there is
     /// one.
-    pub fn not_logged(&mut self, block: u64) {
+    pub fn not_logged(&mut self, block: BlockNo) {
         let entry = self.entries.get_mut(&block).expect("it was taken");
         entry.position = entry.older.take();
         match entry.position {
@@ -297,17 +298,17 @@ impl Ledger {
     }
 
     /// Adopts records that a recovery found: block, position, and whether the record counts; in order of block.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
+    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
         self.records = true;
         self.shelf.fill(records);
     }
 
     /// Records that tombstones of these blocks are durable.
-    pub fn buried(&mut self, blocks: Range<u64>) {
+    pub fn buried(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
         self.freed.extend(self.shelf.take(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
-        let gone: Vec<u64> = self.entries.range(blocks).map(|(block, _)| *block).collect();
+        let gone: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
         for entry in gone.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
             self.freed.extend(entry.position);
@@ -316,12 +317,12 @@ impl Ledger {
 
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn buried_all(&mut self) {
-        self.buried(0..u64::MAX);
+        self.buried(BlockNo::ALL);
         self.records = false;
     }
 
     /// Records that the block's newest content is being written to the backing.
-    pub fn sent(&mut self, block: u64) {
+    pub fn sent(&mut self, block: BlockNo) {
         if let Some(position) = self.take_off_shelf(block) {
             self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
         }
@@ -331,7 +332,7 @@ impl Ledger {
     }
 
     /// Records that the write of the block to the backing has completed, with its sequence number.
-    pub fn sent_done(&mut self, block: u64, sequence: u64) {
+    pub fn sent_done(&mut self, block: BlockNo, sequence: CompletionNo) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.way == Way::Sent
         {
@@ -341,7 +342,7 @@ impl Ledger {
     }
 
     /// Records that the write of the block to the backing has failed.
-    pub fn sent_failed(&mut self, block: u64) {
+    pub fn sent_failed(&mut self, block: BlockNo) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.way == Way::Sent
         {
@@ -350,7 +351,7 @@ impl Ledger {
     }
 
     /// Records a flush of the backing that covers all completions below `covered`.
-    pub fn flushed(&mut self, covered: u64) {
+    pub fn flushed(&mut self, covered: CompletionNo) {
         for _ in 0..self.written.len() {
             let (block, sequence) = self.written.pop_front().expect("counted");
             if sequence >= covered {
@@ -378,8 +379,8 @@ impl Ledger {
 
     /// Retires the records of all blocks that are not spilled and whose newest content is durable on the backing, as
     /// `durable` reports. None of these records may be in the middle of an append.
-    pub fn let_go_if(&mut self, durable: impl Fn(u64) -> bool) {
-        let blocks: Vec<u64> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
+    pub fn let_go_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
+        let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
         blocks.into_iter().for_each(|block| self.let_go(block));
         for block in self.shelf.superseded().into_iter().filter(|block| durable(*block)) {
             let position = self.take_off_shelf(block);
@@ -388,19 +389,19 @@ impl Ledger {
     }
 
     /// The blocks whose records keep these segments in use, in order.
-    pub fn in_segments(&self, segments: &BTreeSet<u32>) -> Vec<u64> {
+    pub fn in_segments(&self, segments: &BTreeSet<u32>) -> Vec<BlockNo> {
         let holds = |entry: &Entry| {
             let mut positions = entry.position.iter().chain(&entry.older);
             positions.any(|position| segments.contains(&position.segment()))
         };
         let entries = self.entries.iter().filter(|(_, entry)| holds(entry)).map(|(block, _)| *block);
-        let mut blocks: Vec<u64> = entries.chain(self.shelf.in_segments(segments)).collect();
+        let mut blocks: Vec<BlockNo> = entries.chain(self.shelf.in_segments(segments)).collect();
         blocks.sort_unstable();
         blocks
     }
 
     /// Removes the record of a block that is not spilled from the shelf, so that an [`Entry`] can follow it.
-    fn take_off_shelf(&mut self, block: u64) -> Option<Position> {
+    fn take_off_shelf(&mut self, block: BlockNo) -> Option<Position> {
         let (position, rests) = self.shelf.remove(block)?;
         assert!(!rests, "a block that rests has no content elsewhere");
         Some(position)
@@ -411,7 +412,7 @@ impl Ledger {
         std::mem::take(&mut self.freed)
     }
 
-    fn let_go(&mut self, block: u64) {
+    fn let_go(&mut self, block: BlockNo) {
         let entry = self.entries.remove(&block).expect("just looked at");
         self.freed.extend(entry.position);
         self.freed.extend(entry.older);

@@ -36,7 +36,7 @@ const FULL_TRIES: u32 = 2;
 /// Attempts to append the last tombstones, which cannot bypass the log.
 const FULL_PATIENCE: u32 = 1_200;
 /// More blocks than any volume has: a recovery may find records past an end that has moved.
-const BLOCKS_EVER: u64 = 1 << 34;
+const BLOCKS_EVER: BlockNo = BlockNo(1 << 34);
 /// Longest range of one tombstone, in blocks.
 const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
 
@@ -61,25 +61,25 @@ enum Reached {
 enum Chunk<S: Seam> {
     Records(Vec<Record<S>>),
     /// Partial blocks that must be filled first (R3).
-    Fill(Vec<u64>),
+    Fill(Vec<BlockNo>),
     /// A block of the chunk can only go through the backing.
     ThroughBacking,
 }
 
 /// The parts of `range` outside `blocks`.
-fn without(range: Range<u64>, blocks: &BTreeSet<u64>) -> Vec<Range<u64>> {
+fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<BlockNo>> {
     let (mut left, mut start) = (Vec::new(), range.start);
     for block in blocks.range(range.clone()).copied().chain([range.end]) {
         left.extend((start < block).then_some(start..block));
-        start = block + 1;
+        start = block.next();
     }
     left
 }
 
 /// `range` in pieces of at most one tombstone each.
-fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let starts = range.clone().step_by(TOMBSTONE_BLOCKS_MAX as usize);
-    starts.map(move |start| start..range.end.min(start + TOMBSTONE_BLOCKS_MAX))
+fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
+    let starts = BlockNo::each(&range).step_by(TOMBSTONE_BLOCKS_MAX as usize);
+    starts.map(move |start| start..range.end.min(start.plus(TOMBSTONE_BLOCKS_MAX)))
 }
 
 fn failed(error: &StoreError) -> RequestError {
@@ -135,18 +135,18 @@ impl<S: Seam> Shard<S> {
     /// Destages the whole volume and appends tombstones, so that a recovery finds none of its records.
     pub async fn leave_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.flush_all().await?;
-        self.bury_from(0).await
+        self.bury_from(BlockNo::ZERO).await
     }
 
     /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or given up.
-    pub async fn bury_from(self: &ShardRef<S>, first: u64) -> Result<(), RequestError> {
+    pub async fn bury_from(self: &ShardRef<S>, first: BlockNo) -> Result<(), RequestError> {
         if !self.state.borrow().ledger.has_records() {
             return Ok(());
         }
         self.progress.wait_for(|| (!self.state.borrow().logging.turns.is_running()).then_some(())).await;
         self.state.borrow_mut().logging.turns.begin();
         let result = match first {
-            0 => self.bury_all().await,
+            BlockNo::ZERO => self.bury_all().await,
             first => self.bury(std::iter::once(first..BLOCKS_EVER)).await.map(drop),
         };
         self.with(|state, _| state.logging.turns.end_aside());
@@ -156,7 +156,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Like [`Shard::bury_from`], but together with the next flush.
-    pub fn bury_later(&self, first: u64) {
+    pub fn bury_later(&self, first: BlockNo) {
         self.with(|state, _| {
             state.ledger.change_range(first..BLOCKS_EVER);
             state.ledger.cleaned(first..BLOCKS_EVER);
@@ -192,7 +192,7 @@ impl<S: Seam> Shard<S> {
                 return Ok(());
             }
         }
-        let blocks: Vec<u64> = blocks.into_iter().collect();
+        let blocks: Vec<BlockNo> = blocks.into_iter().collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for chunk in blocks.chunks(most) {
             if self.log_chunk(chunk).await? == Reached::All {
@@ -202,7 +202,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    async fn log_chunk(self: &ShardRef<S>, blocks: &[u64]) -> Result<Reached, RequestError> {
+    async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<Reached, RequestError> {
         let mut tried = 0;
         loop {
             let had_records = self.state.borrow().ledger.has_records();
@@ -213,18 +213,18 @@ impl<S: Seam> Shard<S> {
                 Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
                     self.flush_all().await?;
-                    let runs = blocks.chunk_by(|block, next| block + 1 == *next);
-                    return self.bury(runs.map(|run| run[0]..run[0] + run.len() as u64)).await;
+                    let runs = blocks.chunk_by(|block, next| block.next() == *next);
+                    return self.bury(runs.map(|run| run[0].run(run.len() as u64))).await;
                 }
             };
-            let taken: Vec<Option<u64>> = records
+            let taken: Vec<Option<BlockNo>> = records
                 .iter()
                 .map(|record| matches!(record.content, Content::Data(_)).then_some(record.owner.block))
                 .collect();
-            let tombstones: Vec<(u64, u64)> = records
+            let tombstones: Vec<Range<BlockNo>> = records
                 .iter()
                 .filter_map(|record| match record.content {
-                    Content::Retire { blocks } => Some((record.owner.block, record.owner.block + u64::from(blocks))),
+                    Content::Retire { blocks } => Some(record.owner.block.run(u64::from(blocks))),
                     _ => None,
                 })
                 .collect();
@@ -253,7 +253,7 @@ impl<S: Seam> Shard<S> {
                             state.ledger.logged(*block, *position);
                         }
                     }
-                    tombstones.iter().for_each(|(start, end)| state.ledger.buried(*start..*end));
+                    tombstones.iter().for_each(|blocks| state.ledger.buried(blocks.clone()));
                 }
                 Err(error) => {
                     taken.iter().flatten().for_each(|block| state.ledger.not_logged(*block));
@@ -278,20 +278,20 @@ impl<S: Seam> Shard<S> {
 
     /// Fills the partial blocks one after the other: several at once could hold all buffers and I/O slots that they
     /// wait for.
-    async fn fill_partials(&self, blocks: &[u64]) -> Result<(), DiskError> {
+    async fn fill_partials(&self, blocks: &[BlockNo]) -> Result<(), DiskError> {
         for block in blocks {
-            self.fill(*block..*block + 1, None, Cause::Destage).await?;
+            self.fill(block.only(), None, Cause::Destage).await?;
         }
         Ok(())
     }
 
     /// Builds the records of a chunk of blocks from their present content.
-    fn take_chunk(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[u64]) -> Chunk<S> {
+    fn take_chunk(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[BlockNo]) -> Chunk<S> {
         let may_log = self.logs();
         let mut partial = Vec::new();
         for block in blocks {
-            match memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id)) {
-                None if state.zeroes.contains(BlockNo(*block)) => return Chunk::ThroughBacking,
+            match memory.find(self.number, *block).map(|id| memory.slot(id)) {
+                None if state.zeroes.contains(*block) => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !may_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => partial.push(*block),
                 _ => {}
@@ -304,7 +304,7 @@ impl<S: Seam> Shard<S> {
         for block in blocks {
             let owner = Owner { incarnation: self.incarnation, block: *block };
             let epoch = state.epochs.current();
-            let slot = memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id));
+            let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
                 // The newest content is durable on the backing: a tombstone replaces the record.
                 if state.ledger.has_records() && !self.sabotage(Sabotage::NoTombstones) {
@@ -328,8 +328,11 @@ impl<S: Seam> Shard<S> {
 
     /// Makes tombstones of the ranges durable, if a recovery could find records of the volume. The content of the
     /// ranges must be durable on the backing or given up.
-    async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Reached, RequestError> {
-        let pieces: Vec<Range<u64>> = ranges.into_iter().flat_map(pieces_of).collect();
+    async fn bury(
+        self: &ShardRef<S>,
+        ranges: impl IntoIterator<Item = Range<BlockNo>>,
+    ) -> Result<Reached, RequestError> {
+        let pieces: Vec<Range<BlockNo>> = ranges.into_iter().flat_map(pieces_of).collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(most) {
             if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
@@ -368,7 +371,7 @@ impl<S: Seam> Shard<S> {
         if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
             return Ok(());
         }
-        let pieces: Vec<Range<u64>> = pieces_of(0..BLOCKS_EVER).collect();
+        let pieces: Vec<Range<BlockNo>> = pieces_of(BlockNo::ZERO..BLOCKS_EVER).collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(most) {
             let mut patience = FULL_PATIENCE;
@@ -389,11 +392,11 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    fn tombstones(&self, pieces: &[Range<u64>]) -> Vec<Record<S>> {
+    fn tombstones(&self, pieces: &[Range<BlockNo>]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
-        let record = |piece: &Range<u64>| {
+        let record = |piece: &Range<BlockNo>| {
             let owner = Owner { incarnation: self.incarnation, block: piece.start };
-            Record { owner, epoch, content: Content::Retire { blocks: (piece.end - piece.start) as u32 } }
+            Record { owner, epoch, content: Content::Retire { blocks: BlockNo::count(piece) as u32 } }
         };
         pieces.iter().map(record).collect()
     }
@@ -410,9 +413,9 @@ impl<S: Seam> Shard<S> {
         // A clean block has its newest content durable on the backing. If a recovery restores its record before the
         // tail has passed it, that content still satisfies the last flush.
         self.with(|state, memory| {
-            let clean = |block: u64| match memory.find(self.number, BlockNo(block)) {
+            let clean = |block: BlockNo| match memory.find(self.number, block) {
                 Some(id) => memory.slot(id).is_clean(),
-                None => !state.zeroes.contains(BlockNo(block)),
+                None => !state.zeroes.contains(block),
             };
             state.ledger.let_go_if(clean);
         });

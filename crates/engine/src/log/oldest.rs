@@ -28,13 +28,13 @@ impl<S: Seam> Shard<S> {
         }
         let losses = self.state.borrow().losses;
         for some in blocks.chunks(AT_ONCE) {
-            for run in some.chunk_by(|block, next| block + 1 == *next) {
-                self.recall_oldest(run[0]..run[0] + run.len() as u64).await?;
+            for run in some.chunk_by(|block, next| block.next() == *next) {
+                self.recall_oldest(run[0].run(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
             self.with(|state, memory| {
                 for block in some {
-                    let id = memory.find(self.number, BlockNo(*block));
+                    let id = memory.find(self.number, *block);
                     if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
                         state.waits.add(*block, &wait);
                     }
@@ -46,12 +46,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reloads the spilled ones of these blocks, except blocks under another task's fill guard.
-    async fn recall_oldest(self: &ShardRef<S>, blocks: Range<u64>) -> Result<(), RequestError> {
+    async fn recall_oldest(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {
             let run = {
                 let state = self.state.borrow();
-                let free = |block: u64| state.ticket_for(BlockNo(block), Sectors::ALL).is_none();
+                let free = |block: BlockNo| state.ticket_for(block, Sectors::ALL).is_none();
                 state.ledger.next_resting(next, RECALL_RUN, RECALL_RUN, free)
             };
             let Some(run) = run.filter(|run| run.start < blocks.end) else { return Ok(()) };

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use flash::{BlockNo, VolumeId};
 use seam::{RangeKind, RangeNote};
 
 use super::ledger::Changed;
@@ -22,19 +23,19 @@ const RANGES_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub struct Outdated {
     /// First block of each range, and the block past its last.
-    ranges: BTreeMap<u64, u64>,
+    ranges: BTreeMap<BlockNo, BlockNo>,
     noted: Noted,
 }
 
 impl Outdated {
     /// Adds blocks whose newest content no record holds.
-    pub fn add(&mut self, blocks: Range<u64>) {
+    pub fn add(&mut self, blocks: Range<BlockNo>) {
         let (mut start, mut end) = (blocks.start, blocks.end);
         assert!(start < end, "a range holds a block at least");
         if self.ranges.len() > RANGES_MAX {
             return;
         }
-        while let Some((left, until)) = self.before(end + 1).filter(|(_, until)| *until >= start) {
+        while let Some((left, until)) = self.before(end.next()).filter(|(_, until)| *until >= start) {
             if left <= blocks.start && until >= blocks.end {
                 return;
             }
@@ -47,7 +48,7 @@ impl Outdated {
     }
 
     /// Removes blocks whose newest content a record may hold, or of which the log has no record.
-    pub fn remove(&mut self, blocks: Range<u64>) {
+    pub fn remove(&mut self, blocks: Range<BlockNo>) {
         while let Some((start, end)) = self.before(blocks.end).filter(|(_, end)| *end > blocks.start) {
             self.ranges.remove(&start);
             self.noted.changed(start);
@@ -68,7 +69,7 @@ impl Outdated {
         let ranges = std::mem::take(&mut self.ranges);
         ranges.keys().for_each(|start| self.noted.changed(*start));
         for (start, end) in ranges {
-            changed.blocks.range(start..end).for_each(|block| self.add(*block..*block + 1));
+            changed.blocks.range(start..end).for_each(|block| self.add(block.only()));
             for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
                 self.add((*first).max(start)..(*behind).min(end));
             }
@@ -81,14 +82,17 @@ impl Outdated {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
-        self.noted.follow(|start| ranges.get(&start).map(|end| RangeNote { owner, start, end: *end, kind }), note)
+        self.noted.follow(
+            |start| ranges.get(&start).map(|end| RangeNote { owner: owner.0, start: start.0, end: end.0, kind }),
+            note,
+        )
     }
 
     /// The last range that starts before `end`.
-    fn before(&self, end: u64) -> Option<(u64, u64)> {
+    fn before(&self, end: BlockNo) -> Option<(BlockNo, BlockNo)> {
         self.ranges.range(..end).next_back().map(|(start, end)| (*start, *end))
     }
 }
@@ -101,13 +105,17 @@ mod tests {
 
     use super::*;
 
+    fn blocks_of(range: Range<u64>) -> Range<BlockNo> {
+        BlockNo(range.start)..BlockNo(range.end)
+    }
+
     fn ranges(outdated: &Outdated) -> Vec<(u64, u64)> {
-        outdated.ranges.iter().map(|(start, end)| (*start, *end)).collect()
+        outdated.ranges.iter().map(|(start, end)| (start.0, end.0)).collect()
     }
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeNote>>) -> BTreeSet<u64> {
-        let gone = outdated.note_changes(1, |note| {
+        let gone = outdated.note_changes(VolumeId(1), |note| {
             places.push(Some(note));
             Some(places.len() as u32 - 1)
         });
@@ -118,15 +126,15 @@ mod tests {
     #[test]
     fn adjacent_blocks_merge_and_a_removal_splits_a_range() {
         let mut outdated = Outdated::default();
-        [4..5, 6..7, 5..6, 10..20, 12..14].into_iter().for_each(|blocks| outdated.add(blocks));
+        [4..5, 6..7, 5..6, 10..20, 12..14].into_iter().for_each(|blocks| outdated.add(blocks_of(blocks)));
         assert_eq!(ranges(&outdated), [(4, 7), (10, 20)]);
-        outdated.remove(6..12);
+        outdated.remove(blocks_of(6..12));
         assert_eq!(ranges(&outdated), [(4, 6), (12, 20)]);
-        outdated.remove(14..15);
+        outdated.remove(blocks_of(14..15));
         assert_eq!(ranges(&outdated), [(4, 6), (12, 14), (15, 20)]);
         let mut changed = Changed::default();
-        changed.blocks.extend([1, 5, 13]);
-        changed.ranges.extend([(14, 16), (19, 30)]);
+        changed.blocks.extend([1, 5, 13].map(BlockNo));
+        changed.ranges.extend([(14, 16), (19, 30)].map(|(start, end)| (BlockNo(start), BlockNo(end))));
         outdated.keep_only(&changed);
         assert_eq!(ranges(&outdated), [(5, 6), (13, 14), (15, 16), (19, 20)]);
         outdated.keep_only(&Changed { everything: true, ..Changed::default() });
@@ -144,10 +152,10 @@ mod tests {
             let blocks = start..start + 1 + rng.below(6);
             if rng.below(2) == 0 {
                 model.extend(blocks.clone());
-                outdated.add(blocks);
+                outdated.add(blocks_of(blocks));
             } else {
                 model.retain(|block| !blocks.contains(block));
-                outdated.remove(blocks);
+                outdated.remove(blocks_of(blocks));
             }
             assert_eq!(follow(&mut outdated, &mut places), model);
         }

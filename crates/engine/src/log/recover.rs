@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use flash::{Recovered, RecoveredContent};
+use flash::{BlockNo, Recovered, RecoveredContent};
 use seam::kept::Left;
 use seam::{DiskError, Seam};
 
@@ -22,9 +22,9 @@ impl<S: Seam> Shard<S> {
         }
         let blocks = self.blocks();
         let outdated = merged(left);
-        let counts = |block: u64| {
+        let counts = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
-            block < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
+            block.0 < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
         self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), counts));
         self.core.keep_ticking();
@@ -35,8 +35,8 @@ impl<S: Seam> Shard<S> {
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
 /// replaces leaves overlapping ranges.
-fn merged(left: &Left) -> Vec<Range<u64>> {
-    let mut notes: Vec<_> = left.outdated.iter().map(|note| note.start..note.end).collect();
+fn merged(left: &Left) -> Vec<Range<BlockNo>> {
+    let mut notes: Vec<_> = left.outdated.iter().map(|note| BlockNo(note.start)..BlockNo(note.end)).collect();
     notes.sort_unstable_by_key(|note| note.start);
     notes.dedup_by(|next, last| {
         let touch = next.start <= last.end;

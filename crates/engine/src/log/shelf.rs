@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use flash::Position;
+use flash::{BlockNo, Position};
 
 /// Limit of entries in a chunk; a full chunk is halved.
 const ENTRIES_MAX: usize = 512;
@@ -28,9 +28,9 @@ struct IndexEntry {
 }
 
 impl IndexEntry {
-    fn new(block: u64, position: Position, rests: bool) -> IndexEntry {
+    fn new(block: BlockNo, position: Position, rests: bool) -> IndexEntry {
         let [segment, index, checksum] = position.to_words();
-        IndexEntry { block: block as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
+        IndexEntry { block: block.0 as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
     }
 
     fn position(&self) -> Position {
@@ -46,13 +46,19 @@ impl IndexEntry {
 #[derive(Default)]
 pub struct Shelf {
     /// Keyed by the first block that a chunk may hold; all of its blocks share the upper half.
-    chunks: BTreeMap<u64, Vec<IndexEntry>>,
+    chunks: BTreeMap<BlockNo, Vec<IndexEntry>>,
     len: usize,
     resting: usize,
 }
 
-fn upper(block: u64) -> u64 {
-    block >> 32 << 32
+/// The first block with the same upper half.
+fn upper(block: BlockNo) -> BlockNo {
+    BlockNo(block.0 >> 32 << 32)
+}
+
+/// The block of a chunk whose upper half is `base`.
+fn with_lower(base: BlockNo, lower: u32) -> BlockNo {
+    BlockNo(base.0 | u64::from(lower))
 }
 
 impl Shelf {
@@ -69,27 +75,27 @@ impl Shelf {
     /// Approximate size in bytes.
     pub fn bytes(&self) -> usize {
         // A node of the map holds 5 to 11 entries and a few words.
-        let a_chunk = 2 * (size_of::<u64>() + size_of::<Vec<IndexEntry>>());
+        let a_chunk = 2 * (size_of::<BlockNo>() + size_of::<Vec<IndexEntry>>());
         self.chunks.values().map(|chunk| chunk.capacity() * size_of::<IndexEntry>() + a_chunk).sum()
     }
 
     /// The record of a block, and whether the block is spilled.
-    pub fn get(&self, block: u64) -> Option<(Position, bool)> {
+    pub fn get(&self, block: BlockNo) -> Option<(Position, bool)> {
         let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
-        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block).ok()?;
+        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         Some((chunk[place].position(), chunk[place].rests()))
     }
 
     /// True if the block is spilled: this record alone holds its newest content.
-    pub fn rests(&self, block: u64) -> bool {
+    pub fn rests(&self, block: BlockNo) -> bool {
         self.resting > 0 && self.get(block).is_some_and(|(_, rests)| rests)
     }
 
     /// Adds the record of a block that has none in the index.
-    pub fn insert(&mut self, block: u64, position: Position, rests: bool) {
+    pub fn insert(&mut self, block: BlockNo, position: Position, rests: bool) {
         let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
-        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block);
+        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
         let place = place.expect_err("a block has one record here");
         if chunk.len() == chunk.capacity() {
             chunk.reserve_exact(ENTRIES_STEP);
@@ -102,7 +108,7 @@ impl Shelf {
             let at = if place + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
             let right = chunk.split_off(at);
             chunk.shrink_to(at + ENTRIES_STEP);
-            self.chunks.insert(upper(block) | u64::from(right[0].block), right);
+            self.chunks.insert(with_lower(upper(block), right[0].block), right);
         }
     }
 
@@ -110,9 +116,9 @@ impl Shelf {
     ///
     /// # Panics
     /// If the index is not empty or the order is not ascending.
-    pub fn fill(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
+    pub fn fill(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
         assert!(self.len == 0, "what is filled is empty");
-        let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), 0, None);
+        let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), BlockNo::ZERO, None);
         for (block, position, rests) in records {
             assert!(last.replace(block).is_none_or(|last| last < block), "block {block} in its order");
             if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
@@ -133,10 +139,10 @@ impl Shelf {
     }
 
     /// Removes and returns the record of a block.
-    pub fn remove(&mut self, block: u64) -> Option<(Position, bool)> {
+    pub fn remove(&mut self, block: BlockNo) -> Option<(Position, bool)> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let key = *key;
-        let place = chunk.binary_search_by_key(&(block as u32), |entry| entry.block).ok()?;
+        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         let entry = chunk.remove(place);
         self.len -= 1;
         self.resting -= usize::from(entry.rests());
@@ -146,7 +152,7 @@ impl Shelf {
 
     /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
     /// blocks were spilled.
-    pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
+    pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
         let before = self.resting;
         if before > 0 {
             let first = self.first_key(blocks.start);
@@ -165,9 +171,10 @@ impl Shelf {
     ///
     /// # Panics
     /// If one of the blocks is spilled.
-    pub fn take(&mut self, blocks: Range<u64>) -> Vec<Position> {
+    pub fn take(&mut self, blocks: Range<BlockNo>) -> Vec<Position> {
         let mut taken = Vec::new();
-        let keys: Vec<u64> = self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
+        let keys: Vec<BlockNo> =
+            self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
             let entries = inside(upper(key), chunk, &blocks);
@@ -182,45 +189,51 @@ impl Shelf {
     }
 
     /// The blocks whose records are superseded but still held.
-    pub fn superseded(&self) -> Vec<u64> {
+    pub fn superseded(&self) -> Vec<BlockNo> {
         if self.resting == self.len {
             return Vec::new();
         }
         let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
-        entries.filter(|(_, entry)| !entry.rests()).map(|(base, entry)| base | u64::from(entry.block)).collect()
+        entries.filter(|(_, entry)| !entry.rests()).map(|(base, entry)| with_lower(base, entry.block)).collect()
     }
 
     /// The blocks whose records are in these segments.
-    pub fn in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = u64> + 'a {
+    pub fn in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = BlockNo> + 'a {
         let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
         let inside = entries.filter(|(_, entry)| segments.contains(&entry.position().segment()));
-        inside.map(|(base, entry)| base | u64::from(entry.block))
+        inside.map(|(base, entry)| with_lower(base, entry.block))
     }
 
     /// A run of up to `count` consecutive spilled blocks that `wanted` accepts. It starts at the first such block from
     /// `from` on and does not cross a multiple of `boundary`.
-    pub fn next_run(&self, from: u64, boundary: u64, count: u64, wanted: impl Fn(u64) -> bool) -> Option<Range<u64>> {
+    pub fn next_run(
+        &self,
+        from: BlockNo,
+        boundary: u64,
+        count: u64,
+        wanted: impl Fn(BlockNo) -> bool,
+    ) -> Option<Range<BlockNo>> {
         let blocks = self.chunks.range(self.first_key(from)..).flat_map(|(key, chunk)| {
             let base = upper(*key);
-            chunk.iter().filter(|entry| entry.rests()).map(move |entry| base | u64::from(entry.block))
+            chunk.iter().filter(|entry| entry.rests()).map(move |entry| with_lower(base, entry.block))
         });
         let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
         let start = blocks.next()?;
-        let most = (start / boundary * boundary + boundary).min(start + count);
-        let mut end = start + 1;
+        let most = start.align_down(boundary).plus(boundary).min(start.plus(count));
+        let mut end = start.next();
         while end < most && blocks.next() == Some(end) && wanted(end) {
-            end += 1;
+            end = end.next();
         }
         Some(start..end)
     }
 
     /// Key of the first chunk that may hold a block at or after `from`.
-    fn first_key(&self, from: u64) -> u64 {
+    fn first_key(&self, from: BlockNo) -> BlockNo {
         self.chunks.range(..=from).next_back().map_or(from, |(key, _)| *key)
     }
 
     /// Releases unused capacity of a chunk, or merges a small chunk into the one before it.
-    fn tighten(&mut self, key: u64) {
+    fn tighten(&mut self, key: BlockNo) {
         let chunk = self.chunks.get_mut(&key).expect("a chunk that was changed");
         let len = chunk.len();
         if len >= ENTRIES_MIN {
@@ -246,8 +259,8 @@ impl Shelf {
 }
 
 /// Indexes of the chunk's entries that belong to `blocks`.
-fn inside(base: u64, chunk: &[IndexEntry], blocks: &Range<u64>) -> Range<usize> {
-    let place = |bound: u64| chunk.partition_point(|entry| base | u64::from(entry.block) < bound);
+fn inside(base: BlockNo, chunk: &[IndexEntry], blocks: &Range<BlockNo>) -> Range<usize> {
+    let place = |bound: BlockNo| chunk.partition_point(|entry| with_lower(base, entry.block) < bound);
     place(blocks.start)..place(blocks.end)
 }
 
@@ -272,9 +285,9 @@ mod tests {
     fn random_changes_match_a_plain_map() {
         let mut draw = draws(7);
         for bound in [3_000, 40_000] {
-            let (mut shelf, mut map) = (Shelf::default(), BTreeMap::<u64, (Position, bool)>::new());
+            let (mut shelf, mut map) = (Shelf::default(), BTreeMap::<BlockNo, (Position, bool)>::new());
             // The blocks lie around a boundary that no chunk crosses.
-            let place = |number: u64| (1 << 32) - 1_500 + number;
+            let place = |number: u64| BlockNo((1 << 32) - 1_500 + number);
             for step in 0..30_000 {
                 let block = place(draw(bound));
                 match draw(12) {
@@ -287,7 +300,7 @@ mod tests {
                     }
                     8 | 9 => assert_eq!(shelf.remove(block), map.remove(&block)),
                     10 => {
-                        let blocks = block..block + draw(40);
+                        let blocks = block.run(draw(40));
                         let mut count = 0;
                         for (_, (_, rests)) in map.range_mut(blocks.clone()) {
                             count += u64::from(std::mem::take(rests));
@@ -295,9 +308,9 @@ mod tests {
                         assert_eq!(shelf.supersede(blocks), count);
                     }
                     _ => {
-                        let blocks = block..block + draw(40);
+                        let blocks = block.run(draw(40));
                         shelf.supersede(blocks.clone());
-                        let gone: Vec<u64> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
+                        let gone: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
                         let expected: Vec<_> = gone.iter().map(|block| map.remove(block).unwrap().0).collect();
                         assert_eq!(shelf.take(blocks), expected);
                     }
@@ -305,14 +318,14 @@ mod tests {
                 let from = place(draw(bound));
                 assert_eq!(shelf.get(from), map.get(&from).copied());
                 assert_eq!(shelf.rests(from), map.get(&from).is_some_and(|(_, rests)| *rests));
-                let accepts = |block: u64| !block.is_multiple_of(5);
+                let accepts = |block: BlockNo| !block.0.is_multiple_of(5);
                 let run = shelf.next_run(from, 16, 8, accepts);
-                let rests = |block: &u64| map.get(block).is_some_and(|(_, rests)| *rests);
+                let rests = |block: &BlockNo| map.get(block).is_some_and(|(_, rests)| *rests);
                 let start =
                     map.range(from..).find(|(block, (_, rests))| *rests && accepts(**block)).map(|(block, _)| *block);
                 let expected = start.map(|start| {
-                    let most = (start / 16 * 16 + 16).min(start + 8);
-                    start..(start..most).find(|block| !rests(block) || !accepts(*block)).unwrap_or(most)
+                    let most = start.align_down(16).plus(16).min(start.plus(8));
+                    start..BlockNo::each(&(start..most)).find(|block| !rests(block) || !accepts(*block)).unwrap_or(most)
                 });
                 assert_eq!(run, expected);
                 assert_eq!(
@@ -320,7 +333,7 @@ mod tests {
                     (map.len(), map.values().filter(|(_, rests)| *rests).count() as u64)
                 );
             }
-            let held: Vec<u64> = map.iter().filter(|(_, (_, rests))| !rests).map(|(block, _)| *block).collect();
+            let held: Vec<BlockNo> = map.iter().filter(|(_, (_, rests))| !rests).map(|(block, _)| *block).collect();
             assert_eq!(shelf.superseded(), held);
         }
     }
@@ -328,7 +341,7 @@ mod tests {
     #[test]
     fn bulk_fill_equals_single_inserts() {
         for step in [1, 3, (1 << 32) / 700] {
-            let records = || (0..2_000).map(|number| (5 + number * step, position(number), number % 7 > 0));
+            let records = || (0..2_000).map(|number| (BlockNo(5 + number * step), position(number), number % 7 > 0));
             let (mut filled, mut built) = (Shelf::default(), Shelf::default());
             filled.fill(records());
             records().for_each(|(block, position, rests)| built.insert(block, position, rests));
@@ -336,10 +349,10 @@ mod tests {
             assert!(filled.bytes() <= 18 * filled.len(), "{} bytes", filled.bytes());
             for (block, position, rests) in records() {
                 assert_eq!(filled.get(block), Some((position, rests)));
-                assert_eq!(filled.get(block + 1), built.get(block + 1));
+                assert_eq!(filled.get(block.next()), built.get(block.next()));
             }
             assert_eq!(filled.superseded(), built.superseded());
-            for block in [4, 6, 2_000 * step + 9] {
+            for block in [4, 6, 2_000 * step + 9].map(BlockNo) {
                 if filled.get(block).is_none() {
                     filled.insert(block, position(1), true);
                 }
@@ -353,9 +366,9 @@ mod tests {
         let per_line = |shelf: &Shelf| shelf.bytes().div_ceil(shelf.len());
         let (mut scattered, mut ordered, mut draw) = (Shelf::default(), Shelf::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
-        blocks.iter().for_each(|block| ordered.insert(*block, position(*block), true));
+        blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), position(*block), true));
         (1..blocks.len()).rev().for_each(|place| blocks.swap(place, draw(place as u64 + 1) as usize));
-        blocks.iter().for_each(|block| scattered.insert(*block, position(*block), true));
+        blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), position(*block), true));
         assert!(
             per_line(&ordered) <= 18 && per_line(&scattered) <= 19,
             "{} {}",
@@ -364,8 +377,8 @@ mod tests {
         );
         // 19 of 20 blocks are removed again.
         for block in &blocks[blocks.len() / 20..] {
-            scattered.remove(*block);
-            ordered.remove(*block);
+            scattered.remove(BlockNo(*block));
+            ordered.remove(BlockNo(*block));
         }
         assert!(
             per_line(&ordered) <= 24 && per_line(&scattered) <= 24,

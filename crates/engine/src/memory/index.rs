@@ -7,7 +7,9 @@ use std::cell::Cell;
 
 use hashbrown::HashTable;
 
-use super::slot::{BLOCKS_PER_PAGE, BlockNo, PageNo};
+use flash::{BlockNo, PageNo};
+
+use super::slot::BLOCKS_PER_PAGE;
 
 const EMPTY: u32 = u32::MAX;
 

@@ -3,10 +3,11 @@
 //! [`crate::shard::Shard::with`] changes many states in one step, and the tags are updated at its end. New tags are
 //! written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
 
+use flash::VolumeId;
 use seam::{BlockNote, Seam};
 
 use super::Memory;
-use crate::destage::zeroes::ZeroRanges;
+use super::zeroes::ZeroRanges;
 use crate::log::outdated::Outdated;
 
 /// Pending updates of tags.
@@ -52,7 +53,7 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
-    pub fn keep(&mut self, owner: u64, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
+    pub fn keep(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
         if !self.seam.keeps() {
             zeroes.forget_changes();
             return;
@@ -60,7 +61,7 @@ impl<S: Seam> Memory<S> {
         for id in self.kept.new.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
-                self.seam.note(data, BlockNote { owner, block: slot.block.0, sectors: slot.present.0 });
+                self.seam.note(data, BlockNote { owner: owner.0, block: slot.block.0, sectors: slot.present.0 });
             }
         }
         let seam = &self.seam;

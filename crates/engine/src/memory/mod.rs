@@ -7,11 +7,13 @@ mod kept;
 pub mod noted;
 mod room;
 mod slot;
+pub mod zeroes;
 
 use seam::{Block, Seam};
 
+pub use flash::{BlockNo, PageNo};
 pub use index::hash;
-pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written};
+pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
@@ -90,13 +92,13 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Like [`Memory::hint`], for the first blocks of one request.
-    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<u64>) {
-        if blocks.end - blocks.start < 2 {
+    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
+        if BlockNo::count(&blocks) < 2 {
             return;
         }
         let mut run = [BlockNo(0); HINTS_MAX];
-        let count = blocks.clone().count().min(HINTS_MAX);
-        run.iter_mut().zip(blocks).for_each(|(block, number)| *block = BlockNo(number));
+        let count = BlockNo::each(&blocks).count().min(HINTS_MAX);
+        run.iter_mut().zip(BlockNo::each(&blocks)).for_each(|(slot, block)| *slot = block);
         self.hint(volume, &run[..count]);
     }
 
@@ -132,6 +134,19 @@ impl<S: Seam> Memory<S> {
         self.rooms.used(self.slots[slot as usize].volume);
     }
 
+    /// Records that a client has read `end` bytes of a block from its beginning, or up to there. True if the block was
+    /// prefetched: a read up to its end is the last one that counts as such, so that reads of sectors in a row do not
+    /// count as repeated reads of the block.
+    pub fn use_prefetched(&mut self, slot: u32, end: usize) -> bool {
+        let slot = &mut self.slots[slot as usize];
+        let was_prefetched = slot.prefetched;
+        // A slot is written only if necessary: hits share its cache line.
+        if was_prefetched && end == seam::BLOCK_BYTES {
+            slot.prefetched = false;
+        }
+        was_prefetched
+    }
+
     /// Allocates a buffer; at the pool's ceiling it evicts a clean block. Returns `None` if no block can be evicted
     /// now.
     pub fn alloc(&mut self) -> Option<S::BlockMut> {
@@ -163,7 +178,7 @@ impl<S: Seam> Memory<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        (slot.transit, slot.owed) = (false, false);
+        (slot.transit, slot.owed, slot.prefetched) = (false, false, false);
         self.index.insert(volume, block, id);
         self.policy.insert(volume, id, block_key(volume, block), how);
         self.rooms.change(volume, |room| room.held += 1);

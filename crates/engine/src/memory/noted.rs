@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use flash::BlockNo;
 use seam::RangeNote;
 
 /// The tags of one set of ranges, keyed by first block.
 #[derive(Default)]
 pub struct Noted {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
-    changed: Vec<u64>,
+    changed: Vec<BlockNo>,
     /// The tags and their places; no place if there was no room.
-    noted: BTreeMap<u64, (RangeNote, Option<u32>)>,
+    noted: BTreeMap<BlockNo, (RangeNote, Option<u32>)>,
 }
 
 impl Noted {
     /// Records that the range at `start` has changed.
-    pub fn changed(&mut self, start: u64) {
+    pub fn changed(&mut self, start: BlockNo) {
         self.changed.push(start);
     }
 
@@ -28,7 +29,7 @@ impl Noted {
     /// places of obsolete tags, which the caller clears.
     pub fn follow(
         &mut self,
-        now: impl Fn(u64) -> Option<RangeNote>,
+        now: impl Fn(BlockNo) -> Option<RangeNote>,
         mut note: impl FnMut(RangeNote) -> Option<u32>,
     ) -> Vec<u32> {
         let mut gone = Vec::new();

@@ -1,32 +1,10 @@
 //! A cached block: its content and state.
 
+use flash::{BlockNo, CompletionNo, Epoch, PAGE_BLOCKS};
 use seam::{Nanos, SECTORS_PER_BLOCK};
 
 /// Blocks in a page.
-pub const BLOCKS_PER_PAGE: usize = 16;
-
-/// Number of a block inside its volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockNo(pub u64);
-
-impl BlockNo {
-    /// The 64 KiB page of the block, and the block's index in it.
-    pub fn page(self) -> (PageNo, usize) {
-        (PageNo(self.0 / BLOCKS_PER_PAGE as u64), (self.0 % BLOCKS_PER_PAGE as u64) as usize)
-    }
-}
-
-/// Number of a 64 KiB page inside its volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageNo(pub u64);
-
-impl PageNo {
-    /// The block at index `place` of the page.
-    pub fn block(self, place: usize) -> BlockNo {
-        assert!(place < BLOCKS_PER_PAGE, "a page has 16 blocks");
-        BlockNo(self.0 * BLOCKS_PER_PAGE as u64 + place as u64)
-    }
-}
+pub const BLOCKS_PER_PAGE: usize = PAGE_BLOCKS as usize;
 
 /// A set of a block's eight sectors, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,9 +67,9 @@ pub struct SlotRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Oldest epoch of the content.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Completion number of the write of its newest part.
-    pub sequence: u64,
+    pub sequence: CompletionNo,
 }
 
 /// A cached block.
@@ -117,12 +95,14 @@ pub struct Slot<B> {
     pub owed: bool,
     /// True if the block leaves the cache as soon as it is clean.
     pub transit: bool,
+    /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
+    pub prefetched: bool,
     /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
     /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
-    pub dirty: Option<u64>,
+    pub dirty: Option<Epoch>,
     /// Oldest epoch of the content that is in flight to the backing.
-    pub in_flight: Option<u64>,
+    pub in_flight: Option<Epoch>,
     /// Content that is on the backing, not flushed there.
     pub written: Option<Written>,
 }
@@ -142,6 +122,7 @@ impl<B> Slot<B> {
             owed: false,
             dirty_since: Nanos::ZERO,
             transit: false,
+            prefetched: false,
         }
     }
 

@@ -12,7 +12,7 @@ use std::rc::Weak;
 use seam::{Block, Nanos, Seam};
 
 use super::place_of;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
@@ -34,16 +34,16 @@ enum Compared {
 #[derive(Clone, Copy)]
 enum Item {
     /// A block, by its checksum.
-    Ring(u64, u32),
+    Ring(BlockNo, u32),
     /// Blocks of a page on flash.
-    Page(u64, u16),
+    Page(PageNo, u16),
 }
 
 impl Item {
-    fn first(self) -> u64 {
+    fn first(self) -> BlockNo {
         match self {
             Item::Ring(block, _) => block,
-            Item::Page(page, _) => page * BLOCKS_PER_PAGE as u64,
+            Item::Page(page, _) => page.first_block(),
         }
     }
 }
@@ -120,14 +120,14 @@ impl<S: Seam> Shard<S> {
     /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
-            Item::Ring(block, _) => (block..block + 1, 1),
+            Item::Ring(block, _) => (block.only(), 1),
             Item::Page(page, mask) => {
-                let first = page * BLOCKS_PER_PAGE as u64;
-                let end = first + u64::from(16 - mask.leading_zeros());
-                (first + u64::from(mask.trailing_zeros())..end, mask >> mask.trailing_zeros())
+                let first = page.first_block();
+                let end = first.plus(u64::from(16 - mask.leading_zeros()));
+                (first.plus(u64::from(mask.trailing_zeros()))..end, mask >> mask.trailing_zeros())
             }
         };
-        if blocks.end > self.blocks() {
+        if blocks.end > self.end_block() {
             // The volume shrank just before it stopped. Pages past the new end are stale, but prove nothing about the
             // rest.
             if let Some(pages) = &self.level.pages {
@@ -142,7 +142,7 @@ impl<S: Seam> Shard<S> {
             Err(_) => result = Compared::Unknown,
             Ok(backing) => {
                 for (offset, content) in (0..).zip(&backing) {
-                    let block = blocks.start + offset;
+                    let block = blocks.start.plus(offset);
                     if mask >> offset & 1 == 0 {
                         continue;
                     }
@@ -150,7 +150,7 @@ impl<S: Seam> Shard<S> {
                         Item::Ring(_, checksum) => content.checksum(0) == checksum,
                         Item::Page(..) => self.same_on_flash(block, content).await,
                     };
-                    if !same && ticket.voided(BlockNo(block)) == Sectors::NONE && self.still_says(item) {
+                    if !same && ticket.voided(block) == Sectors::NONE && self.still_says(item) {
                         result = Compared::Different;
                     }
                 }
@@ -171,7 +171,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if flash holds the same content, or no readable copy that could be wrong.
-    async fn same_on_flash(&self, block: u64, content: &S::Block) -> bool {
+    async fn same_on_flash(&self, block: BlockNo, content: &S::Block) -> bool {
         let Some(pages) = self.level.pages.clone() else { return true };
         let (page, place) = place_of(block);
         if pages.valid(page) >> place & 1 == 0 {

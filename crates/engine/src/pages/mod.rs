@@ -14,17 +14,16 @@ pub mod figures;
 mod pin;
 mod promote;
 mod read;
-pub mod slow;
 mod widen;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{PagesOf, ShareError, WriteMark};
+use flash::{CompletionNo, PagesOf, ShareError, WriteMark};
 use seam::Seam;
 
-use crate::memory::BLOCKS_PER_PAGE;
+use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::Destaged;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
@@ -51,7 +50,7 @@ pub struct Level<S: Seam> {
     suspended: Cell<bool>,
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
-    settled: Cell<u64>,
+    settled: Cell<CompletionNo>,
     /// Reason why the pages were dropped, as text for users.
     dropped: RefCell<Option<String>>,
     /// Recent load of the backing, which limits page fills.
@@ -76,7 +75,7 @@ impl<S: Seam> Level<S> {
             pins: Pins::default(),
             checked,
             suspended,
-            settled: Cell::new(1),
+            settled: Cell::new(CompletionNo(1)),
             dropped,
             width,
             figures,
@@ -155,8 +154,9 @@ impl<S: Seam> Level<S> {
 }
 
 /// The page of a block, and the block's index in it.
-fn place_of(block: u64) -> (u64, u32) {
-    (block / BLOCKS_PER_PAGE as u64, (block % BLOCKS_PER_PAGE as u64) as u32)
+fn place_of(block: BlockNo) -> (PageNo, u32) {
+    let (page, place) = block.page();
+    (page, place as u32)
 }
 
 impl<S: Seam> Shard<S> {
@@ -176,7 +176,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
-    pub fn uncache(&self, blocks: Range<u64>) {
+    pub fn uncache(&self, blocks: Range<BlockNo>) {
         if let Some(pages) = &self.level.pages
             && !blocks.is_empty()
             && !self.sabotage(Sabotage::StaleOnFlash)
@@ -188,7 +188,7 @@ impl<S: Seam> Shard<S> {
 
     /// Marks the regions of these blocks as dirty; completes before the blocks may change on the backing (R8). Returns
     /// `None` without a flash cache.
-    pub async fn begin_write(&self, blocks: Range<u64>) -> Option<WriteMark> {
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteMark> {
         let pages = self.level.pages.as_ref()?;
         if self.sabotage(Sabotage::StaleOnFlash) {
             return None;
@@ -211,7 +211,7 @@ impl<S: Seam> Shard<S> {
         // The write gets its own completion number: no flush that began earlier covers it.
         let sequence = self.state.borrow_mut().next_completion();
         if !well {
-            self.level.settled.set(sequence + 1);
+            self.level.settled.set(sequence.next());
         }
         if let (Some(pages), Some(mark)) = (&self.level.pages, mark) {
             pages.end_write(mark, sequence);
@@ -220,7 +220,7 @@ impl<S: Seam> Shard<S> {
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
     /// there.
-    pub fn note_flushed(&self, covered: u64, destaged: Destaged<S::Block>) {
+    pub fn note_flushed(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.level.pages {
             pages.flushed(covered);
             self.refresh(&destaged.blocks);
@@ -245,19 +245,19 @@ impl<S: Seam> Shard<S> {
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
     /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
     /// [`Shard::end_write`] and then calls [`Level::resume`].
-    pub async fn begin_resize(&self, from: u64, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
+    pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
         self.level.suspend();
         if shrinks {
             // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
             self.forget_pages().await?;
         }
-        Ok(self.begin_write(from..from + 1).await)
+        Ok(self.begin_write(from.only()).await)
     }
 
     /// Drops all pages of the volume, durably.
     pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
-        self.uncache(0..self.blocks());
+        self.uncache(self.all_blocks());
         let forgotten = pages.forget(self.incarnation).await;
         forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flash::PagesOf;
+use flash::{BlockNo, PageNo, PagesOf};
 use seam::{Nanos, Seam};
 
 use super::figures::NotPromoted;
@@ -70,15 +70,14 @@ impl<S: Seam> Shard<S> {
 
     /// Records that flash copies of these blocks were invalidated: pinned ones are brought again when the blocks are
     /// clean.
-    pub(super) fn unpinned(&self, blocks: &std::ops::Range<u64>) {
+    pub(super) fn unpinned(&self, blocks: &std::ops::Range<BlockNo>) {
         if !self.level.pins.any.get() {
             return;
         }
-        let pages = flash::PAGE_BLOCKS as u64;
         let touches = {
             let share = self.level.share.borrow();
-            let (first, end) = (blocks.start / pages, blocks.end.div_ceil(pages));
-            share.pinned.iter().any(|range| range.start < end && first < range.end)
+            let pages = PageNo::covering(blocks);
+            share.pinned.iter().any(|range| range.start < pages.end && pages.start < range.end)
         };
         if touches {
             self.bring_pins();
@@ -107,7 +106,7 @@ impl<S: Seam> Shard<S> {
         let ranges = self.level.share.borrow().pinned.clone();
         let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
         let mut looked = 0;
-        for page in ranges.iter().flat_map(Clone::clone) {
+        for page in ranges.iter().flat_map(PageNo::each) {
             let pages: PagesOf<S> = self.growing_pages().cloned()?;
             looked += 1;
             if looked % LOOKED_AT_ONCE == 0 {
@@ -136,9 +135,9 @@ impl<S: Seam> Shard<S> {
         Some(pass)
     }
 
-    fn is_whole(&self, pages: &PagesOf<S>, page: u64) -> bool {
+    fn is_whole(&self, pages: &PagesOf<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
-        let count = blocks.end.saturating_sub(blocks.start);
+        let count = BlockNo::each(&blocks).count() as u64;
         u64::from(pages.valid(page).count_ones()) >= count
     }
 }

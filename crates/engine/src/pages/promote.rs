@@ -19,7 +19,7 @@ use super::place_of;
 use super::widen::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, hash};
+use crate::memory::{BlockNo, PageNo, Sectors, hash};
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
 use crate::shard::common::Common;
 use crate::shard::{Shard, ShardRef};
@@ -51,7 +51,7 @@ enum Task {
 
 struct Job<S: Seam> {
     shard: Weak<Shard<S>>,
-    page: u64,
+    page: PageNo,
     task: Task,
     /// Content of the page if a page fill read it.
     read: Option<PageRead<S>>,
@@ -177,7 +177,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
 impl<S: Seam> Shard<S> {
     /// Counts uses of the pages whose `missing` blocks a client's read did not find in memory. Returns the pages to
     /// promote once they are read, for [`Shard::promote_soon`].
-    pub fn note_misses(&self, missing: impl Iterator<Item = u64>, sequential: bool) -> Vec<u64> {
+    pub fn note_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
         let mut chosen = Vec::new();
         let figures = &self.level.figures;
         if self.level.pages.is_none() {
@@ -221,7 +221,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
-    pub fn note_write_miss(&self, block: u64) {
+    pub fn note_write_miss(&self, block: BlockNo) {
         if let Some(pages) = self.growing_pages() {
             let (page, _) = place_of(block);
             if pages.valid(page) == 0 {
@@ -232,7 +232,7 @@ impl<S: Seam> Shard<S> {
 
     /// Renews the flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
     /// pages in use are renewed; without that, each write would cost a read of the backing later.
-    pub(super) fn refresh(&self, blocks: &[u64]) {
+    pub(super) fn refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
             let page = place_of(blocks[0]).0;
@@ -244,22 +244,22 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Queues the pages that [`Shard::note_misses`] chose.
-    pub fn promote_soon(self: &ShardRef<S>, pages: Vec<u64>) {
+    pub fn promote_soon(self: &ShardRef<S>, pages: Vec<PageNo>) {
         for page in pages {
             self.later(page, Task::Promote);
         }
     }
 
     /// Queues a page that a page fill read.
-    pub fn promote_read(&self, page: u64, read: PageRead<S>) {
+    pub fn promote_read(&self, page: PageNo, read: PageRead<S>) {
         self.queue(page, Task::Promote, Some(read));
     }
 
-    fn later(&self, page: u64, task: Task) {
+    fn later(&self, page: PageNo, task: Task) {
         self.queue(page, task, None);
     }
 
-    fn queue(&self, page: u64, task: Task, read: Option<PageRead<S>>) {
+    fn queue(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) {
         let promoter = self.core.promoter();
         let shard = self.core.weak_of(self.number).unwrap_or_default();
         if let Err(job) = promoter.push(Job { shard, page, task, read }) {
@@ -274,11 +274,11 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    fn page_key(&self, page: u64) -> u64 {
-        hash(self.number, PageNo(page))
+    fn page_key(&self, page: PageNo) -> u64 {
+        hash(self.number, page)
     }
 
-    fn use_of(&self, page: u64) -> Verdict {
+    fn use_of(&self, page: PageNo) -> Verdict {
         let promoter = self.core.promoter();
         let mut rule = promoter.rule.borrow_mut();
         let uses = promoter.uses.get();
@@ -303,15 +303,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The blocks of a page that lie inside the volume.
-    pub(super) fn page_blocks(&self, page: u64) -> Range<u64> {
-        let first = page * BLOCKS_PER_PAGE as u64;
-        first..(first + BLOCKS_PER_PAGE as u64).min(self.blocks())
+    pub(super) fn page_blocks(&self, page: PageNo) -> Range<BlockNo> {
+        let first = page.first_block();
+        first..page.next().first_block().min(self.end_block())
     }
 
     /// Clean whole blocks of a page that are in memory and not on flash.
-    fn clean_in_memory(&self, page: u64, valid: u16) -> Vec<(u32, S::Block)> {
+    fn clean_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
         self.with(|_, memory| {
-            let slots = memory.page_slots(self.number, PageNo(page)).unwrap_or_default();
+            let slots = memory.page_slots(self.number, page).unwrap_or_default();
             let absent = (0..).zip(slots).filter(|(place, _)| valid >> place & 1 == 0);
             let clean = absent.filter_map(|(place, slot)| {
                 let slot = memory.slot(slot?);
@@ -324,7 +324,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
-    async fn promote(&self, page: u64, read: Option<PageRead<S>>) {
+    async fn promote(&self, page: PageNo, read: Option<PageRead<S>>) {
         let figures = &self.level.figures;
         let Some(pages) = self.growing_pages().cloned() else {
             return self.return_tickets(read.iter().map(|read| &read.ticket));
@@ -345,14 +345,14 @@ impl<S: Seam> Shard<S> {
             return figures.not_promoted(why);
         }
         self.put(page, content, true).await;
-        if pages.valid(page).count_ones() < (blocks.end.saturating_sub(blocks.start)) as u32 {
+        if pages.valid(page).count_ones() < BlockNo::each(&blocks).count() as u32 {
             self.later(page, Task::Complete);
         }
     }
 
     /// Puts the missing blocks of a page on flash, if the page is pinned or partly on flash. A pinned page does not
     /// wait for a quiet backing.
-    pub(super) async fn complete(self: &ShardRef<S>, page: u64, pinned: bool) {
+    pub(super) async fn complete(self: &ShardRef<S>, page: PageNo, pinned: bool) {
         let Some(pages) = self.growing_pages().cloned() else { return };
         let valid = pages.valid(page);
         let blocks = self.page_blocks(page);
@@ -361,13 +361,13 @@ impl<S: Seam> Shard<S> {
         }
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
         let in_memory = self.clean_in_memory(page, valid);
-        let absent = |block: &u64| {
+        let absent = |block: &BlockNo| {
             let (_, place) = place_of(*block);
             valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
         };
-        let missing = blocks.clone().find(absent).map(|first| {
-            let last = blocks.clone().rev().find(absent).expect("there is a first one");
-            first..last + 1
+        let missing = BlockNo::each(&blocks).find(absent).map(|first| {
+            let last = BlockNo::each(&blocks).rev().find(absent).expect("there is a first one");
+            first..last.next()
         });
         let read = match missing.clone() {
             Some(missing) => self.read_backing(missing).await,
@@ -375,9 +375,9 @@ impl<S: Seam> Shard<S> {
         };
         let mut content = self.clean_in_memory(page, valid);
         if let (Some(missing), Ok(read)) = (missing, read) {
-            for (block, data) in missing.zip(read) {
+            for (block, data) in BlockNo::each(&missing).zip(read) {
                 let (_, place) = place_of(block);
-                let counts = ticket.voided(BlockNo(block)) == Sectors::NONE && self.is_settled();
+                let counts = ticket.voided(block) == Sectors::NONE && self.is_settled();
                 let known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
                 if counts && !known {
                     content.push((place, data));
@@ -398,7 +398,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Compares the suspect blocks of a page with the backing; called while the backing is quiet.
-    pub(super) async fn judge(self: &ShardRef<S>, page: u64) {
+    pub(super) async fn judge(self: &ShardRef<S>, page: PageNo) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
         let suspect = pages.suspect(page);
@@ -423,8 +423,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads a few blocks of the backing in the background.
-    pub(super) async fn read_backing(&self, blocks: Range<u64>) -> DiskResult<Vec<S::Block>> {
-        let count = (blocks.end - blocks.start) as usize;
+    pub(super) async fn read_backing(&self, blocks: Range<BlockNo>) -> DiskResult<Vec<S::Block>> {
+        let count = (BlockNo::count(&blocks)) as usize;
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
         };
@@ -434,7 +434,7 @@ impl<S: Seam> Shard<S> {
     /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
     /// the first step of its `put`, and later writes invalidate it from then on (R2). `earned`: the page's uses earned
     /// the promotion.
-    async fn put(&self, page: u64, content: Vec<(u32, S::Block)>, earned: bool) {
+    async fn put(&self, page: PageNo, content: Vec<(u32, S::Block)>, earned: bool) {
         let figures = &self.level.figures;
         let Some(pages) = self.growing_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
@@ -473,11 +473,11 @@ mod tests {
     #[test]
     fn promotions_precede_refreshes_and_have_their_own_queue() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
-        let push = |page, task| promoter.push(Job { shard: Weak::new(), page, task, read: None }).is_ok();
+        let push = |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, read: None }).is_ok();
         assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
         assert!(!push(5_000, Task::Refresh), "each queue is bounded");
         assert!(push(7_000, Task::Promote));
-        let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page).collect();
+        let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page.0).collect();
         assert_eq!(next, [7_000, 0]);
     }
 }

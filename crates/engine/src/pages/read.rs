@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use flash::Unread;
+use flash::{BlockNo, Unread};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::place_of;
 use crate::backing::Priority;
-use crate::memory::BLOCKS_PER_PAGE;
 use crate::shard::Shard;
 
 /// Result of reading a range from flash: the blocks found, and buffers for the others.
@@ -41,7 +40,7 @@ impl<S: Seam> Shard<S> {
     /// backing, which has to pass over them anyway.
     pub async fn read_from_flash(
         &self,
-        blocks: Range<u64>,
+        blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
         priority: Priority,
     ) -> FromFlash<S> {
@@ -52,23 +51,24 @@ impl<S: Seam> Shard<S> {
             waited: Nanos::ZERO,
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
-        let has = |block: u64| {
+        let has = |block: BlockNo| {
             let (page, place) = place_of(block);
             pages.valid(page) >> place & 1 == 1
         };
-        let head = blocks.clone().take_while(|block| has(*block)).count() as u64;
-        let tail = (blocks.start + head..blocks.end).rev().take_while(|block| has(*block)).count() as u64;
+        let head = BlockNo::each(&blocks).take_while(|block| has(*block)).count() as u64;
+        let tail =
+            BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(|block| has(*block)).count() as u64;
         let mut read = 0;
-        for part in [blocks.start..blocks.start + head, blocks.end - tail..blocks.end] {
+        for part in [blocks.start.run(head), blocks.end.minus(tail)..blocks.end] {
             let mut next = part.start;
             while next < part.end {
                 let (page, from) = place_of(next);
-                let end = part.end.min((page + 1) * BLOCKS_PER_PAGE as u64);
-                let places = (next - blocks.start) as usize..(end - blocks.start) as usize;
+                let end = part.end.min(page.next().first_block());
+                let places = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + places.len() as u32;
-                let turn = self.flash_turn((end - next) * BLOCK_BYTES as u64, priority).await;
+                let turn = self.flash_turn(end.since(next) * BLOCK_BYTES as u64, priority).await;
                 found.waited += turn.waited;
                 let blocks = pages.read(page, run, taken).await;
                 drop(turn);

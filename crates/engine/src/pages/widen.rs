@@ -12,7 +12,7 @@ use std::rc::Rc;
 use seam::{DiskError, Nanos, Seam};
 
 use crate::backing::Cause;
-use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
 use crate::shard::fill::{Filled, Ticket};
 use crate::shard::{Shard, ShardRef};
@@ -54,7 +54,7 @@ pub struct PageRead<S: Seam> {
     /// Fill guard that reports which blocks have changed since; the receiver returns it.
     pub ticket: Rc<Ticket>,
     /// First block of the page.
-    pub first: u64,
+    pub first: BlockNo,
     /// Content of its blocks.
     pub blocks: Vec<S::Block>,
 }
@@ -62,12 +62,12 @@ pub struct PageRead<S: Seam> {
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
     /// is on flash, and reading the rest is cheap.
-    pub fn widened(self: &ShardRef<S>, run: &Range<u64>, earned: &[u64]) -> Option<u64> {
-        let page = run.start / BLOCKS_PER_PAGE as u64;
-        let inside = earned.contains(&page) && run.end <= (page + 1) * BLOCKS_PER_PAGE as u64;
+    pub fn widened(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
+        let (page, place) = run.start.page();
+        let inside = earned.contains(&page) && run.end <= page.next().first_block();
         let pages = self.growing_pages().filter(|_| inside)?;
-        let mask = pages.valid(page) >> (run.start % BLOCKS_PER_PAGE as u64);
-        let nothing_there = mask & ((1_u32 << (run.end - run.start)) - 1) as u16 == 0;
+        let mask = pages.valid(page) >> place;
+        let nothing_there = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
         let cheap = self.level.width.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
@@ -95,12 +95,12 @@ impl<S: Seam> Shard<S> {
     /// Reads a page: `run` for a client, all of it for promotion.
     pub async fn fill_page(
         self: &ShardRef<S>,
-        page: u64,
-        run: Range<u64>,
+        page: PageNo,
+        run: Range<BlockNo>,
         how: Option<Admit>,
     ) -> Result<Filled<S>, DiskError> {
         let blocks = self.page_blocks(page);
-        let count = (blocks.end - blocks.start) as usize;
+        let count = BlockNo::count(&blocks) as usize;
         let inside = run.end <= blocks.end;
         let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
             return self.fill(run, how, Cause::ClientRead).await;
@@ -115,11 +115,11 @@ impl<S: Seam> Shard<S> {
             self.return_tickets([&whole, &ticket]);
             return self.fill(run, how, Cause::ClientRead).await;
         };
-        let places = (run.start - blocks.start) as usize..(run.end - blocks.start) as usize;
+        let places = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
         let wanted = content[places].to_vec();
         self.with(|state, memory| {
-            for (block, data) in run.clone().zip(&wanted) {
-                self.install(state, memory, &ticket, BlockNo(block), data, how);
+            for (block, data) in BlockNo::each(&run).zip(&wanted) {
+                self.install(state, memory, &ticket, block, data, how);
             }
         });
         self.return_tickets([&ticket]);
@@ -138,7 +138,7 @@ impl<S: Seam> Shard<S> {
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
     pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
         let usable = (0..).zip(read.blocks).filter(|(place, _)| {
-            let still = read.ticket.voided(BlockNo(read.first + u64::from(*place))) == Sectors::NONE
+            let still = read.ticket.voided(read.first.plus(u64::from(*place))) == Sectors::NONE
                 || self.sabotage(Sabotage::PageOverWrite);
             still && valid >> place & 1 == 0 && self.is_settled()
         });

@@ -43,7 +43,7 @@ pub enum Verdict {
     Earned,
 }
 
-/// What a page has to do to earn its place on flash.
+/// Condition under which a page is promoted to flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Price {
     /// Return once within four ghosts.

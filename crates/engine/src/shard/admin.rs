@@ -64,7 +64,7 @@ impl<S: Seam> Shard<S> {
             return Err(error);
         }
         if !self.logs()
-            && let Err(error) = self.bury_from(0).await
+            && let Err(error) = self.bury_from(BlockNo::ZERO).await
         {
             self.policy.set(old);
             return Err(error);
@@ -90,7 +90,7 @@ impl<S: Seam> Shard<S> {
             return Err(error);
         }
         if !self.logs()
-            && let Err(error) = self.bury_from(0).await
+            && let Err(error) = self.bury_from(BlockNo::ZERO).await
         {
             self.mode.set(old);
             return Err(error);
@@ -116,7 +116,7 @@ impl<S: Seam> Shard<S> {
         forgotten?;
         if discard_dirty {
             self.drop_past(0);
-            self.bury_from(0).await?;
+            self.bury_from(BlockNo::ZERO).await?;
         }
         Ok(dropped)
     }
@@ -124,8 +124,8 @@ impl<S: Seam> Shard<S> {
     /// Drops all clean blocks and voids all fills in flight. Returns the dropped bytes.
     pub fn invalidate(&self) -> u64 {
         self.with(|state, memory| {
-            state.void(0..u64::MAX, Sectors::ALL);
-            self.uncache(0..self.blocks());
+            state.void(BlockNo::ALL, Sectors::ALL);
+            self.uncache(self.all_blocks());
             let mut dropped = 0;
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -170,7 +170,7 @@ impl<S: Seam> Shard<S> {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
             // A record of blocks past the old or the new end would otherwise bring their content back later.
-            self.bury_from(from / BLOCK_BYTES as u64).await?;
+            self.bury_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
         }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
@@ -178,9 +178,9 @@ impl<S: Seam> Shard<S> {
         self.change_size(wanted, size.is_some(), forget_from).await?;
         // A full log makes room by destage.
         drop(held);
-        if discards && self.bury_from(wanted / BLOCK_BYTES as u64).await.is_err() {
+        if discards && self.bury_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
             // The size has changed, but the log cannot take the tombstone now: the next flush appends it.
-            self.bury_later(wanted / BLOCK_BYTES as u64);
+            self.bury_later(BlockNo(wanted / BLOCK_BYTES as u64));
         }
         Ok(wanted)
     }
@@ -189,7 +189,8 @@ impl<S: Seam> Shard<S> {
         self.quiesce().await;
         let mark = match forget_from {
             Some(from) => {
-                let marked = self.begin_resize(from / BLOCK_BYTES as u64, wanted < self.size_bytes.get()).await;
+                let marked =
+                    self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), wanted < self.size_bytes.get()).await;
                 marked.inspect_err(|_| self.level.resume())?
             }
             None => None,
@@ -218,21 +219,21 @@ impl<S: Seam> Shard<S> {
     /// Forgets every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
     /// the operator ordered the drop.
     fn drop_past(&self, size: u64) {
-        let first = size / BLOCK_BYTES as u64;
-        let whole = size.div_ceil(BLOCK_BYTES as u64);
+        let first = BlockNo(size / BLOCK_BYTES as u64);
+        let whole = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
         let waits = self.with(|state, memory| {
-            state.void(first..u64::MAX, Sectors::ALL);
+            state.void(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
-                if slot.data.is_some() && slot.volume == self.number && slot.block.0 >= first {
+                if slot.data.is_some() && slot.volume == self.number && slot.block >= first {
                     state.supersede(memory, id);
                 }
             }
-            state.supersede_resting(first..u64::MAX);
-            state.cut_zeroes(whole..u64::MAX);
+            state.supersede_resting(first..BlockNo::MAX);
+            state.cut_zeroes(whole..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
-            let stays = first < whole && state.zeroes.contains(BlockNo(first));
-            state.waits.take(if stays { whole } else { first }..u64::MAX)
+            let stays = first < whole && state.zeroes.contains(first);
+            state.waits.take(if stays { whole } else { first }..BlockNo::MAX)
         });
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();
@@ -242,7 +243,7 @@ impl<S: Seam> Shard<S> {
     pub fn forget(&self) {
         self.drop_past(0);
         // The log keeps its records; their validity is decided when they are taken over.
-        self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(0..u64::MAX)));
+        self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL)));
         // A fill that begins after this finds no blocks to read.
         self.size_bytes.set(0);
     }

@@ -32,7 +32,7 @@ impl<S: Seam> Shard<S> {
             run_end = (run_end + run.len_bytes).min(end);
             while here < run_end {
                 let block = BlockNo(here / BLOCK_BYTES as u64);
-                let next = ((block.0 + 1) * BLOCK_BYTES as u64).min(run_end);
+                let next = block.next().offset().min(run_end);
                 let zeroed = self.state.borrow().zeroes.find(block);
                 let (hole, zero) = match zeroed {
                     Some((_, range)) => (range.may_unmap, true),

@@ -3,13 +3,14 @@
 
 use std::rc::Rc;
 
+use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
 use super::turns::Turns;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
-use crate::destage::zeroes::ZeroState;
+use crate::memory::zeroes::ZeroState;
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
 
@@ -55,7 +56,7 @@ impl<S: Seam> Shard<S> {
     /// Makes all writes acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
-        let flushed = self.take_turns(|state| &state.flushing.turns, target, async || self.lead_flush().await).await;
+        let flushed = self.take_turns(|state| &state.flushing.turns, target.0, async || self.lead_flush().await).await;
         flushed.map_err(RequestError::from)
     }
 
@@ -99,7 +100,7 @@ impl<S: Seam> Shard<S> {
             state.close_epoch()
         });
         let result = self.bring_closed_epochs().await;
-        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed));
+        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed.0));
         self.progress.notify();
         result
     }
@@ -142,7 +143,7 @@ impl<S: Seam> Shard<S> {
     /// Callers that arrive during a flush share the next one.
     pub async fn sync(self: &ShardRef<S>) -> Synced {
         if self.sabotage(Sabotage::FlushEarly) {
-            self.with(|state, memory| state.clean_written(memory, u64::MAX));
+            self.with(|state, memory| state.clean_written(memory, CompletionNo::MAX));
             return Synced::Durable;
         }
         // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.

@@ -1,5 +1,6 @@
 //! Recovery of persisted memory that a killed process left, before the volume is served.
 
+use flash::BlockNo;
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
@@ -32,13 +33,14 @@ impl<S: Seam> Shard<S> {
             }
         }
         for (note, place) in &left.blocks {
-            let inside = self.bytes_inside(note.block);
+            let block = BlockNo(note.block);
+            let inside = self.bytes_inside(block);
             let mut source = source(*place);
-            self.make_room(note.block..note.block + 1).await;
+            self.make_room(block.only()).await;
             for (start, len) in Sectors(note.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {
-                    self.take_back_run(note.block * block_bytes + start as u64, len, &mut source).await?;
+                    self.take_back_run(block.offset() + start as u64, len, &mut source).await?;
                 }
             }
             taken += 1;
@@ -64,7 +66,7 @@ impl<S: Seam> Shard<S> {
         for span in spans(at, len) {
             loop {
                 if span.len < BLOCK_BYTES {
-                    self.recall_to_change(span.block.0).await?;
+                    self.recall_to_change(span.block).await?;
                 }
                 let how = How { keep: self.keeps_writes(), owed: true, now: self.seam().now() };
                 if self.with(|state, memory| self.absorb(state, memory, &span, source, how)).is_some() {

@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::{CompletionNo, VolumeId};
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
@@ -29,10 +30,10 @@ use crate::destage::writer::Retry;
 use crate::log::company::Company;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::pages::Level;
-use crate::pages::slow::SlowRequests;
 use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
+use crate::telemetry::SlowRequests;
 use crate::wait::Signal;
 use crate::{CacheMode, MemoryShare, WritePolicy};
 use common::Common;
@@ -46,7 +47,7 @@ pub struct Shard<S: Seam> {
     /// The volume's number on this core.
     pub number: u32,
     /// The volume's identity.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The backing.
     pub disk: AnyDisk<S>,
     /// Admission to the backing's queue.
@@ -113,7 +114,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if this deliberate fault is active.
     pub fn sabotage(&self, which: Sabotage) -> bool {
-        self.core.spec().sabotage == which
+        self.core.spec().sabotage.is(which)
     }
 
     /// Runs `work` on the block states: the shard's state and the core's memory together.
@@ -129,17 +130,25 @@ impl<S: Seam> Shard<S> {
         self.size_bytes.get().div_ceil(BLOCK_BYTES as u64)
     }
 
+    /// The block past the last one.
+    pub fn end_block(&self) -> BlockNo {
+        BlockNo(self.blocks())
+    }
+
+    /// All blocks.
+    pub fn all_blocks(&self) -> Range<BlockNo> {
+        BlockNo::ZERO..self.end_block()
+    }
+
     /// The sectors of a block that lie inside the volume.
     pub fn sectors_inside(&self, block: BlockNo) -> Sectors {
-        let start = block.0 * BLOCK_BYTES as u64;
-        let inside = self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize;
+        let inside = self.bytes_inside(block);
         if inside == 0 { Sectors::NONE } else { Sectors::span(0, inside) }
     }
 
     /// Bytes of a block that lie inside the volume.
-    pub fn bytes_inside(&self, block: u64) -> usize {
-        let start = block * BLOCK_BYTES as u64;
-        self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize
+    pub fn bytes_inside(&self, block: BlockNo) -> usize {
+        self.size_bytes.get().saturating_sub(block.offset()).min(BLOCK_BYTES as u64) as usize
     }
 
     /// Age at which dirty data is destaged.
@@ -231,7 +240,7 @@ impl<S: Seam> Shard<S> {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
             self.with(|state, memory| match drop_them {
-                true => drop(state.clean_written(memory, u64::MAX)),
+                true => drop(state.clean_written(memory, CompletionNo::MAX)),
                 false => state.redirty_written(memory, now),
             });
             self.work.notify();
@@ -240,9 +249,9 @@ impl<S: Seam> Shard<S> {
 }
 
 /// The blocks under `len` bytes from `at` on.
-pub fn blocks_of(at: u64, len: u64) -> Range<u64> {
+pub fn blocks_of(at: u64, len: u64) -> Range<BlockNo> {
     let block = BLOCK_BYTES as u64;
-    at / block..(at + len).div_ceil(block)
+    BlockNo(at / block)..BlockNo((at + len).div_ceil(block))
 }
 
 /// One block's part of a request.

@@ -12,12 +12,12 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
-use crate::memory::{Memory, Sectors};
+use crate::memory::{BlockNo, Memory, PageNo, Sectors};
 use crate::pages::figures::NotHit;
-use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
-use crate::stats::ReadKind;
+use crate::stats::{ReadKind, SourceBytes};
+use crate::telemetry::{LatencyTrace, Step};
 use crate::{CacheMode, RequestError};
 
 /// Longest read tried without waiting, in blocks.
@@ -32,21 +32,23 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let before = out.len();
-        let whole = self.with(|state, memory| {
+        let prefetched = self.with(|state, memory| {
             memory.hint_run(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| match self.look(state, memory, &span) {
+            let mut is_prefetched = false;
+            let whole = spans(at, len).all(|span| match self.look(state, memory, &span, &mut is_prefetched) {
                 Some(piece) => {
                     out.push(piece);
                     true
                 }
                 None => false,
-            })
+            });
+            whole.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
         });
-        if !whole {
+        let Some(prefetched) = prefetched else {
             out.truncate(before);
             return false;
-        }
-        self.counters.read_hit(len as u64);
+        };
+        self.counters.read_hit(len as u64, prefetched);
         self.curves.borrow_mut().used(at, len as u64);
         self.note_read(at, len);
         true
@@ -60,11 +62,11 @@ impl<S: Seam> Shard<S> {
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
-        let result = self.read_noting(at, len, out, keep, steps, &mut served).await;
+        let result = self.read_noting(at, len, out, keep, trace, &mut served).await;
         self.note_served(len as u64, &served, result.is_ok());
         if result.is_ok() {
             self.promote_soon(served.earned);
@@ -78,9 +80,9 @@ impl<S: Seam> Shard<S> {
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.read_noting(at, len, out, true, steps, &mut Served::default()).await
+        self.read_noting(at, len, out, true, trace, &mut Served::default()).await
     }
 
     async fn read_noting(
@@ -89,7 +91,7 @@ impl<S: Seam> Shard<S> {
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
-        steps: &Steps,
+        trace: &LatencyTrace,
         served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
@@ -99,12 +101,19 @@ impl<S: Seam> Shard<S> {
         let mut first_look = true;
         self.last_request.set(self.seam().now());
         loop {
-            let plan = self.with(|state, memory| self.plan(state, memory, &spans, &mut got));
+            let (plan, prefetched_bytes) = self.with(|state, memory| {
+                let plan = self.plan(state, memory, &spans, &mut got);
+                let found = spans.iter().zip(&got).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
+                let bytes = if plan.is_prefetched { self.use_prefetched(memory, found) } else { 0 };
+                (plan, bytes)
+            });
             if std::mem::take(&mut first_look) {
                 served.wanted = spans.len();
                 served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
+                served.memory_bytes = got.iter().flatten().map(|piece| piece.len() as u64).sum();
+                served.prefetched_bytes = prefetched_bytes;
                 let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
-                served.earned = self.note_misses(missing.map(|(span, _)| span.block.0), sequential);
+                served.earned = self.note_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let rested = !plan.resting.is_empty();
             for run in plan.resting {
@@ -116,7 +125,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
             if rested {
-                steps.passed(Step::Flash, self.seam().now());
+                trace.record(Step::Flash, self.seam().now());
             }
             if plan.missing.is_empty() {
                 match plan.join {
@@ -124,7 +133,7 @@ impl<S: Seam> Shard<S> {
                         self.expedite();
                         ticket.ended().await;
                         served.joined = true;
-                        steps.passed(Step::Joined, self.seam().now());
+                        trace.record(Step::Joined, self.seam().now());
                     }
                     None if got.iter().all(Option::is_some) => break,
                     None => {}
@@ -137,11 +146,11 @@ impl<S: Seam> Shard<S> {
             served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
             served.from_flash += from_flash;
-            served.from_backing |= !all_flash;
+            served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
             let step = if all_flash { Step::Flash } else { Step::Backing };
-            steps.passed(step, self.seam().now());
+            trace.record(step, self.seam().now());
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
-            steps.moved(step, Step::Shares, waited);
+            trace.move_time(step, Step::Shares, waited);
             for filled in filled {
                 for (span, place) in spans.iter().zip(&mut got) {
                     take_filled(&filled, span, place);
@@ -153,30 +162,50 @@ impl<S: Seam> Shard<S> {
     }
 
     fn note_served(&self, bytes: u64, served: &Served, well: bool) {
-        let elsewhere = served.from_backing || served.joined || !well;
+        let elsewhere = served.from_backing > 0 || served.joined || !well;
         let from_cache = served.from_memory + served.from_flash;
         let kind = match () {
+            () if served.from_memory == served.wanted && well && served.prefetched_bytes > 0 => ReadKind::Prefetched,
             () if served.from_memory == served.wanted && well => ReadKind::Memory,
             () if !elsewhere && served.from_flash > 0 => ReadKind::Flash,
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
-        self.counters.read_served(bytes, kind);
+        self.counters.read_served(bytes, kind, served.bytes(bytes));
         let figures = &self.level.figures;
         match kind {
-            ReadKind::Memory => {}
+            ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().hit(),
             _ if !well => figures.not_hit(NotHit::Failed),
             _ if served.bad > 0 => figures.not_hit(NotHit::BadCopy),
-            _ if served.joined && !served.from_backing => figures.not_hit(NotHit::Joined),
+            _ if served.joined && served.from_backing == 0 => figures.not_hit(NotHit::Joined),
             _ if self.level.is_used() && !self.level.is_checked() => figures.not_hit(NotHit::Unchecked),
             ReadKind::Part => figures.not_hit(NotHit::Part),
             ReadKind::Miss => figures.not_hit(NotHit::Absent),
         }
     }
 
-    /// A block's part of the request, from memory or a zero-range.
-    fn look(&self, state: &State, memory: &mut Memory<S>, span: &Span) -> Option<Piece<S::Block>> {
+    /// Bytes of these spans that are served from prefetched blocks; the blocks count as used.
+    fn use_prefetched(&self, memory: &mut Memory<S>, spans: impl Iterator<Item = Span>) -> u64 {
+        let mut bytes = 0;
+        for span in spans {
+            if let Some(id) = memory.find(self.number, span.block)
+                && memory.use_prefetched(id, span.start + span.len)
+            {
+                bytes += span.len as u64;
+            }
+        }
+        bytes
+    }
+
+    /// A block's part of the request, from memory or a zero-range. Sets `is_prefetched` if the block is prefetched.
+    fn look(
+        &self,
+        state: &State,
+        memory: &mut Memory<S>,
+        span: &Span,
+        is_prefetched: &mut bool,
+    ) -> Option<Piece<S::Block>> {
         if let Some(id) = memory.find(self.number, span.block) {
             let slot = memory.slot(id);
             let bypass = self.mode.get() == CacheMode::Paused && slot.is_clean();
@@ -184,6 +213,7 @@ impl<S: Seam> Shard<S> {
                 return None;
             }
             let data = slot.data.clone().expect("a slot in use has content");
+            *is_prefetched |= slot.prefetched;
             memory.touch(id);
             return Some(Piece::new(data, span.start, span.len));
         }
@@ -192,10 +222,10 @@ impl<S: Seam> Shard<S> {
     }
 
     fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None };
+        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None, is_prefetched: false };
         for (span, place) in spans.iter().zip(got) {
             if place.is_none() {
-                *place = self.look(state, memory, span);
+                *place = self.look(state, memory, span, &mut plan.is_prefetched);
             }
             if place.is_some() {
                 continue;
@@ -204,12 +234,12 @@ impl<S: Seam> Shard<S> {
                 plan.join = Some(Rc::clone(ticket));
                 continue;
             }
-            let block = span.block.0;
+            let block = span.block;
             let rests = state.ledger.rests(block) && !self.sabotage(Sabotage::FillOverResting);
             let runs = if rests { &mut plan.resting } else { &mut plan.missing };
             match runs.last_mut() {
-                Some(run) if run.end == block && run.end - run.start < FILL_BLOCKS_MAX => run.end += 1,
-                _ => runs.push(block..block + 1),
+                Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
+                _ => runs.push(block.only()),
             }
         }
         plan
@@ -219,10 +249,10 @@ impl<S: Seam> Shard<S> {
     /// that a bad sector fails only the requests for it. `earned`: pages to be promoted.
     async fn fill_all(
         self: &ShardRef<S>,
-        runs: Vec<Range<u64>>,
+        runs: Vec<Range<BlockNo>>,
         how: Option<Admit>,
         spans: &[Span],
-        earned: &[u64],
+        earned: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
@@ -253,12 +283,12 @@ impl<S: Seam> Shard<S> {
             match result {
                 Ok(one) => filled.push(one),
                 Err(DiskError::Gone) => return Err(DiskError::Gone.into()),
-                Err(error) if run.end - run.start == 1 => {
+                Err(error) if BlockNo::count(&run) == 1 => {
                     filled.push(self.fill_sectors(run.start, spans, error).await?)
                 }
                 Err(_) => {
-                    for block in run {
-                        match self.fill(block..block + 1, how, Cause::ClientRead).await {
+                    for block in BlockNo::each(&run) {
+                        match self.fill(block.only(), how, Cause::ClientRead).await {
                             Ok(one) => filled.push(one),
                             Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
                         }
@@ -270,8 +300,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads only the sectors of a block that the request needs, after the whole block failed.
-    async fn fill_sectors(&self, block: u64, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
-        let span = spans.iter().find(|span| span.block.0 == block).expect("only blocks of the request are filled");
+    async fn fill_sectors(&self, block: BlockNo, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
+        let span = spans.iter().find(|span| span.block == block).expect("only blocks of the request are filled");
         let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
         if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
             return Err(error.into());
@@ -297,29 +327,29 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
-    pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<u64>) {
+    pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         self.bring(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
     /// As [`Shard::read_ahead`], for another cause.
-    pub async fn bring(self: &ShardRef<S>, blocks: Range<u64>, how: Admit, cause: Cause) {
+    pub async fn bring(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
-                let absent = |block: u64| {
-                    let block = crate::memory::BlockNo(block);
+                let absent = |block: BlockNo| {
                     memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
-                        && !state.ledger.rests(block.0)
+                        && !state.ledger.rests(block)
                         && state.ticket_for(block, Sectors::ALL).is_none()
                 };
-                let start = (next..blocks.end).find(|block| absent(*block))?;
-                let end = (start..blocks.end.min(start + FILL_BLOCKS_MAX)).find(|block| !absent(*block));
-                Some(start..end.unwrap_or(blocks.end.min(start + FILL_BLOCKS_MAX)))
+                let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
+                let most = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
+                let end = BlockNo::each(&(start..most)).find(|block| !absent(*block));
+                Some(start..end.unwrap_or(most))
             });
             let Some(run) = run else { return };
             next = run.end;
-            let bytes = (run.end - run.start) * BLOCK_BYTES as u64;
+            let bytes = BlockNo::count(&run) * BLOCK_BYTES as u64;
             if self.fill(run, Some(how), cause).await.is_err() {
                 return;
             }
@@ -334,30 +364,50 @@ struct Served {
     wanted: usize,
     from_memory: usize,
     from_flash: usize,
-    from_backing: bool,
+    from_backing: usize,
+    /// Bytes from memory, those of prefetched blocks included.
+    memory_bytes: u64,
+    prefetched_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
     bad: usize,
     /// Pages to be promoted.
-    earned: Vec<u64>,
+    earned: Vec<PageNo>,
+}
+
+impl Served {
+    /// Bytes of a request of `all` bytes by source. A fill reads whole blocks: its parts are divided in proportion.
+    fn bytes(&self, all: u64) -> SourceBytes {
+        let rest = all - self.memory_bytes;
+        let filled = (self.from_flash + self.from_backing) as u64;
+        let flash = rest * self.from_flash as u64 / filled.max(1);
+        SourceBytes {
+            memory: self.memory_bytes - self.prefetched_bytes,
+            prefetched: self.prefetched_bytes,
+            flash,
+            backing: rest - flash,
+        }
+    }
 }
 
 /// A run and the result of its fill.
-type RunResult<S> = (Range<u64>, Result<Filled<S>, DiskError>);
+type RunResult<S> = (Range<BlockNo>, Result<Filled<S>, DiskError>);
 
 struct Plan {
     /// Runs to be read from the backing.
-    missing: Vec<Range<u64>>,
+    missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
-    resting: Vec<Range<u64>>,
+    resting: Vec<Range<BlockNo>>,
     /// Another request's fill that will bring more blocks.
     join: Option<Rc<Ticket>>,
+    /// A block that was found is prefetched.
+    is_prefetched: bool,
 }
 
 fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {
-    let last = filled.first + filled.blocks.len() as u64;
+    let last = filled.first.plus(filled.blocks.len() as u64);
     if place.is_none()
-        && (filled.first..last).contains(&span.block.0)
+        && (filled.first..last).contains(&span.block)
         && let Some(data) = filled.content(span.block, span.sectors())
     {
         *place = Some(Piece::new(data.clone(), span.start, span.len));

@@ -36,8 +36,12 @@ impl<S: Seam> Shard<S> {
 
     /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to look
     /// again.
-    pub async fn recall(self: &ShardRef<S>, blocks: Range<u64>, why: Recall) -> Result<Option<Filled<S>>, DiskError> {
-        let count = (blocks.end - blocks.start) as usize;
+    pub async fn recall(
+        self: &ShardRef<S>,
+        blocks: Range<BlockNo>,
+        why: Recall,
+    ) -> Result<Option<Filled<S>>, DiskError> {
+        let count = BlockNo::count(&blocks) as usize;
         let buffers = self.core.alloc_all(count, true).await.expect("a patient caller gets its buffers");
         self.recall_into(blocks, buffers, why).await
     }
@@ -45,13 +49,13 @@ impl<S: Seam> Shard<S> {
     /// As [`Shard::recall`], into these buffers. An unreadable block fails only this call.
     pub async fn recall_into(
         self: &ShardRef<S>,
-        blocks: Range<u64>,
+        blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
         why: Recall,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let issued = self.with(|state, _| {
-            let positions = blocks.clone().map(|block| {
-                let free = state.ticket_for(BlockNo(block), Sectors::ALL).is_none();
+            let positions = BlockNo::each(&blocks).map(|block| {
+                let free = state.ticket_for(block, Sectors::ALL).is_none();
                 state.ledger.resting_at(block).filter(|_| free)
             });
             let positions: Vec<Position> = positions.collect::<Option<_>>()?;
@@ -60,7 +64,7 @@ impl<S: Seam> Shard<S> {
         let Some((ticket, positions)) = issued else { return Ok(None) };
         let result = match self.core.log() {
             Some(store) => {
-                let owners = blocks.clone().map(|block| Owner { incarnation: self.incarnation, block });
+                let owners = BlockNo::each(&blocks).map(|block| Owner { incarnation: self.incarnation, block });
                 let wanted =
                     owners.zip(positions).zip(buffers).map(|((owner, position), buffer)| (owner, position, buffer));
                 let read = store.read_all(wanted.collect()).await;
@@ -79,7 +83,7 @@ impl<S: Seam> Shard<S> {
     fn take_recalled(
         &self,
         ticket: &Rc<Ticket>,
-        blocks: &Range<u64>,
+        blocks: &Range<BlockNo>,
         read: Vec<Result<S::Block, DiskError>>,
         why: Recall,
     ) -> Result<Option<Filled<S>>, DiskError> {
@@ -89,8 +93,8 @@ impl<S: Seam> Shard<S> {
         let (mut failure, mut between) = (None, false);
         let mut content = Vec::with_capacity(read.len());
         self.with(|state, memory| {
-            for (block, data) in blocks.clone().zip(read) {
-                let void = ticket.voided(BlockNo(block)) != Sectors::NONE;
+            for (block, data) in BlockNo::each(blocks).zip(read) {
+                let void = ticket.voided(block) != Sectors::NONE;
                 match data {
                     Err(_) if void => between = true,
                     Err(error) => {
@@ -101,8 +105,7 @@ impl<S: Seam> Shard<S> {
                     }
                     Ok(data) => {
                         if !void && (why != Recall::Read || self.has_room_to_recall(state)) {
-                            let id =
-                                memory.insert(self.number, BlockNo(block), data.clone(), Sectors::ALL, Admit::Normal);
+                            let id = memory.insert(self.number, block, data.clone(), Sectors::ALL, Admit::Normal);
                             memory.slot_mut(id).transit = why == Recall::Destage;
                             state.wake(memory, id, since);
                         } else if void && self.sabotage(Sabotage::RecallOverWrite) {
@@ -120,25 +123,25 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    fn put_over(&self, memory: &mut Memory<S>, block: u64, data: &S::Block) {
-        if let Some(id) = memory.find(self.number, BlockNo(block)) {
+    fn put_over(&self, memory: &mut Memory<S>, block: BlockNo, data: &S::Block) {
+        if let Some(id) = memory.find(self.number, block) {
             memory.slot_mut(id).data = Some(data.clone());
         }
     }
 
     /// Waits until a block that is to be changed in part is not on flash alone.
-    pub async fn recall_to_change(self: &ShardRef<S>, block: u64) -> Result<(), DiskError> {
+    pub async fn recall_to_change(self: &ShardRef<S>, block: BlockNo) -> Result<(), DiskError> {
         loop {
             let under_way = {
                 let state = self.state.borrow();
                 if !state.ledger.rests(block) {
                     return Ok(());
                 }
-                state.ticket_for(BlockNo(block), Sectors::ALL).cloned()
+                state.ticket_for(block, Sectors::ALL).cloned()
             };
             match under_way {
                 Some(ticket) => ticket.ended().await,
-                None => drop(self.recall(block..block + 1, Recall::Write).await?),
+                None => drop(self.recall(block.only(), Recall::Write).await?),
             }
         }
     }

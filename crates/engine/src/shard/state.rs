@@ -7,18 +7,18 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::Position;
+use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
 use super::fill::Ticket;
 use super::flush::Flushing;
 use super::wait::{Waits, WriteWait};
-use crate::destage::epochs::{Epochs, OLDEST};
+use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
-use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::log::Logging;
 use crate::log::ledger::Ledger;
+use crate::memory::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
 /// A write or zero operation in flight to the backing.
@@ -26,20 +26,20 @@ pub struct Operation {
     /// Number of the operation.
     pub id: u64,
     /// The changed blocks; no other operation may touch them meanwhile.
-    pub blocks: Range<u64>,
+    pub blocks: Range<BlockNo>,
 }
 
 /// Data on the backing that awaits a flush there.
 enum WrittenUnit {
     Block(SlotRef),
-    Zeroes(u64),
+    Zeroes(BlockNo),
 }
 
 /// Flush obligation of replaced content; the newer content inherits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Oldest epoch of content that is not durable.
-    pub epoch: Option<u64>,
+    pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
     pub owed: bool,
@@ -52,7 +52,7 @@ impl Due {
     }
 
     /// The oldest epoch among the obligation and `epoch`.
-    pub fn oldest(self, epoch: u64) -> u64 {
+    pub fn oldest(self, epoch: Epoch) -> Epoch {
         self.epoch.map_or(epoch, |older| older.min(epoch))
     }
 }
@@ -64,15 +64,15 @@ pub struct Sent {
     /// Number of the block.
     pub block: BlockNo,
     /// Epoch of the content in flight.
-    pub epoch: u64,
+    pub epoch: Epoch,
 }
 
 /// Blocks that have just become durable on the backing, and clean.
 pub struct Destaged<B> {
     /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
-    pub last: VecDeque<(u64, Option<B>)>,
+    pub last: VecDeque<(BlockNo, Option<B>)>,
     /// The first ones, at most `BLOCKS_MAX`.
-    pub blocks: Vec<u64>,
+    pub blocks: Vec<BlockNo>,
 }
 
 /// Most blocks listed with their content.
@@ -89,20 +89,20 @@ impl<B> Default for Destaged<B> {
 }
 
 impl<B> Destaged<B> {
-    fn add(&mut self, block: u64, content: B) {
+    fn add(&mut self, block: BlockNo, content: B) {
         self.add_last(block, Some(content));
         if self.blocks.len() < BLOCKS_MAX {
             self.blocks.push(block);
         }
     }
 
-    fn add_zeroes(&mut self, blocks: Range<u64>) {
-        let count = blocks.end - blocks.start;
+    fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
+        let count = BlockNo::count(&blocks);
         let listed = count.min(OF_RANGE_MAX);
-        (0..listed).for_each(|number| self.add_last(blocks.start + number * count / listed, None));
+        (0..listed).for_each(|number| self.add_last(blocks.start.plus(number * count / listed), None));
     }
 
-    fn add_last(&mut self, block: u64, content: Option<B>) {
+    fn add_last(&mut self, block: BlockNo, content: Option<B>) {
         if self.last.len() == LAST_MAX {
             self.last.pop_front();
         }
@@ -136,17 +136,17 @@ pub struct State {
     /// Progress of flushes to the backing.
     pub flushing: Flushing,
     /// Blocks whose missing sectors are being read for destage.
-    pub filling: BTreeSet<u64>,
+    pub filling: BTreeSet<BlockNo>,
     /// The last seen incarnation of the backing.
     pub incarnation: u64,
     /// Number of times that written data became dirty again.
     pub losses: u64,
     /// All completions below this number are flushed on the backing.
-    pub synced: u64,
+    pub synced: CompletionNo,
     /// Number of the next completion on the backing.
-    next_sequence: u64,
+    next_sequence: CompletionNo,
     next_operation: u64,
-    written: VecDeque<(WrittenUnit, u64)>,
+    written: VecDeque<(WrittenUnit, CompletionNo)>,
     written_blocks: u64,
     written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
@@ -156,13 +156,13 @@ pub struct State {
     /// Number of blocks being reloaded for destage.
     pub recalling: u64,
     /// Blocks that destage reloaded last.
-    pub recalled: Range<u64>,
+    pub recalled: Range<BlockNo>,
 }
 
 impl State {
     /// The initial state. The first flush always reaches the backing, because an earlier run may have written.
     pub fn new(incarnation: u64) -> Self {
-        State { incarnation, next_sequence: 1, ..State::default() }
+        State { incarnation, next_sequence: CompletionNo(1), ..State::default() }
     }
 
     /// Number of unclean blocks and zero-ranges.
@@ -191,19 +191,20 @@ impl State {
     }
 
     /// Number of the next completion: a flush that begins now covers the completions below it.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> CompletionNo {
         self.next_sequence
     }
 
     /// Numbers a completion that belongs to no block or range.
-    pub fn next_completion(&mut self) -> u64 {
-        self.next_sequence += 1;
-        self.next_sequence - 1
+    pub fn next_completion(&mut self) -> CompletionNo {
+        let sequence = self.next_sequence;
+        self.next_sequence = sequence.next();
+        sequence
     }
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
     /// already dirty.
-    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         match slot.dirty {
@@ -255,7 +256,7 @@ impl State {
     }
 
     /// Closes the current epoch and returns its number.
-    pub fn close_epoch(&mut self) -> u64 {
+    pub fn close_epoch(&mut self) -> Epoch {
         self.due = self.order.len();
         self.epochs.close()
     }
@@ -266,7 +267,7 @@ impl State {
     }
 
     /// Registers an operation over `blocks`; no other one may touch them.
-    pub fn begin_operation(&mut self, blocks: Range<u64>) -> u64 {
+    pub fn begin_operation(&mut self, blocks: Range<BlockNo>) -> u64 {
         assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
         let id = self.next_operation;
         self.next_operation += 1;
@@ -281,7 +282,7 @@ impl State {
     }
 
     /// True if an operation in flight touches any of `blocks`.
-    pub fn is_busy(&self, blocks: &Range<u64>) -> bool {
+    pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
         self.operations.iter().any(|other| other.blocks.start < blocks.end && blocks.start < other.blocks.end)
     }
 
@@ -294,16 +295,15 @@ impl State {
         slot.in_flight = Some(epoch);
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(slot.block);
-        self.ledger.sent(slot.block.0);
+        self.ledger.sent(slot.block);
         Sent { slot: reference, block: slot.block, epoch }
     }
 
     /// Marks a block in flight as written: its write completed.
     pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
         self.epochs.remove(sent.epoch);
-        self.failed.remove(sent.block.0);
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        self.failed.remove(sent.block);
+        let sequence = self.next_completion();
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight = None;
@@ -312,7 +312,7 @@ impl State {
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(Written { epoch, sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
-        self.ledger.sent_done(sent.block.0, sequence);
+        self.ledger.sent_done(sent.block, sequence);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
@@ -322,8 +322,8 @@ impl State {
             self.epochs.remove(sent.epoch);
             return;
         };
-        self.failed.add(sent.block.0, now);
-        self.ledger.sent_failed(sent.block.0);
+        self.failed.add(sent.block, now);
+        self.ledger.sent_failed(sent.block);
         memory.slot_mut(id).in_flight = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
@@ -345,7 +345,7 @@ impl State {
         if slot.dirty.is_some() {
             return;
         }
-        self.failed.remove(sent.block.0);
+        self.failed.remove(sent.block);
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
@@ -364,7 +364,7 @@ impl State {
             self.due -= u64::from(self.epochs.is_closed(epoch));
             self.order.remove(slot.block);
         }
-        self.failed.remove(slot.block.0);
+        self.failed.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
         self.unclean -= u64::from(!was_clean);
         memory.settle(id, was_clean);
@@ -396,7 +396,7 @@ impl State {
 
     /// True if a dirty block is idle (no write in flight, no waiting request) and its content is a log record.
     fn may_rest<B>(&self, slot: &Slot<B>) -> bool {
-        let block = slot.block.0;
+        let block = slot.block;
         let quiet = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
         // A block reloaded for destage is destaged, unless the backing refuses it.
         let stays = !slot.transit || self.failed.contains(block);
@@ -406,70 +406,70 @@ impl State {
             && self.ledger.may_rest(block)
             && !self.waits.contains(block)
             && !self.filling.contains(&block)
-            && !self.is_busy(&(block..block + 1))
+            && !self.is_busy(&block.only())
     }
 
     fn rest<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
         let slot = memory.slot_mut(id);
         let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block rests"));
         self.epochs.remove(epoch);
-        self.epochs.add(OLDEST);
+        self.epochs.add(Epoch::OLDEST);
         self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
-        self.failed.remove(block.0);
+        self.failed.remove(block);
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
         if self.ledger.resting() == 0 {
             self.resting_since = now;
         }
-        self.ledger.rest(block.0);
+        self.ledger.rest(block);
     }
 
     /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
     /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
     /// for it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, counts: impl Fn(u64) -> bool) {
-        let mut past: Vec<Range<u64>> = Vec::new();
+    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, counts: impl Fn(BlockNo) -> bool) {
+        let mut past: Vec<Range<BlockNo>> = Vec::new();
         self.ledger.adopt(records.map(|(block, position)| {
             let counts = counts(block);
             match past.last_mut() {
                 _ if counts => {}
-                Some(run) if run.end == block => run.end += 1,
-                _ => past.push(block..block + 1),
+                Some(run) if run.end == block => run.end = block.next(),
+                _ => past.push(block.only()),
             }
             (block, position, counts)
         }));
         for run in past {
-            match run.end - run.start {
+            match BlockNo::count(&run) {
                 1 => self.ledger.change(run.start),
                 _ => self.ledger.change_range(run.clone()),
             }
             self.ledger.cleaned(run);
         }
-        self.epochs.add_many(OLDEST, self.ledger.resting());
+        self.epochs.add_many(Epoch::OLDEST, self.ledger.resting());
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
-        self.epochs.remove(OLDEST);
+        self.epochs.remove(Epoch::OLDEST);
         memory.slot_mut(id).owed = true;
-        self.ledger.wake(memory.slot(id).block.0);
-        self.dirty(memory, id, OLDEST, since);
+        self.ledger.wake(memory.slot(id).block);
+        self.dirty(memory, id, Epoch::OLDEST, since);
     }
 
     /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
     /// any.
-    pub fn supersede_resting(&mut self, blocks: Range<u64>) -> Option<Due> {
+    pub fn supersede_resting(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
         let count = self.ledger.supersede(blocks);
-        (0..count).for_each(|_| self.epochs.remove(OLDEST));
-        (count > 0).then_some(Due { epoch: Some(OLDEST), owed: true })
+        (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
+        (count > 0).then_some(Due { epoch: Some(Epoch::OLDEST), owed: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
     /// first block of the merged range.
-    pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) -> u64 {
+    pub fn add_zeroes(&mut self, start: BlockNo, range: ZeroRange) -> BlockNo {
         assert_eq!(range.state, ZeroState::Dirty, "a new range is dirty");
         self.epochs.add(range.epoch);
         self.zeroes.insert(start, range);
@@ -480,21 +480,21 @@ impl State {
         start
     }
 
-    fn merge_with_left(&mut self, right: u64) -> Option<u64> {
+    fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
         let left = self.zeroes.left_to_merge(right)?;
-        let (_, range) = self.zeroes.find(BlockNo(right)).expect("a range that may be merged");
+        let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
         self.zeroes.merge(left, right);
         self.epochs.remove(range.epoch);
         // All of the merged range is tried again, and requests that wait for a part wait for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
-        let waits = self.waits.take(right..right + 1);
+        let waits = self.waits.take(right.only());
         self.waits.put(left, waits);
         Some(left)
     }
 
     /// Cuts `blocks` out of the zero-ranges. Returns the flush obligation of the removed parts, if any.
-    pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<Due> {
+    pub fn cut_zeroes(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
         if self.zeroes.is_empty() {
             return None;
         }
@@ -517,7 +517,7 @@ impl State {
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
             if newer < *start {
-                let moved = self.waits.take(*start..*start + 1);
+                let moved = self.waits.take(start.only());
                 self.waits.put(newer, moved);
             }
         }
@@ -538,9 +538,8 @@ impl State {
     }
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
-    pub fn zeroes_done(&mut self, id: u64, blocks: Range<u64>) {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+    pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
+        let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
@@ -556,13 +555,13 @@ impl State {
     /// Lets `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
     /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
     /// told so.
-    pub fn await_zeroes(&mut self, id: u64, blocks: Range<u64>, waits: &[Rc<WriteWait>]) {
+    pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
         let left = self.zeroes.in_flight(blocks.clone(), id);
-        let end = |start: &u64| self.zeroes.find(BlockNo(*start)).map_or(*start, |(_, range)| range.end);
-        if left.iter().map(|start| end(start) - start).sum::<u64>() < blocks.end - blocks.start {
+        let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
+        if left.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
             waits.iter().for_each(|wait| wait.replace());
         }
         let places = if left.is_empty() { vec![blocks.start] } else { left };
@@ -574,7 +573,7 @@ impl State {
     }
 
     /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
-    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
             self.failed.add(start, now);
@@ -583,7 +582,7 @@ impl State {
 
     /// Forgets the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
     /// again.
-    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             if range.owed {
@@ -598,7 +597,7 @@ impl State {
     }
 
     /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
-    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
+    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: CompletionNo) -> Destaged<S::Block> {
         let mut destaged = Destaged::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
@@ -635,8 +634,8 @@ impl State {
         &mut self,
         memory: &mut Memory<S>,
         reference: SlotRef,
-        sequence: u64,
-    ) -> Option<(u64, S::Block)> {
+        sequence: CompletionNo,
+    ) -> Option<(BlockNo, S::Block)> {
         let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);
         if slot.written.is_none_or(|written| written.sequence != sequence) {
@@ -647,10 +646,10 @@ impl State {
         if !slot.is_clean() {
             return None;
         }
-        let (transit, block) = (slot.transit, slot.block.0);
+        let (transit, block) = (slot.transit, slot.block);
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
         self.unclean -= 1;
-        self.ledger.cleaned(block..block + 1);
+        self.ledger.cleaned(block.only());
         memory.settle(id, false);
         if transit {
             memory.remove(id);
@@ -685,7 +684,7 @@ impl State {
     }
 
     /// Makes a slot that counts as unclean dirty (again) in `epoch` or an older one.
-    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
         match slot.dirty {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use flash::BlockNo;
 use seam::BLOCK_BYTES;
 
 const STREAMS_MAX: usize = 16;
@@ -33,7 +34,7 @@ pub struct Noted {
     /// The read continues a stream.
     pub sequential: bool,
     /// Blocks to read ahead now.
-    pub ahead: Option<Range<u64>>,
+    pub ahead: Option<Range<BlockNo>>,
 }
 
 impl Streams {
@@ -69,7 +70,7 @@ impl Streams {
         stream.window_bytes = (stream.window_bytes * 2).min(ahead_max.max(WINDOW_MIN_BYTES));
         stream.ahead = stream.ahead.max(to);
         let block = BLOCK_BYTES as u64;
-        let blocks = from.div_ceil(block)..to.div_ceil(block);
+        let blocks = BlockNo(from.div_ceil(block))..BlockNo(to.div_ceil(block));
         Noted { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
     }
 }
@@ -102,8 +103,8 @@ mod tests {
                     assert!(noted.sequential, "turn {turn}");
                 }
                 if let Some(blocks) = noted.ahead {
-                    assert!(*covered == 0 || blocks.start == *covered, "no gap and nothing twice");
-                    *covered = blocks.end;
+                    assert!(*covered == 0 || blocks.start.0 == *covered, "no gap and nothing twice");
+                    *covered = blocks.end.0;
                 }
                 if turn > 32 {
                     assert!(*covered * 4096 > at + 16 * KIB, "ahead of the reader");
@@ -117,7 +118,7 @@ mod tests {
         let mut streams = Streams::default();
         for turn in 0..64u64 {
             let noted = streams.note(turn * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);
-            assert!(noted.ahead.is_none_or(|blocks| blocks.end <= 256));
+            assert!(noted.ahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::BlockNo;
 use seam::DiskError;
 
 use crate::wait::Signal;
@@ -56,7 +57,7 @@ impl WriteWait {
 /// Requests that wait for the write of a block, or of the zero-range that begins there. A request is listed once at
 /// most for each place. Otherwise repeated cuts and merges of a range would double its waiting requests each time.
 #[derive(Default)]
-pub struct Waits(BTreeMap<u64, Vec<Rc<WriteWait>>>);
+pub struct Waits(BTreeMap<BlockNo, Vec<Rc<WriteWait>>>);
 
 impl Waits {
     /// True if no request waits.
@@ -65,22 +66,22 @@ impl Waits {
     }
 
     /// True if a request waits at `place`.
-    pub fn contains(&self, place: u64) -> bool {
+    pub fn contains(&self, place: BlockNo) -> bool {
         self.0.contains_key(&place)
     }
 
     /// The requests that wait at `place`.
-    pub fn at(&self, place: u64) -> &[Rc<WriteWait>] {
+    pub fn at(&self, place: BlockNo) -> &[Rc<WriteWait>] {
         self.0.get(&place).map_or(&[], Vec::as_slice)
     }
 
     /// Places with waiting requests, from `place` on, and then the ones before it.
-    pub fn places_from(&self, place: u64) -> impl Iterator<Item = u64> {
+    pub fn places_from(&self, place: BlockNo) -> impl Iterator<Item = BlockNo> {
         self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
     }
 
     /// Lets `wait` wait for one more part, at `place`.
-    pub fn add(&mut self, place: u64, wait: &Rc<WriteWait>) {
+    pub fn add(&mut self, place: BlockNo, wait: &Rc<WriteWait>) {
         let waits = self.0.entry(place).or_default();
         if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
             wait.expect_one();
@@ -89,7 +90,7 @@ impl Waits {
     }
 
     /// Moves to `place` a part that each of `waits` already expects.
-    pub fn put(&mut self, place: u64, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
+    pub fn put(&mut self, place: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
             let there = self.0.entry(place).or_default();
             if there.iter().any(|other| Rc::ptr_eq(other, &wait)) {
@@ -102,7 +103,7 @@ impl Waits {
     }
 
     /// Removes and returns the requests that wait at any of `places`, once for each place.
-    pub fn take(&mut self, places: Range<u64>) -> Vec<Rc<WriteWait>> {
+    pub fn take(&mut self, places: Range<BlockNo>) -> Vec<Rc<WriteWait>> {
         let mut taken = Vec::new();
         while let Some((place, _)) = self.0.range(places.clone()).next() {
             let place = *place;
@@ -119,28 +120,28 @@ mod tests {
     #[test]
     fn range_cut_and_merged_repeatedly_is_waited_for_once() {
         let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
-        waits.add(0, &wait);
+        waits.add(BlockNo(0), &wait);
         for _ in 0..64 {
-            let whole = waits.at(0).to_vec();
+            let whole = waits.at(BlockNo(0)).to_vec();
             assert_eq!(whole.len(), 1);
-            [3, 5].into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
-            for part in [3, 5] {
-                let merged = waits.take(part..part + 1);
-                waits.put(0, merged);
+            [3, 5].map(BlockNo).into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
+            for part in [3, 5].map(BlockNo) {
+                let merged = waits.take(part.only());
+                waits.put(BlockNo(0), merged);
             }
         }
         assert_eq!(wait.remaining.get(), 1);
-        waits.take(0..8).iter().for_each(|wait| wait.finish_one(Ok(&())));
+        waits.take(BlockNo(0)..BlockNo(8)).iter().for_each(|wait| wait.finish_one(Ok(&())));
         assert!(wait.remaining.get() == 0 && waits.is_empty());
     }
 
     #[test]
     fn request_at_several_places_is_returned_for_each() {
         let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
-        [1, 2, 9].into_iter().for_each(|place| waits.add(place, &wait));
-        assert_eq!(waits.places_from(2).collect::<Vec<_>>(), [2, 9, 1]);
-        let taken = waits.take(0..9);
-        assert_eq!((taken.len(), waits.contains(9), waits.contains(1)), (2, true, false));
+        [1, 2, 9].map(BlockNo).into_iter().for_each(|place| waits.add(place, &wait));
+        assert_eq!(waits.places_from(BlockNo(2)).collect::<Vec<_>>(), [2, 9, 1].map(BlockNo));
+        let taken = waits.take(BlockNo(0)..BlockNo(9));
+        assert_eq!((taken.len(), waits.contains(BlockNo(9)), waits.contains(BlockNo(1))), (2, true, false));
         taken.iter().for_each(|wait| wait.finish_one(Ok(&())));
         assert_eq!(wait.remaining.get(), 1);
     }

@@ -10,9 +10,9 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{Memory, Sectors};
-use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
+use crate::telemetry::{LatencyTrace, Step};
 use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 
 /// Longest write tried without waiting, in blocks.
@@ -57,12 +57,12 @@ impl<S: Seam> Shard<S> {
         len: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.curves.borrow_mut().used(at, len as u64);
         self.make_room(blocks_of(at, len as u64)).await;
-        steps.passed(Step::Throttle, self.seam().now());
+        trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.logs();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
@@ -70,14 +70,14 @@ impl<S: Seam> Shard<S> {
         for span in spans(at, len) {
             loop {
                 if span.len < BLOCK_BYTES {
-                    self.recall_to_change(span.block.0).await?;
+                    self.recall_to_change(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
                 let how = How { keep, owed: wait.is_none(), now: self.seam().now() };
                 let absorbed = self.with(|state, memory| {
                     self.absorb(state, memory, &span, source, how)?;
                     if let Some(wait) = &wait {
-                        state.waits.add(span.block.0, wait);
+                        state.waits.add(span.block, wait);
                     }
                     Some(())
                 });
@@ -89,10 +89,10 @@ impl<S: Seam> Shard<S> {
         }
         self.note_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
-        steps.passed(Step::Destage, self.seam().now());
+        trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
-            steps.passed(Step::Log, self.seam().now());
+            trace.record(Step::Log, self.seam().now());
         }
         self.counters.write_done(len as u64, self.seam().now().since(begun));
         Ok(())
@@ -131,7 +131,7 @@ impl<S: Seam> Shard<S> {
         let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
         let filled = given.is_some();
         let mut found = memory.find(self.number, span.block);
-        if span.len < BLOCK_BYTES && found.is_none() && state.ledger.rests(span.block.0) {
+        if span.len < BLOCK_BYTES && found.is_none() && state.ledger.rests(span.block) {
             return None;
         }
         let spare = match given {
@@ -143,19 +143,19 @@ impl<S: Seam> Shard<S> {
             }
             given => given,
         };
-        state.void(span.block.0..span.block.0 + 1, sectors);
+        state.void(span.block.only(), sectors);
         // An unclean block has no valid copy on flash: that was invalidated when it became dirty.
         if found.is_none_or(|id| memory.slot(id).is_clean()) {
-            self.uncache(span.block.0..span.block.0 + 1);
+            self.uncache(span.block.only());
         }
-        state.failed.remove(span.block.0);
-        state.ledger.change(span.block.0);
+        state.failed.remove(span.block);
+        state.ledger.change(span.block);
         let epoch = state.epochs.current();
         let Some(id) = found else {
-            self.note_write_miss(span.block.0);
+            self.note_write_miss(span.block);
             let mut data = spare.expect("an absent block was given a buffer");
-            let rested = state.supersede_resting(span.block.0..span.block.0 + 1).unwrap_or_default();
-            let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
+            let rested = state.supersede_resting(span.block.only()).unwrap_or_default();
+            let (present, due) = match state.cut_zeroes(span.block.only()) {
                 Some(due) => {
                     if !filled {
                         data.zero(0, BLOCK_BYTES);
@@ -218,6 +218,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
+        #[cfg(feature = "sabotage")]
         if self.sabotage(Sabotage::OverwriteInFlight) {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
             return data.sabotage_thaw();

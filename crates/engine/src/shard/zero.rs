@@ -9,8 +9,8 @@ use super::state::Due;
 use super::wait::WriteWait;
 use super::write::How;
 use super::{Shard, ShardRef, Span, spans};
-use crate::destage::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
-use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
+use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
+use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
@@ -40,21 +40,21 @@ impl<S: Seam> Shard<S> {
         let end = at + len;
         // A short last block counts as whole if the range reaches the volume's end.
         let whole_end = if end == self.size_bytes.get() { end.div_ceil(block) } else { end / block };
-        let whole = at.div_ceil(block)..whole_end;
+        let whole = BlockNo(at.div_ceil(block))..BlockNo(whole_end);
         if whole.start >= whole.end {
             self.zero_edge(at, len, &wait).await?;
         } else {
-            if at < whole.start * block {
-                self.zero_edge(at, whole.start * block - at, &wait).await?;
+            if at < whole.start.offset() {
+                self.zero_edge(at, whole.start.offset() - at, &wait).await?;
             }
-            if whole.end * block < end {
-                self.zero_edge(whole.end * block, end - whole.end * block, &wait).await?;
+            if whole.end.offset() < end {
+                self.zero_edge(whole.end.offset(), end - whole.end.offset(), &wait).await?;
             }
             let mut next = whole.start;
             while next < whole.end {
-                let step = next..whole.end.min(next + STEP_BLOCKS);
+                let step = next..whole.end.min(next.plus(STEP_BLOCKS));
                 next = step.end;
-                self.make_room(step.start..step.start + 1).await;
+                self.make_room(step.start.only()).await;
                 self.make_room_for_range().await;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
@@ -78,9 +78,9 @@ impl<S: Seam> Shard<S> {
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {
         for span in spans(at, len as usize) {
-            self.make_room(span.block.0..span.block.0 + 1).await;
+            self.make_room(span.block.only()).await;
             loop {
-                self.recall_to_change(span.block.0).await?;
+                self.recall_to_change(span.block).await?;
                 if self.zero_span(&span, wait) {
                     break;
                 }
@@ -98,25 +98,23 @@ impl<S: Seam> Shard<S> {
                 return false;
             }
             if let Some(wait) = wait {
-                state.waits.add(span.block.0, wait);
+                state.waits.add(span.block, wait);
             }
             true
         })
     }
 
-    fn zero_blocks(&self, blocks: Range<u64>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
+    fn zero_blocks(&self, blocks: Range<BlockNo>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
         let now = self.seam().now();
         self.with(|state, memory| {
             state.void(blocks.clone(), Sectors::ALL);
             self.uncache(blocks.clone());
             state.ledger.change_range(blocks.clone());
             let mut due = Due { epoch: None, owed: wait.is_none() };
-            let pages = blocks.start / BLOCKS_PER_PAGE as u64..blocks.end.div_ceil(BLOCKS_PER_PAGE as u64);
-            for page in pages {
-                let page = PageNo(page);
+            for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.number, page) else { continue };
                 for (place, slot) in slots.into_iter().enumerate() {
-                    let inside = blocks.contains(&page.block(place).0);
+                    let inside = blocks.contains(&page.block(place));
                     if let Some(id) = slot.filter(|_| inside) {
                         if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use seam::{AllocationExtent, Block, BlockMut, Piece, SECTOR_BYTES, Seam};
 
 use super::Volume;
-use crate::pages::slow::{Asked, Step, Steps};
+use crate::telemetry::{LatencyTrace, OpKind, Step};
 use crate::{RequestError, WriteFlags, WriteSource, ZeroFlags};
 
 /// Bytes in a sector.
@@ -43,14 +43,14 @@ impl<S: Seam> Volume<S> {
         if around == (at..at + bytes.len() as u64) {
             return self.write(at, bytes.len(), flags, &mut &bytes[..]).await;
         }
-        let steps = Steps::new(self.now());
-        self.keep_to_limit(bytes.len() as u64, &steps).await;
+        let trace = LatencyTrace::new(self.now());
+        self.keep_to_limit(bytes.len() as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(around.start, around.end - around.start)?;
         let _alone = self.0.locks.alone(around.clone()).await;
-        steps.passed(Step::Gate, self.now());
-        let result = self.change(&around, at, bytes, flags, &steps).await;
-        self.0.shard.slow.ended(&steps, Asked::Write, at, bytes.len() as u64, self.now());
+        trace.record(Step::Gate, self.now());
+        let result = self.change(&around, at, bytes, flags, &trace).await;
+        self.0.shard.slow.ended(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
         self.count(result)
     }
 
@@ -61,24 +61,24 @@ impl<S: Seam> Volume<S> {
         at: u64,
         bytes: &[u8],
         flags: WriteFlags,
-        steps: &Steps,
+        trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         let (len, last) = (len_of(around), around.end - SECTOR);
         let mut merged = Mixed(vec![0; len]);
         if at > around.start {
-            self.old_sector(around.start, &mut merged.0[..SECTOR_BYTES], steps).await?;
+            self.old_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
         }
         let ends_inside = at + (bytes.len() as u64) < around.end;
         if ends_inside && (last > around.start || at == around.start) {
-            self.old_sector(last, &mut merged.0[len - SECTOR_BYTES..], steps).await?;
+            self.old_sector(last, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
         }
         merged.0[(at - around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
-        self.0.shard.write(around.start, len, flags, &mut merged, steps).await
+        self.0.shard.write(around.start, len, flags, &mut merged, trace).await
     }
 
-    async fn old_sector(&self, at: u64, into: &mut [u8], steps: &Steps) -> Result<(), RequestError> {
+    async fn old_sector(&self, at: u64, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
         let mut pieces = Vec::new();
-        self.0.shard.read_to_change(at, SECTOR_BYTES, &mut pieces, steps).await?;
+        self.0.shard.read_to_change(at, SECTOR_BYTES, &mut pieces, trace).await?;
         let [piece] = &pieces[..] else { unreachable!("a sector lies in one block") };
         piece.block.read_bytes(piece.start(), into);
         Ok(())

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use seam::{BLOCK_BYTES, Nanos};
 
-use crate::pages::slow::Asked;
+use crate::telemetry::OpKind;
 
 /// Maximum number of parts. Part sizes are powers of two, so there are more than half as many, unless the volume has
 /// fewer blocks.
@@ -51,8 +51,8 @@ pub(super) struct Heat {
 impl Heat {
     /// Counts a request.
     #[inline]
-    pub fn note(&self, asked: Asked, at: u64) {
-        if !matches!(asked, Asked::Read | Asked::Write) {
+    pub fn note(&self, op: OpKind, at: u64) {
+        if !matches!(op, OpKind::Read | OpKind::Write) {
             return;
         }
         let mut rows = self.rows.borrow_mut();
@@ -61,7 +61,7 @@ impl Heat {
             begin_row(&mut rows, minute);
         }
         let row = rows.back_mut().expect("it was just begun");
-        let counts = if asked == Asked::Read { &mut row.reads } else { &mut row.writes };
+        let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
         // Until the next turn, requests past the last part of a grown volume count in the last part.
         let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
@@ -122,13 +122,13 @@ mod tests {
         heat.turn(minute(7), 64 * MIB);
         assert_eq!(heat.stats(), HeatStats { part_bytes: MIB, rows: Vec::new() });
         assert_eq!(heat.rows.borrow().capacity(), 0, "an idle volume takes no memory");
-        heat.note(Asked::Read, 0);
-        heat.note(Asked::Read, MIB - 512);
-        heat.note(Asked::Write, 64 * MIB - 512);
-        heat.note(Asked::Flush, 0);
-        heat.note(Asked::Zero, MIB);
+        heat.note(OpKind::Read, 0);
+        heat.note(OpKind::Read, MIB - 512);
+        heat.note(OpKind::Write, 64 * MIB - 512);
+        heat.note(OpKind::Flush, 0);
+        heat.note(OpKind::Zero, MIB);
         heat.turn(minute(9), 64 * MIB);
-        heat.note(Asked::Read, MIB);
+        heat.note(OpKind::Read, MIB);
         let rows = heat.stats().rows;
         let sums = |counts: &[u32; HEAT_PARTS]| counts.iter().sum::<u32>();
         let of = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
@@ -141,7 +141,7 @@ mod tests {
         let heat = Heat::default();
         for at in 0..1_000 {
             heat.turn(minute(at), MIB);
-            heat.note(Asked::Write, 0);
+            heat.note(OpKind::Write, 0);
         }
         let rows = heat.stats().rows;
         assert_eq!((rows.len(), rows[0].minute), (HEAT_ROWS_MAX, 1_000 - HEAT_ROWS_MAX as u64));
@@ -154,9 +154,9 @@ mod tests {
     fn counts_are_kept_when_parts_grow() {
         let heat = Heat::default();
         heat.turn(minute(0), 64 * MIB);
-        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.note(Asked::Read, at));
+        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.note(OpKind::Read, at));
         // Before the parts are enlarged, requests past the old end count in the last part.
-        heat.note(Asked::Read, 100 * MIB);
+        heat.note(OpKind::Read, 100 * MIB);
         heat.turn(minute(0), 64 * MIB + 1);
         let HeatStats { part_bytes, rows } = heat.stats();
         let reads = &rows[0].reads;

@@ -16,7 +16,6 @@ use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_B
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::memory::{BlockNo, HINTS_MAX};
 use crate::pages::Level;
-use crate::pages::slow::{Asked, Slow, Step, Steps};
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::common::Common;
@@ -24,6 +23,7 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
+use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
     Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
@@ -205,15 +205,15 @@ impl<S: Seam> Volume<S> {
 
     /// The slowest hundred requests of the last hour, in descending order, each with the step in which it waited
     /// longest.
-    pub fn slow_requests(&self) -> Vec<Slow> {
+    pub fn slow_requests(&self) -> Vec<SlowRequest> {
         self.0.shard.slow.list(self.now())
     }
 
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
-    pub fn asked(&self, asked: Asked, at: u64, len: u64) {
-        self.0.heat.note(asked, at);
-        self.0.tap.note(|| self.now(), asked, at, len);
+    pub fn record_request(&self, op: OpKind, at: u64, len: u64) {
+        self.0.heat.note(op, at);
+        self.0.tap.note(|| self.now(), op, at, len);
     }
 
     /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
@@ -276,16 +276,16 @@ impl<S: Seam> Volume<S> {
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
     ) -> Result<(), RequestError> {
-        let steps = Steps::new(self.now());
-        self.keep_to_limit(len as u64, &steps).await;
+        let trace = LatencyTrace::new(self.now());
+        self.keep_to_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
-        steps.passed(Step::Gate, begun);
-        let result = self.0.shard.read(at, len, out, keep, &steps).await;
+        trace.record(Step::Gate, begun);
+        let result = self.0.shard.read(at, len, out, keep, &trace).await;
         let now = self.now();
         self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
-        self.0.shard.slow.ended(&steps, Asked::Read, at, len as u64, now);
+        self.0.shard.slow.ended(&trace, OpKind::Read, at, len as u64, now);
         self.count(result)
     }
 
@@ -309,34 +309,34 @@ impl<S: Seam> Volume<S> {
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
-        let steps = Steps::new(self.now());
-        self.keep_to_limit(len as u64, &steps).await;
+        let trace = LatencyTrace::new(self.now());
+        self.keep_to_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
         let _beside_others = self.0.locks.write(at..at + len as u64).await;
-        steps.passed(Step::Gate, self.now());
-        let result = self.0.shard.write(at, len, flags, source, &steps).await;
-        self.0.shard.slow.ended(&steps, Asked::Write, at, len as u64, self.now());
+        trace.record(Step::Gate, self.now());
+        let result = self.0.shard.write(at, len, flags, source, &trace).await;
+        self.0.shard.slow.ended(&trace, OpKind::Write, at, len as u64, self.now());
         self.count(result)
     }
 
     /// Makes all writes acknowledged before this call durable. Under `write-back-volatile` it makes nothing durable, by
     /// definition.
     pub async fn flush(&self) -> Result<(), RequestError> {
-        let steps = Steps::new(self.now());
+        let trace = LatencyTrace::new(self.now());
         let _inside = self.enter().await?;
-        steps.passed(Step::Gate, self.now());
+        trace.record(Step::Gate, self.now());
         let step = if self.0.shard.log_matters() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
-        steps.passed(step, self.now());
-        self.0.shard.slow.ended(&steps, Asked::Flush, 0, 0, self.now());
+        trace.record(step, self.now());
+        self.0.shard.slow.ended(&trace, OpKind::Flush, 0, 0, self.now());
         self.count(result)
     }
 
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         // One request that moves no data, regardless of its length.
-        self.keep_to_limit(0, &Steps::new(self.now())).await;
+        self.keep_to_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
         let _beside_others = self.0.locks.write(at..at + len).await;
@@ -573,10 +573,10 @@ impl<S: Seam> Volume<S> {
         self.0.gate.is_open() && !self.0.entry.is_limited()
     }
 
-    async fn keep_to_limit(&self, bytes: u64, steps: &Steps) {
+    async fn keep_to_limit(&self, bytes: u64, trace: &LatencyTrace) {
         if self.0.entry.is_limited() {
             self.0.entry.pass(self.0.shard.seam(), bytes).await;
-            steps.passed(Step::Limit, self.now());
+            trace.record(Step::Limit, self.now());
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use seam::Nanos;
 
-use crate::pages::slow::Asked;
+use crate::telemetry::OpKind;
 
 /// Capacity of a ring in requests: 2 MiB, outside the configured memory.
 pub const TAP_REQUESTS_MAX: usize = 65_536;
@@ -22,7 +22,7 @@ pub struct Tapped {
     /// Time since the tap was opened.
     pub time: Nanos,
     /// The operation; zeroes and discards are the same.
-    pub asked: Asked,
+    pub op: OpKind,
     /// First byte.
     pub at: u64,
     /// Length in bytes.
@@ -59,19 +59,19 @@ pub(super) struct Tap {
 impl Tap {
     /// Records a request if the tap is open.
     #[inline]
-    pub fn note(&self, now: impl FnOnce() -> Nanos, asked: Asked, at: u64, len: u64) {
+    pub fn note(&self, now: impl FnOnce() -> Nanos, op: OpKind, at: u64, len: u64) {
         if self.on.get() {
-            self.push(now(), asked, at, len);
+            self.push(now(), op, at, len);
         }
     }
 
     #[inline(never)]
-    fn push(&self, now: Nanos, asked: Asked, at: u64, len: u64) {
+    fn push(&self, now: Nanos, op: OpKind, at: u64, len: u64) {
         let mut ring = self.ring.borrow_mut();
         match ring.as_mut() {
             Some(ring) if now < ring.taken + GONE_AFTER => {
                 if ring.requests.len() < TAP_REQUESTS_MAX {
-                    ring.requests.push_back(Tapped { time: now.since(ring.begun), asked, at, len });
+                    ring.requests.push_back(Tapped { time: now.since(ring.begun), op, at, len });
                 } else {
                     ring.lost += 1;
                 }
@@ -129,24 +129,24 @@ mod tests {
     }
 
     fn note(tap: &Tap, now: Nanos, at: u64) {
-        tap.note(|| now, Asked::Read, at, 4_096);
+        tap.note(|| now, OpKind::Read, at, 4_096);
     }
 
     #[test]
     fn recorder_gets_requests_made_while_tap_is_open() {
         let tap = Tap::default();
-        tap.note(|| unreachable!("the tap is closed"), Asked::Read, 0, 512);
+        tap.note(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
         let recorder = tap.open(second(100)).expect("no recorder is active");
         assert_eq!(tap.open(second(105)), None, "one recorder at a time");
         (0..5).for_each(|number| note(&tap, second(101 + number), number));
         let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
         assert_eq!((first.requests.len(), first.lost, first.more), (3, 0, true));
-        assert_eq!(first.requests[2], Tapped { time: second(3), asked: Asked::Read, at: 2, len: 4_096 });
+        assert_eq!(first.requests[2], Tapped { time: second(3), op: OpKind::Read, at: 2, len: 4_096 });
         let rest = tap.take(recorder, 100, second(107)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.more), (2, false));
         tap.close(recorder);
         assert!(tap.take(recorder, 100, second(108)).is_none());
-        tap.note(|| unreachable!("the tap is closed"), Asked::Read, 0, 512);
+        tap.note(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::AlertKind;
-use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+use messages::report::AlertKind;
+use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
-use super::Limits;
-use super::kinds::Cause;
+use super::limits::Limits;
+
+/// The subject, `None` for the daemon as a whole, and the cause of the alert.
+pub type Cause = (Option<String>, String);
 
 /// Time for which failed requests are reported after the last one.
 const ERRORS_REPORTED_MS: u64 = 300_000;

@@ -1,16 +1,15 @@
 //! The list of alert kinds: how each is found, its effect, and its remedy.
 //!
-//! The table in `docs/admin/alerts.md` is made from the list.
+//! Names and severities are in `control/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
+//! made from the list.
 
 use std::time::Duration;
 
-use control::report::{AlertKind, CertificateReport, Notice};
-use control::{VolumeState, moment};
+use messages::report::{AlertKind, CertificateReport, Notice};
+use messages::{VolumeState, moment};
 
-use super::context::{AlertContext, notices};
+use super::context::{AlertContext, Cause, notices};
 
-/// The subject, `None` for the daemon as a whole, and the cause of the alert.
-pub type Cause = (Option<String>, String);
 /// The causes found in a sample.
 pub type Found = Vec<Cause>;
 
@@ -41,9 +40,9 @@ const HUNG_MS: u64 = 10_000;
 pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::VolumeRefused,
-        when: "a volume is not served: its backing cannot be opened, or is another one than before",
+        when: "a volume is not served: its backing cannot be opened, or was replaced",
         effect: "Clients cannot use the volume.",
-        remedy: "Do what the cause says; `hotset volume show NAME` repeats it. A reload or a restart tries again.",
+        remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload or a restart retries.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -55,9 +54,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::CoreSilent,
         when: "a data core has not answered for three seconds",
-        effect: "Clients of its volumes may wait; nothing is known of what it does.",
-        remedy: "See whether the machine is overloaded; where it stays so, restart the daemon: what was flushed is \
-                 safe.",
+        effect: "Clients of its volumes may wait. The state of these volumes is unknown.",
+        remedy: "Check the load of the machine. If the alert persists, restart the daemon: flushed data is safe.",
         delay_ms: 3_000,
         has_notice: true,
         find: |context, found| {
@@ -70,13 +68,13 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::FlashDataLost,
         when: "dirty blocks have no good copy on any flash device",
-        effect: "Reading these blocks fails until they are written again; what they held is lost.",
-        remedy: "`hotset volume show NAME` lists them: restore them from a backup. Replace the devices that lost them.",
+        effect: "Reads of these blocks fail until the blocks are written again. Their content is lost.",
+        remedy: "`hotset volume show NAME` lists the ranges: restore them from a backup. Replace the failed devices.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
             for volume in context.status.volumes.iter().filter(|volume| volume.lost_bytes > 0) {
-                let cause = format!("{} KiB of it have no good copy on flash", volume.lost_bytes / 1024);
+                let cause = format!("{} KiB have no good copy on flash", volume.lost_bytes / 1024);
                 found.push((Some(volume.name.clone()), cause));
             }
             let scrubbed = context.flash().map_or(0, |flash| flash.scrub.lost);
@@ -89,8 +87,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::NoCopy,
         when: "no flash device is left in service",
-        effect: "Flushes that need the log fail, and so do reads of what lies on flash alone.",
-        remedy: "Bring a device back and restart, or `hotset stop --destage`: what is in memory goes to the backings.",
+        effect: "Flushes that need the flash log fail. Reads of data that only flash holds fail.",
+        remedy: "Reconnect a device and restart the daemon, or run `hotset stop --destage`, which destages the dirty \
+                 data in memory.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -101,9 +100,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::FlashUnused,
-        when: "`[flash]` is configured and cannot be used",
-        effect: "There is no flash cache; a flush waits for the backing. Volumes with data there are not served.",
-        remedy: "Do what the cause says, then restart.",
+        when: "`[flash]` is configured but cannot be used",
+        effect: "There is no flash cache; flushes wait for the backing. Volumes with dirty data on flash are not \
+                 served.",
+        remedy: "Follow the cause, then restart the daemon.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -113,9 +113,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::FlashDegraded,
-        when: "a flash device is lost, stale, or cannot be used",
-        effect: "Its clean pages are gone, and what is dirty may lie in one copy alone.",
-        remedy: "Look at the device's health and cables; put another one into its place with `hotset flash replace`.",
+        when: "a flash device is lost, stale, or unusable",
+        effect: "Its clean pages are lost. Dirty data may have one copy only.",
+        remedy: "Check the device's health and cables; replace it with `hotset flash replace`.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -131,10 +131,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::DriveFailing,
-        when: "the drive under a flash device warns of its own state: a critical warning, too few spare blocks, a \
-               self-assessment that fails",
-        effect: "It may fail soon, or take no more writes: what is dirty is then in one copy.",
-        remedy: "Put another one into its place with `hotset flash replace` while it still works.",
+        when: "the drive of a flash device reports a critical warning, too few spare blocks, or a failed \
+               self-assessment",
+        effect: "The drive may fail soon or become read-only. Dirty data then has one copy only.",
+        remedy: "Replace the device with `hotset flash replace` while it still works.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -147,9 +147,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::DestageFailing,
-        when: "dirty data of a volume does not get to its backing",
-        effect: "It is kept and tried again; once the cache is full of it, writers wait.",
-        remedy: "Look at the backing and at the way there; the cause names its error.",
+        when: "destage of a volume fails",
+        effect: "Dirty data stays in the cache, and destage is retried. Once the dirty data limit is reached, writes \
+                 wait.",
+        remedy: "Check the backing and the path to it; the cause names the error.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -158,16 +159,19 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::BackingErrors,
-        when: "the backing of a volume has failed requests within the last five minutes",
-        effect: "Reads that are not cached fail; what is dirty is kept and tried again.",
-        remedy: "Look at the backing and at the way there; the daemon's log and the system's name the error.",
+        when: "requests to the backing of a volume have failed within the last five minutes",
+        effect: "Reads that miss the cache fail. Dirty data stays in the cache, and destage is retried.",
+        remedy: "Check the backing and the path to it; the logs of the daemon and of the system name the error.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
             for (name, window) in
                 context.error_windows().filter(|(_, window)| context.at_unix_ms < window.reported_until_ms)
             {
-                let cause = format!("its backing has failed requests lately, {} since it is served", window.errors);
+                let cause = format!(
+                    "its backing has failed requests recently, {} since the volume came into service",
+                    window.errors
+                );
                 found.push((Some(name.to_owned()), cause));
             }
         },
@@ -175,9 +179,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::BackingHung,
         when: "the backing of a volume has not answered a request for ten seconds",
-        effect: "What is not cached is not read, and dirty data stays where it is; other volumes go on.",
-        remedy: "Look at the backing and at the way there: a frozen file system, a server that is gone, a drive that \
-                 resets. What was asked is answered when it is back.",
+        effect: "Reads that miss the cache wait, and destage stops. Other volumes are not affected.",
+        remedy: "Check the backing and the path to it for a frozen file system, an unreachable server, or a drive in \
+                 reset. Outstanding requests complete when the backing responds.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -191,9 +195,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::FlashHung,
         when: "a flash device has not answered a request for ten seconds, in service or not",
-        effect: "Beside one that answers it is taken out of service after two seconds. Alone it is after thirty: \
-                 until then flushes wait, from then on they fail.",
-        remedy: "Look at the device and its cables; put another one into its place with `hotset flash replace`.",
+        effect: "With another device in service, it is taken out of service after two seconds. As the last device, it \
+                 is taken out of service after thirty seconds: until then flushes wait, afterwards they fail.",
+        remedy: "Check the device and its cables; replace it with `hotset flash replace`.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -207,22 +211,22 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::CertificateExpired,
-        when: "a certificate of `[api]` or `[nbd]`, or one that leads from it to its authority, is over",
-        effect: "Clients that check it, as all should, refuse to connect.",
-        remedy: "Put a renewed certificate and its key into their files, then have the configuration read again \
-                 (`SIGHUP`); connections that are open go on.",
+        when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, has expired",
+        effect: "Clients that verify certificates refuse to connect.",
+        remedy: "Replace the certificate and key files with renewed ones, then reload the configuration (`SIGHUP`). \
+                 Open connections stay.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| found.extend(certificates(context, |ends, now| ends <= now)),
     },
     Kind {
         kind: AlertKind::StateDisk,
-        when: "nothing can be written to the state directory: its disk hangs, fails, or is full",
-        effect: "Volumes are served as they are. What has to be noted first fails after five seconds at most: \
-                 changes by command, volumes that come or go, and flushes after a flash device has failed. A stop \
+        when: "the state directory cannot be written: its disk hangs, fails, or is full",
+        effect: "Volumes stay in service. Operations that need a durable record fail after at most five seconds: \
+                 changes by command, adding and removing volumes, and flushes after a flash device has failed. A stop \
                  leaves volumes marked as not cleanly stopped.",
-        remedy: "Look at the disk of the directory that the cause names; when it answers again nothing else has to \
-                 be done.",
+        remedy: "Check the disk of the directory in the cause. When the disk responds again, no further action is \
+                 needed.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -233,10 +237,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::MemoryNotKept,
-        when: "memory was to outlive the daemon, and there is no room for that",
-        effect: "A kill or a crash of this daemon loses what clients wrote and did not flush; the next flush of each \
-                 fails once then.",
-        remedy: "Make room where the cause says, then restart.",
+        when: "`[memory] keep_in` is in effect, but the file system has no room for the memory cache",
+        effect: "A kill or a crash of the daemon loses unflushed writes. The next flush of each client then fails \
+                 once.",
+        remedy: "Free space in the directory of the cause, then restart the daemon.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -245,9 +249,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::SingleCopy,
-        when: "one flash device alone is in service",
-        effect: "If it fails, what was flushed and is not on its backing is lost; without `allow_single_copy` \
-                 volumes run as write-through instead.",
+        when: "only one flash device is in service",
+        effect: "If it fails, flushed data that is not on the backings is lost. Without `allow_single_copy`, volumes \
+                 run as write-through instead.",
         remedy: "Add a second device: `hotset flash add PATH`.",
         delay_ms: 0,
         has_notice: true,
@@ -259,9 +263,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::PolicyReduced,
-        when: "a write-back volume runs as write-through for want of a second copy on flash",
+        when: "a write-back volume runs as write-through because flash has no second copy",
         effect: "Its writes and flushes wait for the backing.",
-        remedy: "Add or replace a flash device: the volume becomes write-back again by itself.",
+        remedy: "Add or replace a flash device: the volume then returns to write-back automatically.",
         delay_ms: 3_000,
         has_notice: true,
         find: |context, found| {
@@ -271,8 +275,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::DirtyTooOld,
         when: "the oldest dirty block of a volume is older than `[alerts] dirty_age`",
-        effect: "The backing is that far behind: what is dirty is in the cache alone.",
-        remedy: "See whether the backing is slow or fails; `hotset volume flush NAME` brings everything there now.",
+        effect: "The backing lags by that time: the dirty data is in the cache only.",
+        remedy: "Check whether the backing is slow or fails; `hotset volume flush NAME` destages everything now.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -290,11 +294,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::BackingSlow,
-        when: "of a volume's reads in a minute more than one in a hundred, and three at least, took longer than a \
-               second",
-        effect: "Reads that are not cached wait.",
-        remedy: "`hotset volume slow NAME` shows what the slowest requests waited for; see what else keeps the disks \
-                 busy.",
+        when: "more than 1 % of a volume's reads in one minute, and at least three, took longer than one second",
+        effect: "Reads that miss the cache are slow.",
+        remedy: "`hotset volume slow NAME` shows the slowest requests and the step in which they waited; check the \
+                 other load on the disks.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -308,11 +311,12 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::DatastoreCongested,
-        when: "a datastore, or the flash devices, have been congested for a minute: latency stays past the threshold \
-               while several volumes ask for something",
-        effect: "Its volumes get what their shares and reservations entitle them to, and wait for the rest.",
-        remedy: "`hotset datastore show NAME` lists the share of each volume and which volumes wait: limit the \
-                 volume that caused it, move a volume, or give important volumes more shares ([qos.md](qos.md)).",
+        when: "a datastore or the flash devices have been congested for a minute: latency exceeds the threshold while \
+               several volumes have outstanding requests",
+        effect: "Its volumes are throttled to their shares and reservations; excess requests wait.",
+        remedy: "`hotset datastore show NAME` lists the share of each volume and the waiting requests. Limit the \
+                 volume that causes the congestion, move a volume, or give important volumes more shares \
+                 ([qos.md](qos.md)).",
         delay_ms: 60_000,
         has_notice: false,
         find: |context, found| {
@@ -321,17 +325,17 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 let cause = last.map_or("", |episode| episode.caused_by.as_str());
                 let cause = if cause.is_empty() { String::new() } else { format!(", caused by {cause}") };
                 let others = last.map_or(0, |episode| episode.contenders.len());
-                let cause = format!("it is congested{cause}: {others} volumes contend");
+                let cause = format!("it is congested{cause}: {others} volume{} in contention", plural(others));
                 found.push((Some(datastore.name.clone()), cause));
             }
         },
     },
     Kind {
         kind: AlertKind::Endurance,
-        when: "at its mean pace so far, a flash device will have been written as much as it is rated for before \
-               `[alerts] endurance_until`",
-        effect: "The device may wear out before its time.",
-        remedy: "Lower `[flash] endurance_dwpd`, or plan its replacement.",
+        when: "at its mean write rate so far, a flash device will reach its rated endurance before `[alerts] \
+               endurance_until`",
+        effect: "The device may wear out before that date.",
+        remedy: "Lower `[flash] endurance_dwpd`, or plan the replacement of the device.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -342,7 +346,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 // Hysteresis: an active alert ends at the limit plus one twentieth.
                 let limit = if (context.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
                 if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {
-                    let cause = format!("it will be worn out in {days} days, and is to last for {wanted}");
+                    let cause = format!("rated endurance reached in {days} days, required are {wanted} days");
                     found.push((Some(name), cause));
                 }
             }
@@ -351,22 +355,30 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::FlashUnclaimed,
         when: "the flash log holds dirty data of volumes that are not served",
-        effect: "It takes room in the log, and their backings are not complete without it.",
-        remedy: "Serve these volumes again, or give their data up: `hotset volume adopt NAME`.",
+        effect: "The data occupies log space, and the backings of these volumes are not complete without it.",
+        remedy: "Serve these volumes again, or discard their data: `hotset volume adopt NAME`.",
         delay_ms: 10_000,
         has_notice: true,
         find: |context, found| {
             if let Some(flash) = context.flash().filter(|flash| flash.unclaimed > 0) {
-                found.push((None, format!("the flash log holds data of {} such volumes", flash.unclaimed)));
+                found.push((
+                    None,
+                    format!(
+                        "the flash log holds dirty data of {} unserved volume{}",
+                        flash.unclaimed,
+                        plural(flash.unclaimed)
+                    ),
+                ));
             }
         },
     },
     Kind {
         kind: AlertKind::CertificateExpires,
-        when: "a certificate of `[api]` or `[nbd]`, or one that leads from it to its authority, ends within 14 days",
-        effect: "From then on clients that check it, as all should, refuse to connect.",
-        remedy: "Put a renewed certificate and its key into their files, then have the configuration read again \
-                 (`SIGHUP`); connections that are open go on.",
+        when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, expires within 14 \
+               days",
+        effect: "After the expiry, clients that verify certificates refuse to connect.",
+        remedy: "Replace the certificate and key files with renewed ones, then reload the configuration (`SIGHUP`). \
+                 Open connections stay.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -376,9 +388,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::HistoryDisk,
         when: "the history cannot be written",
-        effect: "Figures over time will have a gap if that lasts; volumes are served all the same.",
-        remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by \
-                 itself.",
+        effect: "The history has a gap if this persists. Volumes stay in service.",
+        remedy: "Free space on the disk of the state directory, or make it writable. Buffered data is then written \
+                 automatically.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -388,11 +400,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::EventsDisk,
-        when: "the log of events cannot be written",
-        effect: "Events are told, and a restart will have forgotten them if that lasts; volumes are served all the \
-                 same.",
-        remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by \
-                 itself.",
+        when: "the event log cannot be written",
+        effect: "Events are still reported; a restart loses them if this persists. Volumes stay in service.",
+        remedy: "Free space on the disk of the state directory, or make it writable. Buffered data is then written \
+                 automatically.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -402,9 +413,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::WebhookFailing,
-        when: "for 30 seconds no alert could be delivered to `[alerts] webhook`",
-        effect: "The receiver gets no alerts; the newest 256 that wait are sent when it answers again.",
-        remedy: "See whether it listens and what it answers; the cause says so.",
+        when: "alerts could not be delivered to `[alerts] webhook` for 30 seconds",
+        effect: "The receiver gets no alerts. The newest 256 messages are kept and sent when it responds again.",
+        remedy: "Check the receiver; the cause contains its answer or the error.",
         delay_ms: 30_000,
         has_notice: false,
         find: |context, found| {
@@ -417,9 +428,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::Other,
-        when: "the status says something of a volume or of flash that no other kind tells",
-        effect: "The cause says so.",
-        remedy: "The cause says what to do, where something can be done.",
+        when: "the status has a notice about a volume or about flash that no other kind covers",
+        effect: "The cause describes it.",
+        remedy: "The cause contains the remedy, if there is one.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -434,8 +445,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::CachePaused,
         when: "a volume is paused or frozen",
-        effect: "Paused, everything is served by the backing; frozen, nothing new is cached.",
-        remedy: "`hotset volume resume NAME` when it is no longer wanted.",
+        effect: "A paused volume bypasses the cache. A frozen volume serves hits and caches nothing new.",
+        remedy: "`hotset volume resume NAME` ends it.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -448,8 +459,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::VolatileWrites,
         when: "a volume has the policy `write-back-volatile`",
-        effect: "A crash loses what was written within that time, flushed or not.",
-        remedy: "Where that is not wanted: `hotset volume set NAME policy=write-back`.",
+        effect: "A crash loses the writes of the last `defer` interval, flushed or not.",
+        remedy: "If this is not intended: `hotset volume set NAME policy=write-back`.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -458,9 +469,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::PagesDropped,
-        when: "clean pages on flash could not be trusted after a start and were dropped",
-        effect: "Reads go to the backing until the pages are there again.",
-        remedy: "Nothing has to be done; the cause says why. It is told until the next restart.",
+        when: "clean pages on flash could not be verified after a start and were dropped",
+        effect: "Reads go to the backing until the pages are cached again.",
+        remedy: "No action is needed; the cause has the reason. The alert lasts until the next restart.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -470,19 +481,24 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::MetricsLeftOut,
-        when: "there are more volumes than `[api] metrics_volumes`",
-        effect: "`/metrics` tells sums of datastores alone: rules about single volumes see nothing.",
-        remedy: "Raise `[api] metrics_volumes`, if Prometheus can bear 64 series a volume.",
+        when: "the number of volumes exceeds `[api] metrics_volumes`",
+        effect: "`/metrics` has sums by datastore only. Alert rules on single volumes do not work.",
+        remedy: "Raise `[api] metrics_volumes` if Prometheus can handle 64 series for each volume.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
             let volumes = context.status.volumes.len();
             if let Some(most) = context.limits.metrics_volumes.filter(|most| volumes > *most) {
-                found.push((None, format!("{volumes} volumes are served, and {most} may have metrics of their own")));
+                found.push((None, format!("{volumes} volumes exceed the limit of {most} volumes with time series")));
             }
         },
     },
 ];
+
+/// The plural suffix for a count.
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
 
 /// The certificates whose end passes the test `is_so(end, now)`, both in seconds since 1970.
 fn certificates<'a>(context: &AlertContext<'a>, is_so: fn(u64, u64) -> bool) -> impl Iterator<Item = Cause> + use<'a> {
@@ -490,7 +506,7 @@ fn certificates<'a>(context: &AlertContext<'a>, is_so: fn(u64, u64) -> bool) -> 
     context.status.certificates.iter().filter_map(move |certificate| {
         let CertificateReport { table, file, ends_unix_seconds } = certificate;
         let ends = ends_unix_seconds.filter(|ends| is_so(*ends, now))?;
-        let word = if ends > now { "ends" } else { "ended" };
+        let word = if ends > now { "expires" } else { "expired" };
         let cause = format!("the certificate in {file} {word} at {}", moment::show(Duration::from_secs(ends)));
         Some((Some(format!("[{table}] tls_certificate")), cause))
     })

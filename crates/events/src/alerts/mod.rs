@@ -3,20 +3,22 @@
 //! ```text
 //! kinds.rs     the list of kinds: how each is found, its effect, its remedy
 //! context.rs   the input of the kinds: the sample, the limits, and state kept from earlier samples
+//! limits.rs    their thresholds
 //! ```
 
 mod context;
 pub mod kinds;
+mod limits;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use control::StatusReport;
-use control::report::{AlertKind, AlertReport, EventKind};
+use messages::StatusReport;
+use messages::report::{AlertKind, AlertReport, EventKind};
 use serde::Serialize;
 
 use self::context::{AlertContext, Memory};
 use self::kinds::{KINDS, Kind};
+pub use self::limits::Limits;
 
 use super::log::Note;
 
@@ -28,19 +30,6 @@ const CALM_MS: u64 = 5_000;
 const CALM_MAX_MS: u64 = 300_000;
 /// Time after its clearing within which an alert counts as returned.
 const RECURRENCE_MS: u64 = 600_000;
-
-/// Thresholds of the alert kinds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Age of dirty data beyond which a volume has an alert.
-    pub dirty_age: Duration,
-    /// Second since 1970 until which flash devices are to last.
-    pub endurance_until: Option<u64>,
-    /// Number of volumes with metrics of their own; `None` without Prometheus metrics.
-    pub metrics_volumes: Option<usize>,
-    /// Number of data cores that should answer.
-    pub cores: usize,
-}
 
 /// Direction of a change of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,10 +1,12 @@
 //! Each kind is found in its condition, none in a healthy status, and alerts do not flap.
 
-use control::report::{
+use std::time::Duration;
+
+use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
     HistoryHealth, Notice, WebhookHealth,
 };
-use control::{FlashReport, VolumeReport, VolumeState};
+use messages::{FlashReport, VolumeReport, VolumeState};
 
 use super::*;
 
@@ -128,7 +130,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
         alerts.active().iter().map(|alert| format!("{}: {}", alert.kind, alert.cause)).collect::<Vec<_>>()
     };
     assert_eq!(congested(60), [""; 0]);
-    assert_eq!(congested(61), ["datastore-congested: it is congested, caused by w: 2 volumes contend"]);
+    assert_eq!(congested(61), ["datastore-congested: it is congested, caused by w: 2 volumes in contention"]);
     let history = HistoryHealth { failed: Some("the disk is full".to_owned()), ..HistoryHealth::default() };
     assert_eq!(found(|status| status.history = Some(history)), ["history-disk -"]);
     assert_eq!(found(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
@@ -147,7 +149,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
     assert_eq!(found(certificate(1)), ["certificate-expired [api] tls_certificate"]);
     let (ended, _) = found_by(certificate(1));
-    assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt ended at 1970-01-01T00:00:01Z");
+    assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt expired at 1970-01-01T00:00:01Z");
     let three = |status: &mut StatusReport| {
         let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
         status.volumes = vec![volume("a"), volume("b"), volume("c")];

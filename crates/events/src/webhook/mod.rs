@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::report::WebhookHealth;
+use messages::report::WebhookHealth;
 use serde::Serialize;
 
 use self::receiver::DeliveryError;

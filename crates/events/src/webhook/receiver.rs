@@ -28,7 +28,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, String> {
         // The text may contain a password or a secret path, so the message does not repeat it.
         let wrong = || {
-            "this is no address that alerts can be sent to; write it like \"https://alerts.example/hook\" or \
+            "invalid address for alerts; write it like \"https://alerts.example/hook\" or \
              \"http://127.0.0.1:9000/hook\""
                 .to_owned()
         };

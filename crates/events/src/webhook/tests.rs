@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
-use control::report::AlertReport;
+use messages::report::AlertReport;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;

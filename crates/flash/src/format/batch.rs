@@ -4,6 +4,7 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, Sequence, VolumeId};
 
 /// The most records of a header.
 pub const RECORDS_MAX: usize = 99;
@@ -12,7 +13,7 @@ pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
 /// Block numbers end here: the byte offset of a higher one would not fit a file's offset.
-pub const BLOCKS_END: u64 = 1 << 51;
+pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);
 /// The only kind of segment with batch headers.
 const KIND_LOG: u32 = 1;
 
@@ -37,11 +38,11 @@ pub enum RecordKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordEntry {
     /// The volume.
-    pub incarnation: u64,
+    pub incarnation: VolumeId,
     /// The first block.
-    pub block: u64,
+    pub block: BlockNo,
     /// The volume's epoch.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The number of blocks, 1 for data.
     pub blocks: u32,
     /// The record's kind.
@@ -54,21 +55,21 @@ pub struct BatchHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The boot epoch in which it was written.
-    pub boot: u64,
+    pub boot: BootEpoch,
     /// +1 with every batch, over all boot epochs.
-    pub sequence: u64,
+    pub sequence: Sequence,
     /// Batches with a lower sequence number are dead.
-    pub tail: u64,
+    pub tail: Sequence,
     /// The log segment that holds the batch.
     pub segment: u32,
     /// Blocks from the segment's start to the header.
     pub offset: u32,
     /// Sequence number of the segment's first batch, the segment's generation.
-    pub first: u64,
+    pub first: Sequence,
     /// Checksum of the previous header, 0 for the first.
     pub previous: u32,
     /// The last commit of the map journal that was durable when this header was written (R9).
-    pub journal: u64,
+    pub journal: CommitNo,
     /// The records of the batch.
     pub records: Vec<RecordEntry>,
 }
@@ -97,15 +98,15 @@ impl BatchHeader {
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(self.records.len() as u32).to_le_bytes());
         put(out, 16, &self.store);
-        put(out, 32, &self.boot.to_le_bytes());
-        put(out, 40, &self.sequence.to_le_bytes());
-        put(out, 48, &self.tail.to_le_bytes());
+        put(out, 32, &self.boot.0.to_le_bytes());
+        put(out, 40, &self.sequence.0.to_le_bytes());
+        put(out, 48, &self.tail.0.to_le_bytes());
         put(out, 56, &self.segment.to_le_bytes());
         put(out, 60, &self.offset.to_le_bytes());
-        put(out, 64, &self.first.to_le_bytes());
+        put(out, 64, &self.first.0.to_le_bytes());
         put(out, 72, &self.previous.to_le_bytes());
         put(out, 76, &KIND_LOG.to_le_bytes());
-        put(out, 80, &self.journal.to_le_bytes());
+        put(out, 80, &self.journal.0.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let (kind, flags, checksum) = match record.kind {
@@ -113,9 +114,9 @@ impl BatchHeader {
                 RecordKind::Zero { may_unmap } => (2, u8::from(may_unmap), 0),
                 RecordKind::Retire => (3, 0, 0),
             };
-            put(out, at, &record.incarnation.to_le_bytes());
-            put(out, at + 8, &record.block.to_le_bytes());
-            put(out, at + 16, &record.epoch.to_le_bytes());
+            put(out, at, &record.incarnation.0.to_le_bytes());
+            put(out, at + 8, &record.block.0.to_le_bytes());
+            put(out, at + 16, &record.epoch.0.to_le_bytes());
             put(out, at + 24, &record.blocks.to_le_bytes());
             put(out, at + 28, &checksum.to_le_bytes());
             put(out, at + 32, &[kind, flags]);
@@ -138,17 +139,17 @@ impl BatchHeader {
         let records = (0..count).map(|index| decode_record(raw, RECORDS_AT + index * RECORD_BYTES));
         let header = BatchHeader {
             store: get(raw, 16),
-            boot: get_u64(raw, 32),
-            sequence: get_u64(raw, 40),
-            tail: get_u64(raw, 48),
+            boot: BootEpoch(get_u64(raw, 32)),
+            sequence: Sequence(get_u64(raw, 40)),
+            tail: Sequence(get_u64(raw, 48)),
             segment: get_u32(raw, 56),
             offset: get_u32(raw, 60),
-            first: get_u64(raw, 64),
+            first: Sequence(get_u64(raw, 64)),
             previous: get_u32(raw, 72),
-            journal: get_u64(raw, 80),
+            journal: CommitNo(get_u64(raw, 80)),
             records: records.collect::<Option<_>>()?,
         };
-        let counters = [header.boot, header.sequence, header.journal];
+        let counters = [header.boot.0, header.sequence.0, header.journal.0];
         let sane = header.first <= header.sequence
             && header.tail <= header.sequence
             && counters.iter().all(|counter| *counter < COUNTER_MAX);
@@ -157,23 +158,29 @@ impl BatchHeader {
 }
 
 fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
-    let (block, blocks) = (get_u64(raw, at + 8), get_u32(raw, at + 24));
+    let (block, blocks) = (BlockNo(get_u64(raw, at + 8)), get_u32(raw, at + 24));
     let kind = match get::<2>(raw, at + 32) {
         [1, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
         [2, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
         [3, _] => RecordKind::Retire,
         _ => return None,
     };
-    (block < BLOCKS_END && block + u64::from(blocks) <= BLOCKS_END).then_some(())?;
+    (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
-    Some(RecordEntry { incarnation: get_u64(raw, at), block, epoch: get_u64(raw, at + 16), blocks, kind })
+    Some(RecordEntry {
+        incarnation: VolumeId(get_u64(raw, at)),
+        block,
+        epoch: Epoch(get_u64(raw, at + 16)),
+        blocks,
+        kind,
+    })
 }
 
 /// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(incarnation: u64, block: u64, boot: u64, first: u64) -> u32 {
+pub fn data_seed(incarnation: VolumeId, block: BlockNo, boot: BootEpoch, first: Sequence) -> u32 {
     let mut bytes = [0; 32];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, boot, first]) {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, boot.0, first.0]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -186,22 +193,22 @@ mod tests {
     fn sample(records: usize) -> BatchHeader {
         let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
         let record = |index: usize| RecordEntry {
-            incarnation: 1 << 60,
-            block: index as u64,
-            epoch: 4,
+            incarnation: VolumeId(1 << 60),
+            block: BlockNo(index as u64),
+            epoch: Epoch(4),
             blocks: 1,
             kind: kinds[index % 3],
         };
         BatchHeader {
             store: [3; 16],
-            boot: 2,
-            sequence: 40,
-            tail: 30,
+            boot: BootEpoch(2),
+            sequence: Sequence(40),
+            tail: Sequence(30),
             segment: 5,
             offset: 9,
-            first: 38,
+            first: Sequence(38),
             previous: 0xdead_beef,
-            journal: 1 << 40,
+            journal: CommitNo(1 << 40),
             records: (0..records).map(record).collect(),
         }
     }
@@ -212,7 +219,7 @@ mod tests {
             let (raw, checksum) = sample(records).encode();
             assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
         }
-        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block, index)).collect();
+        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block.0, index)).collect();
         assert_eq!((places, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
     }
 
@@ -229,12 +236,12 @@ mod tests {
     #[test]
     fn header_with_impossible_numbers_is_rejected() {
         let forged: [fn(&mut BatchHeader); 6] = [
-            |header| header.sequence = u64::MAX,
-            |header| header.boot = u64::MAX,
-            |header| header.journal = u64::MAX,
-            |header| header.tail = header.sequence + 1,
+            |header| header.sequence = Sequence(u64::MAX),
+            |header| header.boot = BootEpoch(u64::MAX),
+            |header| header.journal = CommitNo(u64::MAX),
+            |header| header.tail = header.sequence.next(),
             |header| header.records[0].block = BLOCKS_END,
-            |header| header.records[1] = RecordEntry { block: BLOCKS_END - 1, blocks: 2, ..header.records[1] },
+            |header| header.records[1] = RecordEntry { block: BLOCKS_END.previous(), blocks: 2, ..header.records[1] },
         ];
         for (index, forge) in forged.into_iter().enumerate() {
             let mut header = sample(7);
@@ -247,8 +254,8 @@ mod tests {
     fn header_torn_at_any_sector_is_rejected() {
         let (new, _) = sample(RECORDS_MAX).encode();
         let mut older = sample(RECORDS_MAX);
-        older.sequence = 39;
-        older.records.iter_mut().for_each(|record| record.epoch = 3);
+        older.sequence = Sequence(39);
+        older.records.iter_mut().for_each(|record| record.epoch = Epoch(3));
         let (old, _) = older.encode();
         for cut in 1..8 {
             let mut torn = old.clone();

@@ -5,6 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
 /// The most records of a block.
 pub const RECORDS_MAX: usize = 166;
@@ -27,7 +28,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The page.
-        page: u64,
+        page: PageNo,
         /// Mask of the valid blocks.
         valid: u16,
         /// Number of writes of each block in this generation.
@@ -65,7 +66,7 @@ pub enum Record {
         /// The number.
         number: u16,
         /// The volume.
-        incarnation: u64,
+        incarnation: VolumeId,
     },
     /// A volume's number is free: the map no longer refers to it.
     VolumeGone {
@@ -98,7 +99,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The block.
-        block: u64,
+        block: BlockNo,
         /// The block's checksum with seed 0.
         checksum: u32,
     },
@@ -107,7 +108,7 @@ pub enum Record {
         /// The volume's number.
         volume: u16,
         /// The block.
-        block: u64,
+        block: BlockNo,
     },
 }
 
@@ -119,7 +120,7 @@ impl Record {
                 put(0, &[1, member]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
-                put(8, &page.to_le_bytes()[..6]);
+                put(8, &page.0.to_le_bytes()[..6]);
                 put(14, &volume.to_le_bytes());
                 put(16, &valid.to_le_bytes());
                 (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
@@ -141,7 +142,7 @@ impl Record {
             Record::Volume { number, incarnation } => {
                 put(0, &[5, 0]);
                 put(2, &number.to_le_bytes());
-                put(8, &incarnation.to_le_bytes());
+                put(8, &incarnation.0.to_le_bytes());
             }
             Record::VolumeGone { number } => {
                 put(0, &[6, 0]);
@@ -161,12 +162,12 @@ impl Record {
                 put(0, &[10, 0]);
                 put(2, &volume.to_le_bytes());
                 put(4, &checksum.to_le_bytes());
-                put(8, &block.to_le_bytes());
+                put(8, &block.0.to_le_bytes());
             }
             Record::Undestaged { volume, block } => {
                 put(0, &[11, 0]);
                 put(2, &volume.to_le_bytes());
-                put(8, &block.to_le_bytes());
+                put(8, &block.0.to_le_bytes());
             }
         }
     }
@@ -185,7 +186,7 @@ impl Record {
                 member,
                 slot: u32_at(4),
                 volume: u16_at(14),
-                page: u64_at(8) & ((1 << 48) - 1),
+                page: PageNo(u64_at(8) & ((1 << 48) - 1)),
                 valid: u16_at(16),
                 writes: Writes([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
@@ -193,7 +194,7 @@ impl Record {
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
             3 => Record::Segment { member, segment: u32_at(4), life: u64_at(8) },
             4 => Record::FreeSegment { member, segment: u32_at(4) },
-            5 => Record::Volume { number: u16_at(2), incarnation: u64_at(8) },
+            5 => Record::Volume { number: u16_at(2), incarnation: VolumeId(u64_at(8)) },
             6 => Record::VolumeGone { number: u16_at(2) },
             7 => {
                 let mut uuid = [0; 16];
@@ -202,8 +203,8 @@ impl Record {
             }
             8 => Record::MemberGone { member },
             9 => Record::Flux { volume: u16_at(2), region: u64_at(8), on: raw[1] != 0 },
-            10 => Record::Destaged { volume: u16_at(2), block: u64_at(8), checksum: u32_at(4) },
-            11 => Record::Undestaged { volume: u16_at(2), block: u64_at(8) },
+            10 => Record::Destaged { volume: u16_at(2), block: BlockNo(u64_at(8)), checksum: u32_at(4) },
+            11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
         })
     }
@@ -215,11 +216,11 @@ pub struct JournalHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The boot epoch in which it was written.
-    pub boot: u64,
+    pub boot: BootEpoch,
     /// +1 with every checkpoint: the generation of the half.
-    pub generation: u64,
+    pub generation: HalfGeneration,
     /// +1 with every commit, over all boot epochs: the last commit that this block and the blocks before it contain.
-    pub sequence: u64,
+    pub sequence: CommitNo,
     /// The block's index in its half.
     pub index: u32,
     /// Checksum of the previous block, 0 for the first.
@@ -239,9 +240,9 @@ impl JournalHeader {
         put(&mut raw, 8, &VERSION.to_le_bytes());
         put(&mut raw, 12, &(records.len() as u32).to_le_bytes());
         put(&mut raw, 16, &self.store);
-        put(&mut raw, 32, &self.boot.to_le_bytes());
-        put(&mut raw, 40, &self.generation.to_le_bytes());
-        put(&mut raw, 48, &self.sequence.to_le_bytes());
+        put(&mut raw, 32, &self.boot.0.to_le_bytes());
+        put(&mut raw, 40, &self.generation.0.to_le_bytes());
+        put(&mut raw, 48, &self.sequence.0.to_le_bytes());
         put(&mut raw, 56, &self.index.to_le_bytes());
         put(&mut raw, 60, &self.previous.to_le_bytes());
         put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
@@ -263,15 +264,15 @@ impl JournalHeader {
         let checksum = is_sealed(raw)?;
         let header = JournalHeader {
             store: get(raw, 16),
-            boot: get_u64(raw, 32),
-            generation: get_u64(raw, 40),
-            sequence: get_u64(raw, 48),
+            boot: BootEpoch(get_u64(raw, 32)),
+            generation: HalfGeneration(get_u64(raw, 40)),
+            sequence: CommitNo(get_u64(raw, 48)),
             index: get_u32(raw, 56),
             previous: get_u32(raw, 60),
             complete: raw[64] != 0,
             more: raw[65] != 0,
         };
-        let counters = [header.boot, header.generation, header.sequence];
+        let counters = [header.boot.0, header.generation.0, header.sequence.0];
         counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
@@ -293,7 +294,7 @@ mod tests {
             member: 7,
             slot: u32::MAX,
             volume: 9,
-            page: (1 << 48) - 1,
+            page: PageNo((1 << 48) - 1),
             valid: 0x8001,
             writes: Writes([0xff01, 0x8000, 1]),
             generation: 65_535,
@@ -303,23 +304,23 @@ mod tests {
             Record::Free { member: 1, slot: 5, generation: 3 },
             Record::Segment { member: 0, segment: 9, life: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
-            Record::Volume { number: 65_535, incarnation: u64::MAX },
+            Record::Volume { number: 65_535, incarnation: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },
             Record::Flux { volume: 2, region: 1 << 40, on: true },
             Record::Flux { volume: 2, region: 3, on: false },
-            Record::Destaged { volume: 8, block: 1 << 60, checksum: 0xdead_beef },
-            Record::Undestaged { volume: 8, block: 77 },
+            Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef },
+            Record::Undestaged { volume: 8, block: BlockNo(77) },
         ]
     }
 
     fn header() -> JournalHeader {
         JournalHeader {
             store: [3; 16],
-            boot: 4,
-            generation: 9,
-            sequence: 1 << 33,
+            boot: BootEpoch(4),
+            generation: HalfGeneration(9),
+            sequence: CommitNo(1 << 33),
             index: 12,
             previous: 0xfeed_f00d,
             complete: true,

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::{BlockNo, VolumeId};
 use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// Blocks of a page.
@@ -156,11 +157,12 @@ impl Writes {
 /// The seed of a page block's checksum: its owner, its slot's generation, and the number of its write in that
 /// generation. A lost or misdirected write, or a block of an earlier generation, therefore fails its check like a torn
 /// one.
-pub fn page_seed(incarnation: u64, block: u64, place: Place, writes: u32) -> u32 {
+pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: Place, writes: u32) -> u32 {
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, place.life, u64::from(place.segment), slot])
+    for (to, number) in
+        bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, place.life, u64::from(place.segment), slot])
     {
         to.copy_from_slice(&number.to_le_bytes());
     }
@@ -193,7 +195,7 @@ mod tests {
             writes.add(0b1001);
             assert_eq!((writes.of(0), writes.of(1), writes.of(3), writes.ever()), (count, 0, count, 0b1001));
             assert_eq!(before.same(writes), !0b1001);
-            seeds.insert(page_seed(9, 64, place, writes.of(0)));
+            seeds.insert(page_seed(VolumeId(9), BlockNo(64), place, writes.of(0)));
         }
         assert_eq!((writes.worn(), seeds.len()), (0b1001, 7));
     }

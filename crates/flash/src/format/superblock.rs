@@ -5,6 +5,7 @@ use format_version::{NewerFormat, Release};
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, is_sealed, seal};
+use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
 /// The byte offsets of the two superblocks. Revision *r* goes to place *r* mod 2.
 pub const PLACES: [u64; 2] = [0, 64 << 10];
@@ -41,7 +42,7 @@ pub enum MemberState {
     Syncing,
 }
 
-/// What a member carries.
+/// Content that a member carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Clean pages alone.
@@ -57,7 +58,7 @@ pub struct MemberEntry {
     pub uuid: Uuid,
     /// Whether it is in service.
     pub state: MemberState,
-    /// What it carries: the log and pages, or pages alone.
+    /// Content: the log and pages, or pages alone.
     pub role: Role,
     /// The number of segments that fit on it.
     pub segments: u32,
@@ -93,7 +94,7 @@ pub struct Superblock {
     /// +1 with every write of a superblock.
     pub revision: u64,
     /// +1 with every change of the members.
-    pub generation: u64,
+    pub generation: StoreGeneration,
     /// The number of this device among the members.
     pub member: u32,
     /// All members.
@@ -103,17 +104,17 @@ pub struct Superblock {
     /// The number of segments for the log, from segment 0, the same on every log member.
     pub segments: u32,
     /// +1 with every opening.
-    pub boot: u64,
+    pub boot: BootEpoch,
     /// Batches with a lower sequence number are dead.
-    pub tail: u64,
+    pub tail: Sequence,
     /// The owner that opened the store last.
     pub ownership: Ownership,
     /// The sequence number with which this boot epoch began. From it on, batches of earlier boot epochs do not count.
-    pub begin: u64,
+    pub begin: Sequence,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
     /// The last commit of the map journal that was durable when this superblock was written (R9).
-    pub journal: u64,
+    pub journal: CommitNo,
 }
 
 /// The reason why a block is not a superblock that this version may use.
@@ -157,17 +158,17 @@ impl Superblock {
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.member.to_le_bytes());
         put(out, 60, &(self.members.len() as u32).to_le_bytes());
-        put(out, 64, &self.generation.to_le_bytes());
+        put(out, 64, &self.generation.0.to_le_bytes());
         put(out, 72, &self.segment_bytes.to_le_bytes());
         put(out, 80, &u64::from(self.segments).to_le_bytes());
         put(out, 88, &FIRST_SEGMENT_BYTES.to_le_bytes());
-        put(out, 96, &self.boot.to_le_bytes());
-        put(out, 104, &self.tail.to_le_bytes());
+        put(out, 96, &self.boot.0.to_le_bytes());
+        put(out, 104, &self.tail.0.to_le_bytes());
         put(out, EPOCH_AT, &self.ownership.epoch.to_le_bytes());
         put(out, OWNER_AT, &self.ownership.owner);
         put(out, LIFE_AT, &self.ownership.life.to_le_bytes());
-        put(out, 120, &self.begin.to_le_bytes());
-        put(out, JOURNAL_AT, &self.journal.to_le_bytes());
+        put(out, 120, &self.begin.0.to_le_bytes());
+        put(out, JOURNAL_AT, &self.journal.0.to_le_bytes());
         put(out, JOURNAL_AT + 8, &self.journal_bytes.to_le_bytes());
         for (index, member) in self.members.iter().enumerate() {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
@@ -249,21 +250,21 @@ impl Superblock {
         Ok(Superblock {
             store: get(raw, 32),
             revision: get_u64(raw, 48),
-            generation: get_u64(raw, 64),
+            generation: StoreGeneration(get_u64(raw, 64)),
             member,
             members,
             segment_bytes,
             segments: segments as u32,
-            boot: get_u64(raw, 96),
-            tail: get_u64(raw, 104),
+            boot: BootEpoch(get_u64(raw, 96)),
+            tail: Sequence(get_u64(raw, 104)),
             ownership: Ownership {
                 owner: get(raw, OWNER_AT),
                 epoch: get_u64(raw, EPOCH_AT),
                 life: get_u64(raw, LIFE_AT),
             },
-            begin: get_u64(raw, 120),
+            begin: Sequence(get_u64(raw, 120)),
             journal_bytes,
-            journal: get_u64(raw, JOURNAL_AT),
+            journal: CommitNo(get_u64(raw, JOURNAL_AT)),
         })
     }
 }
@@ -283,7 +284,7 @@ mod tests {
         Superblock {
             store: [9; 16],
             revision: 7,
-            generation: 3,
+            generation: StoreGeneration(3),
             member: 1,
             members: vec![
                 member(1, MemberState::Lost, Role::Log),
@@ -293,12 +294,12 @@ mod tests {
             ],
             segment_bytes: 1 << 20,
             segments: 12,
-            boot: 5,
-            tail: 99,
+            boot: BootEpoch(5),
+            tail: Sequence(99),
             ownership: Ownership { owner: [4; 16], epoch: 6, life: 77 },
-            begin: 120,
+            begin: Sequence(120),
             journal_bytes: 64 << 10,
-            journal: 1 << 35,
+            journal: CommitNo(1 << 35),
         }
     }
 

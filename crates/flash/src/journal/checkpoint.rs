@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::journal::{RECORDS_MAX, Record};
 use crate::membership::failures_of;
+use crate::number::{CommitNo, HalfGeneration};
 use crate::pages::state::PageState;
 use crate::pages::table::Phase;
 use crate::store::Inner;
@@ -34,7 +35,7 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Begins a checkpoint in the half other than `head`'s, on these devices.
-    pub fn new<S: Seam>(head: Head, generation: u64, devices: &[Device<S>]) -> Checkpoint {
+    pub fn new<S: Seam>(head: Head, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.incarnation())).collect();
         let head = Head { half: 1 - head.half, generation, index: 0, previous: 0 };
         Checkpoint { head, members, next: None, at_end: false }
@@ -71,7 +72,7 @@ pub async fn step<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
 }
 
 /// Appends the records of a commit to the checkpoint in progress.
-pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: u64, records: &[Record]) -> Result<(), StoreError> {
+pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: CommitNo, records: &[Record]) -> Result<(), StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
     let devices = checkpoint.devices(inner);
     let head = write(inner, &devices, checkpoint.head, sequence, records, false).await?;

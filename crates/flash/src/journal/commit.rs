@@ -11,6 +11,7 @@ use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, take_out};
+use crate::number::CommitNo;
 use crate::pages::state::PageState;
 use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
 use crate::store::{Inner, Sabotage};
@@ -81,7 +82,8 @@ async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let batch = gather(inner);
     let failures = flush_pages(inner, &batch.flush).await;
     take_out_all(inner, failures).await?;
-    let sequence = inner.pages.borrow().journal.sequence + 1;
+    let last = inner.pages.borrow().journal.sequence;
+    let sequence = last.next();
     if switch {
         let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("one is at its end");
         let devices = checkpoint.devices(inner);
@@ -90,7 +92,7 @@ async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
         journal.head = head;
         journal.mirrors = devices.iter().map(|device| device.member).collect();
     } else if batch.records.is_empty() {
-        return committed(inner, batch, sequence - 1);
+        return committed(inner, batch, last);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
         devices.retain(|device| inner.pages.borrow().journal.mirrors.contains(&device.member));
@@ -121,7 +123,7 @@ fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     let behind = log.iter().any(|device| !journal.mirrors.contains(&device.member));
     let low = journal.room() < (journal.blocks / 8).max(2).max(needed);
     if journal.checkpoint.is_none() && (low || behind || std::mem::take(&mut journal.renew)) {
-        journal.generation += 1;
+        journal.generation = journal.generation.next();
         journal.checkpoint = Some(Checkpoint::new(journal.head, journal.generation, &log));
     }
 }
@@ -132,7 +134,7 @@ fn blocks_for(records: usize) -> usize {
 
 /// Takes all pending records. Page writes that have ended by now are covered by the flush that follows.
 fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
-    let early = inner.sabotage == Sabotage::UnmarkEarly;
+    let early = inner.sabotage.is(Sabotage::UnmarkEarly);
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     state.journal.begun += 1;
@@ -240,7 +242,7 @@ pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
     mut head: Head,
-    sequence: u64,
+    sequence: CommitNo,
     records: &[Record],
     complete: bool,
 ) -> Result<Head, StoreError> {
@@ -301,7 +303,7 @@ pub(super) async fn write<S: Seam>(
 }
 
 /// Applies the consequences of a durable commit.
-fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: u64) -> Result<(), StoreError> {
+fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: CommitNo) -> Result<(), StoreError> {
     {
         // From now on every log batch and superblock contains this commit's number (R9).
         let known = &mut inner.state.borrow_mut().superblock.journal;

@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::marks::Region;
+use super::marks::{Region, blocks_of};
 use super::replay::Replay;
 use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration};
 use crate::pages::MapLoaded;
 use crate::pages::state::{MapPhase, PageState};
 use crate::pages::table::{Phase, SEALED, SUSPECT};
@@ -32,7 +33,7 @@ struct Half {
     /// The position of its next block.
     head: Head,
     /// Its last whole commit.
-    sequence: u64,
+    sequence: CommitNo,
     complete: bool,
     /// Every device has every block.
     equal: bool,
@@ -48,10 +49,10 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let known = inner.state.borrow().superblock.journal;
     let (half, generation) = find(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
-    let short = |half: &Half| half.sequence < known.max(1) && inner.sabotage != Sabotage::KeepShortMap;
+    let short = |half: &Half| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
     let distrusted = inner.pages.borrow().distrusted;
     let dropped = match &half {
-        None if known == 0 => None,
+        None if known == CommitNo(0) => None,
         _ if distrusted => Some("every flash device with the map had failed while volumes were served".to_owned()),
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if short(half) => {
@@ -79,9 +80,9 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
 }
 
 /// The complete half with the highest generation, and the highest generation of any half.
-async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, u64) {
+async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
     let devices = inner.log_devices();
-    let mut firsts: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+    let mut firsts: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
     for half in 0..2 {
         let at = inner.pages.borrow().journal.place(half, 0);
         for device in &devices {
@@ -92,7 +93,7 @@ async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, u64) {
             }
         }
     }
-    let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or(0);
+    let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
     for ((generation, checksum), half) in firsts.into_iter().rev() {
         let head = Head { half, generation, index: 0, previous: checksum };
         let found = follow(inner, &devices, head).await;
@@ -118,11 +119,11 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
     let mut half = Half {
         replay: Replay::new(per_frame, (ring_max, zeroes_of(inner)), rooms),
         head: Head { previous: 0, ..first },
-        sequence: 0,
+        sequence: CommitNo(0),
         complete: false,
         equal: true,
     };
-    let mut boot = 0;
+    let mut boot = BootEpoch(0);
     'all: while half.head.index < blocks {
         let from = half.head.index;
         let count = READ_BLOCKS.min(blocks - from);
@@ -155,13 +156,13 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
         }
     }
     if goes_on(inner, devices, &half, boot).await {
-        half.sequence = 0;
+        half.sequence = CommitNo(0);
     }
     half
 }
 
 /// True when blocks of a later commit follow the end. The missing commit was then durable, and is damaged.
-async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: u64) -> bool {
+async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: BootEpoch) -> bool {
     let blocks = inner.pages.borrow().journal.blocks;
     let mut from = half.head.index;
     let end = blocks.min(from + LOOK_BLOCKS);
@@ -174,7 +175,7 @@ async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, 
                     header.generation == half.head.generation
                         && header.boot >= boot
                         && header.index >= from
-                        && header.sequence > half.sequence + 1
+                        && header.sequence > half.sequence.next()
                 })
             };
             if read_each(inner, device, at, count).await.iter().flatten().any(|raw| later(raw)) {
@@ -333,7 +334,7 @@ fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     for slot in state.slots_of_region(region) {
         state.table.flag(slot, SUSPECT, true);
     }
-    let blocks = region.1 * crate::pages::REGION_BLOCKS..(region.1 + 1) * crate::pages::REGION_BLOCKS;
+    let blocks = blocks_of(region);
     let gone = state.rings.remove(region.0, blocks);
     state.journal.events.extend(gone);
 }
@@ -353,7 +354,7 @@ fn begin<S: Seam>(state: &mut PageState<S>) {
 }
 
 /// Begins with an empty map, after a commit with this number.
-pub fn afresh<S: Seam>(inner: &Inner<S>, known: u64) {
+pub fn afresh<S: Seam>(inner: &Inner<S>, known: CommitNo) {
     let mut state = inner.pages.borrow_mut();
     if let MapPhase::Void(_) = state.phase {
         return;
@@ -375,7 +376,7 @@ fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early);
     for incarnation in early.volumes {
-        state.invalidate(incarnation, 0..u64::MAX);
+        state.invalidate(incarnation, BlockNo::ALL);
     }
     for ((incarnation, page), mask) in early.pages {
         if let Some(slot) = state.find(incarnation, page) {

@@ -3,8 +3,11 @@
 //! removed lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::format::journal::Record;
+use crate::number::{BlockNo, CompletionNo};
+use crate::pages::REGION_BLOCKS;
 
 /// The most regions that may be dirty at once.
 pub const MARKS_MAX: usize = 256;
@@ -13,6 +16,11 @@ pub const MARKS_MANY: usize = 192;
 
 /// A volume's number and a region of it.
 pub type Region = (u16, u64);
+
+/// The blocks of a region.
+pub fn blocks_of(region: Region) -> Range<BlockNo> {
+    BlockNo(region.1 * REGION_BLOCKS).run(REGION_BLOCKS)
+}
 
 /// The mark of one dirty region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +31,7 @@ struct Mark {
     /// Writes in flight.
     active: u32,
     /// The last completion that is not covered by a flush of the backing.
-    unflushed: Option<u64>,
+    unflushed: Option<CompletionNo>,
     used: u64,
 }
 
@@ -68,7 +76,7 @@ impl Marks {
     }
 
     /// Ends a write to a region.
-    pub fn end(&mut self, region: Region, number: u64, sequence: u64) {
+    pub fn end(&mut self, region: Region, number: u64, sequence: CompletionNo) {
         if let Some(mark) = self.regions.get_mut(&region).filter(|mark| mark.number == number) {
             mark.active = mark.active.checked_sub(1).expect("a write ends once");
             mark.unflushed = mark.unflushed.max(Some(sequence));
@@ -76,7 +84,7 @@ impl Marks {
     }
 
     /// Notes that a flush of a volume's backing has covered completions below `covered`.
-    pub fn flushed(&mut self, volume: u16, covered: u64) {
+    pub fn flushed(&mut self, volume: u16, covered: CompletionNo) {
         for mark in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, mark)| mark) {
             mark.unflushed = mark.unflushed.filter(|sequence| *sequence >= covered);
         }
@@ -150,15 +158,15 @@ mod tests {
         let (number, record) = marks.begin((1, 7));
         assert!(record.is_some() && marks.begin((1, 7)) == (number, None));
         marks.set_durable((1, 7));
-        marks.end((1, 7), number, 4);
-        marks.flushed(1, 100);
+        marks.end((1, 7), number, CompletionNo(4));
+        marks.flushed(1, CompletionNo(100));
         assert!(marks.settled().is_empty(), "one write is in flight");
-        marks.end((1, 7), number, 101);
-        marks.flushed(1, 101);
+        marks.end((1, 7), number, CompletionNo(101));
+        marks.flushed(1, CompletionNo(101));
         assert!(marks.settled().is_empty(), "the flush covers lower numbers alone");
-        marks.flushed(2, 200);
+        marks.flushed(2, CompletionNo(200));
         assert!(marks.settled().is_empty(), "another volume's flush");
-        marks.flushed(1, 102);
+        marks.flushed(1, CompletionNo(102));
         assert_eq!(marks.settled(), [(1, 7)]);
     }
 }

@@ -22,6 +22,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::format::journal::{JOURNAL_AT, RECORDS_MAX, Record};
 use crate::format::superblock::Superblock;
+use crate::number::{CommitNo, HalfGeneration};
 use crate::pages::state::PageState;
 use crate::store::Inner;
 use crate::wait::Answer;
@@ -40,7 +41,7 @@ pub struct Head {
     /// The half, 0 or 1.
     pub half: u64,
     /// The half's generation.
-    pub generation: u64,
+    pub generation: HalfGeneration,
     /// Index of its next block.
     pub index: u32,
     /// Checksum of its last block.
@@ -54,7 +55,7 @@ pub struct Journal<S: Seam> {
     /// The position of the next commit.
     pub head: Head,
     /// The last durable commit.
-    pub sequence: u64,
+    pub sequence: CommitNo,
     /// Members that hold the whole half that commits go to.
     pub mirrors: Vec<u32>,
     /// The checkpoint in progress.
@@ -62,7 +63,7 @@ pub struct Journal<S: Seam> {
     /// A checkpoint must begin although there is room.
     pub renew: bool,
     /// The highest generation of a half.
-    pub generation: u64,
+    pub generation: HalfGeneration,
     /// Pending records, in order; they precede the records of slots.
     pub events: Vec<Record>,
     /// Members whose identity is in the journal.
@@ -90,11 +91,11 @@ impl<S: Seam> Journal<S> {
         Journal {
             blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
             head: Head::default(),
-            sequence: 0,
+            sequence: CommitNo(0),
             mirrors: Vec::new(),
             checkpoint: None,
             renew: false,
-            generation: 0,
+            generation: HalfGeneration(0),
             events: Vec::new(),
             told: BTreeSet::new(),
             begun: 0,

@@ -7,6 +7,7 @@ use super::ring::Rings;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
+use crate::number::VolumeId;
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
@@ -19,7 +20,7 @@ pub struct Replay {
     /// The last frame that was looked up: a checkpoint lists the slots frame by frame.
     last: Option<((u32, u32), u32)>,
     /// Volumes by number.
-    pub volumes: BTreeMap<u16, u64>,
+    pub volumes: BTreeMap<u16, VolumeId>,
     /// Dirty regions.
     pub flux: BTreeSet<Region>,
     /// Recent writes.
@@ -86,7 +87,7 @@ impl Replay {
             }
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
             // Ignore blocks past the end of any volume.
-            Record::Flux { region, .. } if region >= BLOCKS_END / REGION_BLOCKS => {}
+            Record::Flux { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
             Record::Flux { volume, region, on } => {
                 if on {
@@ -96,7 +97,7 @@ impl Replay {
                 }
             }
             Record::Destaged { volume, block, checksum } => self.rings.push(volume, block, checksum),
-            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block..block + 1)),
+            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block.only())),
         }
     }
 
@@ -136,6 +137,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::number::BlockNo;
 
     #[test]
     fn records_past_the_end_of_members_and_volumes_are_ignored() {
@@ -145,8 +147,8 @@ mod tests {
             replay.apply(Record::Segment { member: 7, segment, life: 1 });
         }
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
-        for at in [BLOCKS_END, u64::MAX] {
-            replay.apply(Record::Flux { volume: 1, region: at, on: true });
+        for at in [BLOCKS_END, BlockNo::MAX] {
+            replay.apply(Record::Flux { volume: 1, region: at.0, on: true });
             replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1 });
             replay.apply(Record::Undestaged { volume: 1, block: at });
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::format::journal::Record;
+use crate::number::BlockNo;
 
 /// The most entries of a volume.
 pub const RING_BLOCKS: usize = 256;
@@ -18,17 +19,17 @@ const ZEROES_MAX: usize = 64;
 
 #[derive(Default)]
 struct Ring {
-    blocks: VecDeque<(u64, u32)>,
+    blocks: VecDeque<(BlockNo, u32)>,
     /// Number of the last entries that have no record yet.
     unsaved: usize,
     /// Blocks that fell out of the ring while a durable record may still list them. The value is true once a commit has
     /// taken the record of the removal, which is durable when the next commit begins.
-    fallen: BTreeMap<u64, bool>,
+    fallen: BTreeMap<BlockNo, bool>,
 }
 
 impl Ring {
     /// True when the block has an entry with a record.
-    fn is_saved(&self, block: u64) -> bool {
+    fn is_saved(&self, block: BlockNo) -> bool {
         self.blocks.iter().take(self.blocks.len() - self.unsaved).any(|(saved, _)| *saved == block)
     }
 }
@@ -50,10 +51,10 @@ impl Rings {
     }
 
     /// Adds a destaged block.
-    pub fn push(&mut self, volume: u16, block: u64, checksum: u32) {
+    pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
         let saved =
             self.rings.get(&volume).is_some_and(|ring| ring.is_saved(block) || ring.fallen.contains_key(&block));
-        self.remove(volume, block..block + 1);
+        self.remove(volume, block.only());
         let ring = self.rings.entry(volume).or_default();
         if saved {
             ring.fallen.insert(block, false);
@@ -64,7 +65,7 @@ impl Rings {
         ring.blocks.push_back((block, checksum));
         ring.unsaved += 1;
         self.blocks += 1;
-        let zeroes = |(_, sum): &(u64, u32)| *sum == self.zeroes;
+        let zeroes = |(_, sum): &(BlockNo, u32)| *sum == self.zeroes;
         let has_many = checksum == self.zeroes && ring.blocks.iter().filter(|noted| zeroes(noted)).count() > ZEROES_MAX;
         if has_many || ring.blocks.len() > RING_BLOCKS || self.blocks > self.blocks_max {
             let at = if has_many { ring.blocks.iter().position(zeroes).unwrap_or(0) } else { 0 };
@@ -80,7 +81,7 @@ impl Rings {
     }
 
     /// True when a durable record may list one of these blocks.
-    pub fn may_be_durable(&self, volume: u16, blocks: &Range<u64>) -> bool {
+    pub fn may_be_durable(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
         self.rings.get(&volume).is_some_and(|ring| {
             ring.blocks.iter().any(|(block, _)| blocks.contains(block))
                 || ring.fallen.range(blocks.clone()).next().is_some()
@@ -88,7 +89,7 @@ impl Rings {
     }
 
     /// Withdraws the entries of these blocks. Returns the records of the withdrawal.
-    pub fn remove(&mut self, volume: u16, blocks: Range<u64>) -> Vec<Record> {
+    pub fn remove(&mut self, volume: u16, blocks: Range<BlockNo>) -> Vec<Record> {
         let Some(ring) = self.rings.get_mut(&volume) else { return Vec::new() };
         let mut records = Vec::new();
         let mut index = 0;
@@ -122,7 +123,7 @@ impl Rings {
                 records.push(Record::Undestaged { volume: *volume, block: *block });
             }
             let from = ring.blocks.len() - std::mem::take(&mut ring.unsaved);
-            let record = |(block, checksum): &(u64, u32)| Record::Destaged {
+            let record = |(block, checksum): &(BlockNo, u32)| Record::Destaged {
                 volume: *volume,
                 block: *block,
                 checksum: *checksum,
@@ -146,7 +147,7 @@ impl Rings {
     }
 
     /// A volume's entries, oldest first.
-    pub fn of(&self, volume: u16) -> Vec<(u64, u32)> {
+    pub fn of(&self, volume: u16) -> Vec<(BlockNo, u32)> {
         self.rings.get(&volume).map(|ring| ring.blocks.iter().copied().collect()).unwrap_or_default()
     }
 
@@ -181,25 +182,25 @@ mod tests {
     fn zeroes_displace_zeroes_and_leave_written_data() {
         let mut rings = Rings::default();
         rings.set_max(1_000, ZEROES);
-        (0..100).for_each(|block| rings.push(3, block, 1_000 + block as u32));
-        (100..1_100).for_each(|block| rings.push(3, block, ZEROES));
+        (0..100).for_each(|block| rings.push(3, BlockNo(block), 1_000 + block as u32));
+        (100..1_100).for_each(|block| rings.push(3, BlockNo(block), ZEROES));
         let all = rings.of(3);
-        assert_eq!(all.iter().filter(|(block, _)| *block < 100).count(), 100);
-        assert_eq!((all.len(), all.last()), (100 + ZEROES_MAX, Some(&(1_099, ZEROES))));
+        assert_eq!(all.iter().filter(|(block, _)| *block < BlockNo(100)).count(), 100);
+        assert_eq!((all.len(), all.last()), (100 + ZEROES_MAX, Some(&(BlockNo(1_099), ZEROES))));
     }
 
     #[test]
     fn last_blocks_are_kept_once_and_removals_have_records() {
         let mut rings = Rings::default();
         rings.set_max(1_000, ZEROES);
-        (0..300).for_each(|block| rings.push(3, block % 280, block as u32));
+        (0..300).for_each(|block| rings.push(3, BlockNo(block % 280), block as u32));
         let all = rings.of(3);
-        assert_eq!((all.len(), all[255], rings.unsaved()), (256, (19, 299), 256));
+        assert_eq!((all.len(), all[255], rings.unsaved()), (256, (BlockNo(19), 299), 256));
         assert_eq!(rings.take_unsaved().len(), 256);
-        rings.push(3, 19, 1);
+        rings.push(3, BlockNo(19), 1);
         // Its durable entry falls out, and a new one is added.
         assert_eq!((rings.of(3).len(), rings.unsaved(), rings.len()), (256, 2, 256));
-        assert_eq!(rings.remove(3, 18..20).len(), 3);
+        assert_eq!(rings.remove(3, BlockNo(18).run(2)).len(), 3);
         assert_eq!((rings.unsaved(), rings.take_unsaved()), (0, vec![]));
     }
 
@@ -214,17 +215,17 @@ mod tests {
         let mut random: u64 = 1;
         for _ in 0..5_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let block = random >> 33 & 511;
+            let block = BlockNo(random >> 33 & 511);
             let mut records = Vec::new();
             match random >> 55 & 63 {
                 0 => records = here.take_unsaved(),
-                1..6 => records = here.remove(3, block..block + 4),
+                1..6 => records = here.remove(3, block.run(4)),
                 _ => here.push(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 20) as u32 }),
             }
             for record in &records {
                 match record {
                     Record::Destaged { volume, block, checksum } => there.push(*volume, *block, *checksum),
-                    Record::Undestaged { volume, block } => drop(there.remove(*volume, *block..*block + 1)),
+                    Record::Undestaged { volume, block } => drop(there.remove(*volume, block.only())),
                     other => panic!("{other:?}"),
                 }
             }
@@ -233,7 +234,7 @@ mod tests {
             }
             let looked_at = if random >> 40 & 31 == 0 { there.of(3) } else { Vec::new() };
             for (block, _) in looked_at {
-                assert!(here.may_be_durable(3, &(block..block + 1)), "a write of block {block} would withdraw nothing");
+                assert!(here.may_be_durable(3, &block.only()), "a write of block {block} would withdraw nothing");
             }
         }
     }

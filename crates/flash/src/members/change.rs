@@ -54,7 +54,7 @@ pub async fn prepare<S: Seam>(
         is_empty(&**inner, &device).await?;
     }
     device.member = free_number(&own.members)?;
-    let since = own.generation as u32;
+    let since = own.generation.since();
     let segments = segments_of(&device, own.segment_bytes);
     let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Syncing, role, segments, since };
     match own.members.get_mut(device.member as usize) {
@@ -138,8 +138,8 @@ async fn switch<S: Seam>(
         if (comes && state.joining.is_none()) || number.is_some_and(was_lost) {
             return Err(StoreError::Refused("the newcomer has failed meanwhile".to_owned()));
         }
-        state.superblock.generation += 1;
-        let since = state.superblock.generation as u32;
+        state.superblock.generation = state.superblock.generation.next();
+        let since = state.superblock.generation.since();
         let mut gone = None;
         if let Some(leaver) = leaver {
             let served = state.superblock.serves(leaver);

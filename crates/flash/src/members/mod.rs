@@ -63,11 +63,11 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
         newcomer = substitute(inner, member).map(|device| (device, Role::Log));
         let left = inner.log_devices().len() - 1;
         if newcomer.is_none() && left == 0 {
-            let why = "it is the only one with what is dirty: add another device first";
+            let why = "it is the only device with the dirty data: add another device first";
             return Err(StoreError::Refused(why.to_owned()));
         }
         if newcomer.is_none() && !allow_single_copy {
-            let why = "what is dirty would be left in one copy: add another device first, or replace this one";
+            let why = "the dirty data would have one copy only: add another device first, or replace this one";
             return Err(StoreError::Refused(why.to_owned()));
         }
     }

@@ -67,7 +67,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
     };
     let bytes = |part: &Part| u64::from(part.blocks) * BLOCK_BYTES as u64;
     running.total(parts.iter().map(bytes).sum());
-    let skip = inner.sabotage == Sabotage::SkipResync;
+    let skip = inner.sabotage.is(Sabotage::SkipResync);
     for part in parts.iter().filter(|_| !skip) {
         running.go_on(&name).await?;
         let live = inner.state.borrow().segments.is_live(part.number, part.life.first);
@@ -122,7 +122,7 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
             return Ok(());
         }
     }
-    Err(device.failed(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned())))
+    Err(device.failed(DiskError::Io("the device keeps reconnecting before its writes are flushed".to_owned())))
 }
 
 /// Copies a run of blocks from `index` on. Returns its length.

@@ -8,6 +8,7 @@ use seam::{Block, Seam};
 use crate::device::{Device, place, raw};
 use crate::format::Uuid;
 use crate::format::batch::{BatchHeader, data_seed};
+use crate::number::Sequence;
 use crate::segments::Segment;
 use crate::store::Inner;
 
@@ -17,7 +18,7 @@ pub struct Walk {
     number: u32,
     life: Segment,
     /// Sequence number of the batch whose header is expected next, and the block where it is expected.
-    sequence: u64,
+    sequence: Sequence,
     header_at: u32,
     /// Data blocks that the last header named: their index, seed and checksum.
     data: VecDeque<(u32, u32, u32)>,
@@ -50,7 +51,7 @@ impl Walk {
         let Some(header) = header else { return Some(false) };
         let seed = |incarnation, block| data_seed(incarnation, block, header.boot, header.first);
         self.data.extend(header.data().map(|(record, at, sum)| (at, seed(record.incarnation, record.block), sum)));
-        self.sequence += 1;
+        self.sequence = self.sequence.next();
         self.header_at = index + header.blocks();
         Some(true)
     }

@@ -11,6 +11,7 @@ use super::api::{REGION_BLOCKS, WriteMark};
 use super::state::MapPhase;
 use crate::journal::marks::{MARKS_MANY, MARKS_MAX, Region};
 use crate::journal::{wait_durable, write_now};
+use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
@@ -59,11 +60,11 @@ async fn abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
 }
 
 /// Begins a write: invalidates its blocks, and marks its regions durably.
-pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, blocks: Range<u64>) -> WriteMark {
+pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, blocks: Range<BlockNo>) -> WriteMark {
     inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
     loaded(inner).await;
     let (mark, durable) = mark(inner, incarnation, &blocks);
-    if !durable && inner.sabotage == Sabotage::WriteBeforeMark {
+    if !durable && inner.sabotage.is(Sabotage::WriteBeforeMark) {
         write_now(inner);
     } else if !durable && !wait_durable(inner).await {
         abandoned(inner).await;
@@ -72,7 +73,7 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, blocks
 }
 
 /// Marks the regions that need a mark. Returns true when the mark is already durable, or not needed.
-fn mark<S: Seam>(inner: &Inner<S>, incarnation: u64, blocks: &Range<u64>) -> (WriteMark, bool) {
+fn mark<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<BlockNo>) -> (WriteMark, bool) {
     let none = WriteMark { marks: Vec::new() };
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -85,7 +86,7 @@ fn mark<S: Seam>(inner: &Inner<S>, incarnation: u64, blocks: &Range<u64>) -> (Wr
     }
     let undestaged = state.rings.remove(number, blocks.clone());
     state.journal.events.extend(undestaged);
-    let regions = blocks.start / REGION_BLOCKS..blocks.end.div_ceil(REGION_BLOCKS);
+    let regions = blocks.start.0 / REGION_BLOCKS..blocks.end.0.div_ceil(REGION_BLOCKS);
     let count = regions.end - regions.start;
     if count > REGIONS_MAX || state.marks.len() as u64 + count > MARKS_MAX as u64 {
         return (none, false);
@@ -101,14 +102,14 @@ fn mark<S: Seam>(inner: &Inner<S>, incarnation: u64, blocks: &Range<u64>) -> (Wr
 }
 
 /// Ends a write.
-pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, mark: WriteMark, sequence: u64) {
+pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, mark: WriteMark, sequence: CompletionNo) {
     let mut state = inner.pages.borrow_mut();
     let ended: Vec<(Region, u64)> = mark.marks;
     ended.into_iter().for_each(|(region, number)| state.marks.end(region, number, sequence));
 }
 
 /// Notes a successful flush of the backing.
-pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, covered: u64) {
+pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, covered: CompletionNo) {
     {
         let mut state = inner.pages.borrow_mut();
         let Some(number) = state.numbers.get(&incarnation).copied() else { return };
@@ -118,7 +119,7 @@ pub fn flushed<S: Seam>(inner: &Rc<Inner<S>>, incarnation: u64, covered: u64) {
 }
 
 /// True when marks are scarce and a flush would free some.
-pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: u64) -> bool {
+pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: VolumeId) -> bool {
     let state = inner.pages.borrow();
     let Some(number) = state.numbers.get(&incarnation) else { return false };
     state.marks.len() >= MARKS_MANY && state.marks.wait_for_flush(*number)

@@ -31,6 +31,7 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
+use crate::number::{BlockNo, CompletionNo, PageNo, VolumeId};
 use crate::store::Inner;
 use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
@@ -64,19 +65,19 @@ impl<S: Seam> Pages<S> {
     }
 
     /// The pages of a volume, for the request path.
-    pub fn volume(&self, incarnation: u64) -> PagesOf<S> {
+    pub fn volume(&self, incarnation: VolumeId) -> PagesOf<S> {
         PagesOf { inner: Rc::clone(&self.0), incarnation }
     }
 
     /// Drops all pages, marks and recent writes of a volume, durably. After an error they are dropped in memory alone.
-    pub async fn forget(&self, incarnation: u64) -> Result<(), StoreError> {
+    pub async fn forget(&self, incarnation: VolumeId) -> Result<(), StoreError> {
         bypass::loaded(&self.0).await;
         {
             let mut state = self.0.pages.borrow_mut();
             let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
             state.volumes.remove(&number);
             state.limits_of = None;
-            for slot in state.table.of_volume(number, 0..u64::MAX) {
+            for slot in state.table.of_volume(number, PageNo::ALL) {
                 let lives = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
                 if lives { state.kill(slot, true) } else { state.clear(slot, u16::MAX) }
             }
@@ -145,7 +146,7 @@ impl<S: Seam> Pages<S> {
 /// start of the page.
 pub struct PagesOf<S: Seam> {
     inner: Rc<Inner<S>>,
-    incarnation: u64,
+    incarnation: VolumeId,
 }
 
 impl<S: Seam> Clone for PagesOf<S> {
@@ -156,11 +157,11 @@ impl<S: Seam> Clone for PagesOf<S> {
 
 impl<S: Seam> PagesOf<S> {
     /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
-    pub fn valid(&self, page: u64) -> u16 {
+    pub fn valid(&self, page: PageNo) -> u16 {
         self.mask(page, false)
     }
 
-    fn mask(&self, page: u64, suspect: bool) -> u16 {
+    fn mask(&self, page: PageNo, suspect: bool) -> u16 {
         let state = self.inner.pages.borrow();
         let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
         slot.map_or(0, |slot| state.table.valid(slot))
@@ -192,7 +193,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Counts a use of a page, if it is present.
-    pub fn touch(&self, page: u64) {
+    pub fn touch(&self, page: PageNo) {
         let mut state = self.inner.pages.borrow_mut();
         if let Some(slot) = state.find(self.incarnation, page) {
             state.table.touch(slot);
@@ -200,7 +201,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// True when the page is present and was used since the clock last passed its slot.
-    pub fn is_used(&self, page: u64) -> bool {
+    pub fn is_used(&self, page: PageNo) -> bool {
         let state = self.inner.pages.borrow();
         state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
     }
@@ -212,7 +213,7 @@ impl<S: Seam> PagesOf<S> {
     /// If the numbers of buffers and blocks differ, or the run leaves the page.
     pub async fn read(
         &self,
-        page: u64,
+        page: PageNo,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
@@ -220,7 +221,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Invalidates these blocks of the volume at once: in the map, and in a `put` in progress (R2).
-    pub fn invalidate(&self, blocks: Range<u64>) {
+    pub fn invalidate(&self, blocks: Range<BlockNo>) {
         let pending = {
             let mut state = self.inner.pages.borrow_mut();
             state.invalidate(self.incarnation, blocks);
@@ -238,7 +239,7 @@ impl<S: Seam> PagesOf<S> {
     ///
     /// # Panics
     /// If there is no block, or one outside a page.
-    pub async fn put(&self, page: u64, blocks: Vec<(u32, S::Block)>) -> Result<u16, PutError> {
+    pub async fn put(&self, page: PageNo, blocks: Vec<(u32, S::Block)>) -> Result<u16, PutError> {
         assert!(!blocks.is_empty() && blocks.iter().all(|(block, _)| *block < PAGE_BLOCKS), "blocks of a page");
         put::put(&self.inner, self.incarnation, page, blocks).await
     }
@@ -246,18 +247,18 @@ impl<S: Seam> PagesOf<S> {
     /// Prepares a write or a zeroing of these blocks on the backing, whatever its cause; it is awaited first. It
     /// invalidates the blocks. When it returns, their regions are durably dirty, or no durable record lists the blocks
     /// (R8).
-    pub async fn begin_write(&self, blocks: Range<u64>) -> WriteMark {
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> WriteMark {
         bypass::begin_write(&self.inner, self.incarnation, blocks).await
     }
 
     /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
     /// [`PagesOf::flushed`].
-    pub fn end_write(&self, mark: WriteMark, sequence: u64) {
+    pub fn end_write(&self, mark: WriteMark, sequence: CompletionNo) {
         bypass::end_write(&self.inner, mark, sequence);
     }
 
     /// Notes a successful flush of the backing that was issued after all completions below `covered`.
-    pub fn flushed(&self, covered: u64) {
+    pub fn flushed(&self, covered: CompletionNo) {
         bypass::flushed(&self.inner, self.incarnation, covered);
     }
 
@@ -267,7 +268,7 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Notes a destaged block in [`PagesOf::ring`]: the backing durably holds this content.
-    pub fn destaged(&self, block: u64, content: &S::Block) {
+    pub fn destaged(&self, block: BlockNo, content: &S::Block) {
         {
             let mut state = self.inner.pages.borrow_mut();
             if !state.is_ready() {
@@ -281,14 +282,14 @@ impl<S: Seam> PagesOf<S> {
 
     /// The suspect blocks of a page: present but not trusted, since a crash interrupted a write to their region. They
     /// must be compared with the backing, which was flushed since the opening, and then judged.
-    pub fn suspect(&self, page: u64) -> u16 {
+    pub fn suspect(&self, page: PageNo) -> u16 {
         self.mask(page, true)
     }
 
     /// Reads suspect blocks of a page, like [`PagesOf::read`].
     pub async fn read_suspect(
         &self,
-        page: u64,
+        page: PageNo,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
@@ -297,7 +298,7 @@ impl<S: Seam> PagesOf<S> {
 
     /// Ends the suspicion of a page: its blocks in `good` equal the durable content of the backing. They are valid from
     /// now on, unless they were invalidated meanwhile; the other blocks are dropped.
-    pub fn judge(&self, page: u64, good: u16) {
+    pub fn judge(&self, page: PageNo, good: u16) {
         {
             let mut state = self.inner.pages.borrow_mut();
             let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT));
@@ -310,17 +311,17 @@ impl<S: Seam> PagesOf<S> {
     }
 
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
-    pub fn ring(&self) -> Vec<(u64, u32)> {
+    pub fn ring(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
         state.numbers.get(&self.incarnation).map(|number| state.rings.of(*number)).unwrap_or_default()
     }
 
     /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
     /// mask.
-    pub fn sample(&self, random: u64, count: usize) -> Vec<(u64, u16)> {
+    pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
         let state = self.inner.pages.borrow();
         let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
-        let slots = state.table.of_volume(*number, 0..u64::MAX);
+        let slots = state.table.of_volume(*number, PageNo::ALL);
         // A page that lost all its blocks during an addition stays live, without a block.
         let good = |slot: &table::SlotId| {
             let table = &state.table;

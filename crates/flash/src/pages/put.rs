@@ -15,6 +15,7 @@ use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
+use crate::number::{PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
@@ -42,8 +43,8 @@ struct Put {
 /// Writes blocks of a page to flash.
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     blocks: Vec<(u32, S::Block)>,
 ) -> Result<u16, PutError> {
     let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
@@ -91,8 +92,8 @@ pub async fn put<S: Seam>(
 fn begin<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     requested: u16,
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
@@ -127,7 +128,7 @@ fn begin<S: Seam>(
         let (place, writes) = (state.table.place(slot), state.table.writes(slot));
         return Ok(Some(Put { slot, place, writes, wanted, there: valid, old: None }));
     }
-    if inner.sabotage == Sabotage::ReuseSlotEarly {
+    if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
         let slot = state.dead.first().copied();
         slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
     }
@@ -150,8 +151,8 @@ fn begin<S: Seam>(
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
@@ -162,7 +163,7 @@ async fn write<S: Seam>(
         }
     }
     let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
-    let device = device.ok_or_else(|| failed("its device is not in service any more"))?;
+    let device = device.ok_or_else(|| failed("its device is out of service"))?;
     let base = place(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
@@ -181,7 +182,7 @@ async fn write<S: Seam>(
         for (half, word) in words.iter_mut().enumerate() {
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
-                let number = page * u64::from(PAGE_BLOCKS) + block as u64;
+                let number = page.block(block);
                 *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
             }
         }
@@ -245,7 +246,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
     }
     let left = state.putting.remove(&put.slot).unwrap_or(0);
     let written = written.as_ref().copied().unwrap_or(0);
-    let left = if inner.sabotage == Sabotage::PutOverInvalidate { written } else { left & written };
+    let left = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { left & written };
     if state.table.phase(put.slot) == Phase::Live {
         state.table.flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | left;

@@ -8,6 +8,7 @@ use seam::Seam;
 use super::share;
 use super::state::PageState;
 use super::table::{ADDING, Phase, SlotId, page_of};
+use crate::number::{PageNo, VolumeId};
 use crate::store::Inner;
 
 /// The most slots that are searched for one volume's page, or for a page to evict for a volume below its minimum.
@@ -42,7 +43,7 @@ pub struct PageShare {
     /// At this many pages, a new one replaces one of the volume's own.
     pub max: Option<Amount>,
     /// Pages that are not evicted once they are present: sorted, disjoint ranges.
-    pub pinned: Vec<Range<u64>>,
+    pub pinned: Vec<Range<PageNo>>,
 }
 
 impl Default for PageShare {
@@ -54,11 +55,11 @@ impl Default for PageShare {
 impl PageShare {
     /// The number of pinned pages.
     pub fn pinned_pages(&self) -> u64 {
-        self.pinned.iter().map(|range| range.end - range.start).sum()
+        self.pinned.iter().map(PageNo::count).sum()
     }
 
     /// True when this page is pinned.
-    pub fn pins(&self, page: u64) -> bool {
+    pub fn pins(&self, page: PageNo) -> bool {
         let at = self.pinned.partition_point(|range| range.end <= page);
         self.pinned.get(at).is_some_and(|range| range.contains(&page))
     }
@@ -120,7 +121,7 @@ pub struct Limits {
 pub fn check<S: Seam>(
     inner: &Inner<S>,
     state: &PageState<S>,
-    incarnation: u64,
+    incarnation: VolumeId,
     share: &PageShare,
 ) -> Result<(), ShareError> {
     let slots = share::slots_max(inner, state) as u64;
@@ -196,7 +197,7 @@ pub fn fate<S: Seam>(state: &PageState<S>, slot: SlotId) -> Fate {
 }
 
 /// True when the volume is entitled to room for this page: it is below its minimum, or the page is pinned.
-pub fn is_owed<S: Seam>(state: &PageState<S>, incarnation: u64, page: u64) -> bool {
+pub fn is_owed<S: Seam>(state: &PageState<S>, incarnation: VolumeId, page: PageNo) -> bool {
     let limits = state.numbers.get(&incarnation).and_then(|number| Some((number, state.limits.get(number)?)));
     limits.is_some_and(|(number, limits)| limits.share.pins(page) || state.table.pages_of(*number) < limits.min)
 }

@@ -11,6 +11,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
+use crate::number::{BlockNo, PageNo, VolumeId};
 use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
@@ -20,8 +21,8 @@ type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
 /// Reads a run of blocks of a page, either suspect or trusted ones.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
     suspect: bool,
@@ -52,8 +53,8 @@ pub async fn read<S: Seam>(
 /// Reads the blocks that are copied to another slot. Unreadable blocks are left out.
 pub async fn along<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     (slot, place): (SlotId, Place),
     mask: u16,
 ) -> Vec<(u32, S::Block)> {
@@ -79,8 +80,8 @@ pub async fn along<S: Seam>(
 /// Reads the valid blocks among `blocks` of a slot, run by run.
 async fn read_slot<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    page: u64,
+    incarnation: VolumeId,
+    page: PageNo,
     slot: SlotId,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
@@ -92,7 +93,7 @@ async fn read_slot<S: Seam>(
         (state.table.valid(slot), place, state.table.writes(slot))
     };
     let pin = Pin { inner, slot, life: place.life };
-    let first = page * u64::from(PAGE_BLOCKS);
+    let first = page.first_block();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
     let start = blocks.start;
@@ -113,9 +114,9 @@ async fn read_slot<S: Seam>(
     // (R2).
     let state = inner.pages.borrow();
     let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
-    let as_it_was = || match inner.sabotage {
-        Sabotage::ReadOverPut => u16::MAX,
-        _ => state.table.writes(slot).same(writes),
+    let as_it_was = || match inner.sabotage.is(Sabotage::ReadOverPut) {
+        true => u16::MAX,
+        false => state.table.writes(slot).same(writes),
     };
     let still = if same { state.table.valid(slot) & as_it_was() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
@@ -142,8 +143,8 @@ impl<S: Seam> Drop for Pin<'_, S> {
 #[expect(clippy::too_many_arguments, reason = "where it lies, whose it is, and where it goes")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: u64,
-    first: u64,
+    incarnation: VolumeId,
+    first: BlockNo,
     slot: SlotId,
     (place, writes): (Place, Writes),
     start: u32,
@@ -166,10 +167,10 @@ async fn read_run<S: Seam>(
     };
     let sums = sums.freeze();
     let mut bad = 0_u16;
-    let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
+    let trusted = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(incarnation, first + u64::from(block), place, writes.of(block));
+        let seed = page_seed(incarnation, first.plus(u64::from(block)), place, writes.of(block));
         let good =
             result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {

@@ -107,7 +107,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             }
             state.lives += 1;
             state.begin_writing((member, segment));
-            boot << 40 | state.lives
+            boot.0 << 40 | state.lives
         };
         let header = PageHeader { store, member, segment, life };
         let written = write_header(inner, &device, &header, segment_bytes).await;

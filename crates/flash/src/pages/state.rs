@@ -12,8 +12,9 @@ use crate::format::journal::Record;
 use crate::format::page::slots_of;
 use crate::format::superblock::Superblock;
 use crate::journal::Journal;
-use crate::journal::marks::{Marks, Region};
+use crate::journal::marks::{Marks, Region, blocks_of};
 use crate::journal::ring::Rings;
+use crate::number::{BlockNo, PageNo, VolumeId};
 use crate::wait::Answer;
 
 /// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
@@ -36,9 +37,9 @@ pub enum MapPhase {
 #[derive(Default)]
 pub struct Early {
     /// Blocks by volume and page.
-    pub pages: BTreeMap<(u64, u64), u16>,
+    pub pages: BTreeMap<(VolumeId, PageNo), u16>,
     /// Whole volumes.
-    pub volumes: BTreeSet<u64>,
+    pub volumes: BTreeSet<VolumeId>,
 }
 
 /// Counters since the opening.
@@ -64,9 +65,9 @@ pub struct PageState<S: Seam> {
     /// The slots.
     pub table: Table,
     /// The number of each volume.
-    pub numbers: BTreeMap<u64, u16>,
+    pub numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
-    pub volumes: BTreeMap<u16, u64>,
+    pub volumes: BTreeMap<u16, VolumeId>,
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
     pub putting: BTreeMap<SlotId, u16>,
     /// Reads in flight, by slot and its segment's generation.
@@ -119,7 +120,7 @@ pub struct PageState<S: Seam> {
     /// The number of attempts left that do not ask for a segment.
     pub full: u32,
     /// The quota of each volume, by incarnation.
-    pub shares: BTreeMap<u64, PageShare>,
+    pub shares: BTreeMap<VolumeId, PageShare>,
     /// The quotas in pages, by volume number.
     pub limits: BTreeMap<u16, Limits>,
     /// The numbers of slots and volumes for which `limits` holds; `None` requests an update.
@@ -178,7 +179,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The number of a volume, assigned on first use; `None` when all are taken.
-    pub fn number_of(&mut self, incarnation: u64) -> Option<u16> {
+    pub fn number_of(&mut self, incarnation: VolumeId) -> Option<u16> {
         if let Some(number) = self.numbers.get(&incarnation) {
             return Some(*number);
         }
@@ -190,7 +191,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The slot of a volume's page; `None` if it is absent or the map is not ready.
-    pub fn find(&self, incarnation: u64, page: u64) -> Option<SlotId> {
+    pub fn find(&self, incarnation: VolumeId, page: PageNo) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
         }
@@ -231,7 +232,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Invalidates blocks of a volume (R2).
-    pub fn invalidate(&mut self, incarnation: u64, blocks: Range<u64>) {
+    pub fn invalidate(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
         if blocks.is_empty() {
             return;
         }
@@ -241,27 +242,27 @@ impl<S: Seam> PageState<S> {
             MapPhase::Ready => {}
         }
         let Some(number) = self.numbers.get(&incarnation).copied() else { return };
-        for slot in self.table.of_volume(number, pages_of(&blocks)) {
+        for slot in self.table.of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
             self.clear(slot, mask);
         }
     }
 
-    fn invalidate_early(&mut self, incarnation: u64, blocks: Range<u64>) {
-        let pages = pages_of(&blocks);
-        if self.early.pages.len() as u64 + (pages.end - pages.start) > EARLY_MAX as u64 {
+    fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
+        let pages = PageNo::covering(&blocks);
+        if self.early.pages.len() as u64 + PageNo::count(&pages) > EARLY_MAX as u64 {
             self.early.volumes.insert(incarnation);
             self.early.pages.retain(|(volume, _), _| *volume != incarnation);
             return;
         }
-        for page in pages {
+        for page in PageNo::each(&pages) {
             *self.early.pages.entry((incarnation, page)).or_default() |= mask_of(page, &blocks);
         }
     }
 
     /// True when a durable record may list one of these blocks, as valid or as a recent write.
-    pub fn may_be_durable(&self, number: u16, blocks: &Range<u64>) -> bool {
-        let slots = self.table.of_volume(number, pages_of(blocks));
+    pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
+        let slots = self.table.of_volume(number, PageNo::covering(blocks));
         let held = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
             self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).ever() & mask != 0
@@ -375,7 +376,7 @@ impl<S: Seam> PageState<S> {
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.of_volume(region.0, region.1 * pages..(region.1 + 1) * pages)
+        self.table.of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
     }
 
     /// True when the region has suspect pages.
@@ -388,7 +389,7 @@ impl<S: Seam> PageState<S> {
     /// forget these recent writes.
     pub fn drop_suspects_beside_destaged(&mut self) {
         for region in self.marks.settled() {
-            let blocks = region.1 * REGION_BLOCKS..(region.1 + 1) * REGION_BLOCKS;
+            let blocks = blocks_of(region);
             if !self.rings.may_be_durable(region.0, &blocks) {
                 continue;
             }
@@ -407,15 +408,9 @@ impl<S: Seam> PageState<S> {
     }
 }
 
-/// The pages that contain these blocks.
-pub fn pages_of(blocks: &Range<u64>) -> Range<u64> {
-    let per_page = u64::from(PAGE_BLOCKS);
-    blocks.start / per_page..blocks.end.div_ceil(per_page)
-}
-
 /// Mask of a page's blocks that are among `blocks`.
-pub fn mask_of(page: u64, blocks: &Range<u64>) -> u16 {
-    let first = page * u64::from(PAGE_BLOCKS);
-    let inside = |block: &u32| blocks.contains(&(first + u64::from(*block)));
+pub fn mask_of(page: PageNo, blocks: &Range<BlockNo>) -> u16 {
+    let first = page.first_block();
+    let inside = |block: &u32| blocks.contains(&first.plus(u64::from(*block)));
     (0..PAGE_BLOCKS).filter(inside).fold(0, |mask, block| mask | 1 << block)
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::format::page::{Place, Writes};
+use crate::number::{PageNo, VolumeId};
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
 pub type Key = u64;
@@ -16,14 +17,14 @@ pub const PAGE_BITS: u32 = 48;
 const NO_KEY: Key = u64::MAX;
 
 /// The key of a volume's page.
-pub fn key_of(volume: u16, page: u64) -> Key {
-    assert!(page >> PAGE_BITS == 0, "page {page} of a volume");
-    u64::from(volume) << PAGE_BITS | page
+pub fn key_of(volume: u16, page: PageNo) -> Key {
+    assert!(page.0 >> PAGE_BITS == 0, "page {page} of a volume");
+    u64::from(volume) << PAGE_BITS | page.0
 }
 
 /// The volume's number and the page.
-pub fn page_of(key: Key) -> (u16, u64) {
-    ((key >> PAGE_BITS) as u16, key & ((1 << PAGE_BITS) - 1))
+pub fn page_of(key: Key) -> (u16, PageNo) {
+    ((key >> PAGE_BITS) as u16, PageNo(key & ((1 << PAGE_BITS) - 1)))
 }
 
 /// The state of a slot.
@@ -558,7 +559,7 @@ impl Table {
     }
 
     /// Drops restored pages whose volume has no number.
-    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, u64>) {
+    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, VolumeId>) {
         for slot in self.ranges().into_iter().flatten() {
             if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
                 self.restore(slot, None, self.generation(slot));
@@ -567,9 +568,9 @@ impl Table {
     }
 
     /// The slots of a volume's pages, in arbitrary order.
-    pub fn of_volume(&self, volume: u16, pages: Range<u64>) -> Vec<SlotId> {
-        if pages.end.saturating_sub(pages.start) <= self.hashed as u64 / 4 {
-            return pages.flat_map(|page| self.all(key_of(volume, page))).collect();
+    pub fn of_volume(&self, volume: u16, pages: Range<PageNo>) -> Vec<SlotId> {
+        if PageNo::count(&pages) <= self.hashed as u64 / 4 {
+            return PageNo::each(&pages).flat_map(|page| self.all(key_of(volume, page))).collect();
         }
         let of_volume = |slot: &SlotId| {
             let key = self.key(*slot);
@@ -612,7 +613,7 @@ mod tests {
                 let frame = table.add_frame(0, round, 1);
                 free.extend(table.slots_of(frame));
             }
-            let key = key_of(below(3) as u16, below(60));
+            let key = key_of(below(3) as u16, PageNo(below(60)));
             match plain.remove(&key) {
                 Some(slot) => {
                     table.release(slot);
@@ -628,7 +629,7 @@ mod tests {
             }
             for volume in 0..3 {
                 for page in 0..60 {
-                    let key = key_of(volume, page);
+                    let key = key_of(volume, PageNo(page));
                     assert_eq!(table.find(key), plain.get(&key).copied(), "round {round}");
                 }
             }
@@ -637,7 +638,7 @@ mod tests {
             let expected = plain.keys().filter(|key| page_of(**key).0 == volume).count() as u64;
             assert_eq!(table.pages_of(volume), expected);
         }
-        let mut of_volume = table.of_volume(1, 0..u64::MAX);
+        let mut of_volume = table.of_volume(1, PageNo::ALL);
         let mut expected: Vec<_> =
             plain.iter().filter(|(key, _)| page_of(**key).0 == 1).map(|(_, slot)| *slot).collect();
         of_volume.sort_unstable();
@@ -655,7 +656,7 @@ mod tests {
                 for slot in table.slots_of(frame) {
                     let draw = (u64::from(slot) + 1).wrapping_mul(6_364_136_223_846_793_005 + 2 * seed) >> 33;
                     if draw % 9 > 0 {
-                        let key = key_of((draw % 2) as u16, draw / 18 % 90);
+                        let key = key_of((draw % 2) as u16, PageNo(draw / 18 % 90));
                         table.restore(slot, Some((key, 3, Writes([7, 0, 0]))), 1);
                         plain.entry(key).or_default().push(slot);
                     }
@@ -666,7 +667,7 @@ mod tests {
             assert_eq!(table.counts().blocks, 2 * single as u64);
             for volume in 0..2 {
                 for page in 0..90 {
-                    let key = key_of(volume, page);
+                    let key = key_of(volume, PageNo(page));
                     let mut all: Vec<_> = table.all(key).collect();
                     all.sort_unstable();
                     assert_eq!(all, plain.get(&key).cloned().unwrap_or_default());

@@ -17,6 +17,7 @@ use crate::format::page::PageHeader;
 use crate::format::superblock::Superblock;
 use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
+use crate::number::{BootEpoch, CommitNo, Sequence};
 use crate::store::Sabotage;
 use crate::wait::{Boxed, join};
 
@@ -58,21 +59,21 @@ pub struct Chain {
     /// Its batches, oldest first.
     pub links: Vec<Link>,
     /// Batches with a lower sequence number are dead.
-    pub tail: u64,
+    pub tail: Sequence,
     /// Sequence number of the next batch.
-    pub next: u64,
+    pub next: Sequence,
     /// Number of segments for the log.
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
     pub page_lives: BTreeMap<(u32, u32), u64>,
     /// The last commit of the map journal that is known to be durable (R9).
-    pub journal: u64,
+    pub journal: CommitNo,
 }
 
 /// The first batch of a segment.
 struct Head {
     segment: u32,
-    boot: u64,
+    boot: BootEpoch,
     previous: u32,
 }
 
@@ -83,13 +84,13 @@ struct Follower<'a, S: Seam> {
     seam: &'a S,
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
-    heads: BTreeMap<u64, Vec<Head>>,
+    heads: BTreeMap<Sequence, Vec<Head>>,
     /// Headers that were read ahead, by position (segment, block), as one device has them.
     seen: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
     page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
-    journal: Cell<u64>,
+    journal: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
 }
@@ -123,11 +124,11 @@ pub async fn follow<S: Seam>(
     }
     if let Some(last) = links.last_mut()
         && !follower.is_whole(last).await?
-        && sabotage != Sabotage::ReplayTorn
+        && !sabotage.is(Sabotage::ReplayTorn)
     {
         links.pop();
     }
-    let next = links.last().map_or(tail, |link| link.header.sequence + 1);
+    let next = links.last().map_or(tail, |link| link.header.sequence.next());
     follower.is_the_end(links.last(), next).await?;
     let (page_lives, journal) = (follower.page_lives.take(), follower.journal.get());
     Ok(Chain { links, tail, next, segments: superblock.segments, page_lives, journal })
@@ -182,7 +183,7 @@ impl<S: Seam> Follower<'_, S> {
 
     /// Reads the first block of every segment. Returns the tail: the newest in any superblock or header. A header's
     /// tail was true when it was written, whether its batch counts or not.
-    async fn find_heads(&mut self) -> u64 {
+    async fn find_heads(&mut self) -> Sequence {
         let mut tail = self.superblock.tail;
         let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
         for segments in segments.chunks(SEGMENTS_AT_ONCE) {
@@ -209,7 +210,7 @@ impl<S: Seam> Follower<'_, S> {
 
     /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment each header
     /// locates the next.
-    async fn look_ahead(&self, tail: u64) {
+    async fn look_ahead(&self, tail: Sequence) {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
         let heads = RefCell::new(heads);
         let lanes = (0..SEGMENTS_AT_ONCE).map(|_| {
@@ -224,7 +225,7 @@ impl<S: Seam> Follower<'_, S> {
         join(lanes.collect()).await;
     }
 
-    async fn walk(&self, first: u64, head: &Head) {
+    async fn walk(&self, first: Sequence, head: &Head) {
         let mut offset = 0;
         let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
         while offset < self.blocks() {
@@ -252,10 +253,11 @@ impl<S: Seam> Follower<'_, S> {
     }
 
     /// The batch after `last`, or the one at the tail.
-    async fn next(&self, last: Option<&Link>, tail: u64) -> Result<Option<Link>, StoreError> {
-        let sequence = last.map_or(tail, |last| last.header.sequence + 1);
-        let follows =
-            |boot: u64, previous: u32| last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot);
+    async fn next(&self, last: Option<&Link>, tail: Sequence) -> Result<Option<Link>, StoreError> {
+        let sequence = last.map_or(tail, |last| last.header.sequence.next());
+        let follows = |boot: BootEpoch, previous: u32| {
+            last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot)
+        };
         let heads = self.heads.get(&sequence).into_iter().flatten();
         let head = heads.filter(|head| follows(head.boot, head.previous)).max_by_key(|head| head.boot);
         // The first batch of a later boot takes precedence over a batch that follows the last one in its own segment.
@@ -330,9 +332,9 @@ impl<S: Seam> Follower<'_, S> {
     }
 
     /// Refuses a log that continues after its end: a later batch proves that the missing one was acknowledged.
-    async fn is_the_end(&self, last: Option<&Link>, next: u64) -> Result<(), StoreError> {
+    async fn is_the_end(&self, last: Option<&Link>, next: Sequence) -> Result<(), StoreError> {
         let damaged = Err(StoreError::Damaged { sequence: next });
-        if self.heads.range(next + 1..).next().is_some() {
+        if self.heads.range(next.next()..).next().is_some() {
             return damaged;
         }
         let Some(last) = last else { return Ok(()) };

@@ -46,7 +46,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
-    let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or(0);
+    let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
     // A device that was being filled when the store was last used has no reliable superblock.
     let members = found.iter().map(|(_, superblock)| superblock).filter(|one| own(one).state != MemberState::Syncing);
     let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
@@ -90,7 +90,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             .members
             .iter()
             .filter(|now| now.uuid == uuid && is_out(now.state))
-            .any(|now| superblock.generation as u32 >= now.since);
+            .any(|now| superblock.generation.since() >= now.since);
         if lost_a_serving_member || went_on_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
@@ -118,11 +118,13 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
-            newest.members[member].since = (newest.generation + 1) as u32;
+            newest.members[member].since = newest.generation.next().since();
             changed = true;
         }
     }
-    newest.generation += u64::from(changed);
+    if changed {
+        newest.generation = newest.generation.next();
+    }
     let rooms = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
     let largest = rooms.max().unwrap_or(0);
     for device in &devices {

@@ -28,6 +28,7 @@ use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
+use crate::number::{Sequence, StoreGeneration};
 use crate::pages::state::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::scrub::Scrub;
@@ -45,12 +46,12 @@ pub struct OpenOptions {
     /// A store, and its membership generation as the owner saw it last. Devices of that store with an older generation
     /// hold old data, and are refused. Without this option, a device that was taken out and comes alone looks like the
     /// last member in service.
-    pub seen: Option<(Uuid, u64)>,
+    pub seen: Option<(Uuid, StoreGeneration)>,
     /// The owner that opens the store, written to every superblock. Without it the store's last owner stays.
     pub ownership: Option<Ownership>,
     /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
     /// older copy, and are refused.
-    pub sequence_min: u64,
+    pub sequence_min: Sequence,
     /// A rule to violate, for tests of the checker.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -142,7 +143,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
     superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
     // The current generation counts as durable, because both places are written before the store is open.
     let generation = superblock.generation;
-    superblock.boot += 1;
+    superblock.boot = superblock.boot.next();
     superblock.tail = chain.tail;
     superblock.begin = chain.next;
     let mut reports = Vec::new();
@@ -174,7 +175,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
     let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
     let lent = chain.page_lives.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &table, lent, chain.tail);
-    segments.sabotage_reuse = sabotage == Sabotage::ReuseBeforeTail;
+    segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
         devices: members.devices,
         superblock,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
+use crate::number::Epoch;
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
@@ -14,7 +15,7 @@ use crate::recovery::chain::Chain;
 #[derive(Clone, Copy)]
 struct Point {
     owner: Owner,
-    epoch: u64,
+    epoch: Epoch,
     checksum: u32,
     at: Place,
 }
@@ -50,7 +51,7 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
         // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
         // is older.
         while let Some((start, blocks, of)) = range.filter(|(start, _, _)| *start <= owner) {
-            if start.incarnation == owner.incarnation && start.block + blocks > owner.block {
+            if start.incarnation == owner.incarnation && start.block.plus(blocks) > owner.block {
                 break;
             }
             found.range(start, blocks, of);
@@ -59,10 +60,10 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
         match range.filter(|(start, _, _)| *start <= owner) {
             Some((_, _, of)) if of > at => {}
             Some((start, blocks, of)) => {
-                found.range(start, owner.block - start.block, of);
+                found.range(start, owner.block.since(start.block), of);
                 found.point(point);
-                let behind = Owner { block: owner.block + 1, ..owner };
-                range = Some((behind, start.block + blocks - behind.block, of));
+                let behind = Owner { block: owner.block.next(), ..owner };
+                range = Some((behind, start.block.plus(blocks).since(behind.block), of));
             }
             None => found.point(point),
         }
@@ -136,23 +137,23 @@ impl Found<'_> {
 
 /// Removes the range of `blocks` from `owner` on from older ranges.
 fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
-    let end = Owner { block: owner.block + blocks, ..owner };
+    let end = Owner { block: owner.block.plus(blocks), ..owner };
     // At most one range begins before it and overlaps it.
     let before = ranges.range(..owner).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
         && start.incarnation == owner.incarnation
-        && start.block + range.blocks > owner.block
+        && start.block.plus(range.blocks) > owner.block
     {
-        ranges.insert(start, Range { blocks: owner.block - start.block, ..range });
-        if start.block + range.blocks > end.block {
-            ranges.insert(end, Range { blocks: start.block + range.blocks - end.block, ..range });
+        ranges.insert(start, Range { blocks: owner.block.since(start.block), ..range });
+        if start.block.plus(range.blocks) > end.block {
+            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
     let inside: Vec<_> = ranges.range(owner..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
-        if start.block + range.blocks > end.block {
-            ranges.insert(end, Range { blocks: start.block + range.blocks - end.block, ..range });
+        if start.block.plus(range.blocks) > end.block {
+            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
 }
@@ -161,28 +162,36 @@ fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
 mod tests {
     use super::*;
     use crate::format::batch::BatchHeader;
+    use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
     use crate::recovery::chain::Link;
 
     /// A log of these batches in one segment.
     fn chain(batches: Vec<Vec<RecordEntry>>) -> Chain {
         let (mut links, mut offset) = (Vec::new(), 0);
-        for (sequence, records) in (1..).zip(batches) {
+        for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
                 store: [0; 16],
-                boot: 1,
+                boot: BootEpoch(1),
                 sequence,
-                tail: 1,
+                tail: Sequence(1),
                 segment: 0,
                 offset,
-                first: 1,
+                first: Sequence(1),
                 previous: 0,
-                journal: 0,
+                journal: CommitNo(0),
                 records,
             };
             offset += header.blocks();
             links.push(Link::new(header, 0));
         }
-        Chain { links, tail: 1, next: 0, segments: 1, page_lives: BTreeMap::new(), journal: 0 }
+        Chain {
+            links,
+            tail: Sequence(1),
+            next: Sequence(0),
+            segments: 1,
+            page_lives: BTreeMap::new(),
+            journal: CommitNo(0),
+        }
     }
 
     #[test]
@@ -205,9 +214,15 @@ mod tests {
                         1 => (1 + below(32 - block), RecordKind::Retire),
                         _ => (1, RecordKind::Data { checksum: epoch as u32 }),
                     };
-                    let now = (kind != RecordKind::Retire).then_some((epoch, kind));
+                    let now = (kind != RecordKind::Retire).then_some((Epoch(epoch), kind));
                     array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
-                    records.push(RecordEntry { incarnation: volume, block, epoch, blocks: blocks as u32, kind });
+                    records.push(RecordEntry {
+                        incarnation: VolumeId(volume),
+                        block: BlockNo(block),
+                        epoch: Epoch(epoch),
+                        blocks: blocks as u32,
+                        kind,
+                    });
                 }
                 batches.push(records);
             }
@@ -219,8 +234,8 @@ mod tests {
                     RecoveredContent::Zero { blocks, may_unmap } => (blocks, RecordKind::Zero { may_unmap }),
                     RecoveredContent::Data => (1, RecordKind::Data { checksum: one.position.checksum }),
                 };
-                let place = one.owner.block as usize..one.owner.block as usize + blocks as usize;
-                let row = &mut found[one.owner.incarnation as usize][place];
+                let place = one.owner.block.0 as usize..one.owner.block.0 as usize + blocks as usize;
+                let row = &mut found[one.owner.incarnation.0 as usize][place];
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((one.epoch, kind)));
                 if one.content == RecoveredContent::Data {

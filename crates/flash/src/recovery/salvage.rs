@@ -10,14 +10,19 @@ use super::chain::{Chain, Link, decode};
 use crate::device::{Device, place, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
+use crate::number::{BootEpoch, CommitNo, Sequence};
 
 /// Blocks read at once.
 const LOOK_BLOCKS: u32 = 32;
 
 /// All that is left of the log on `devices`, and the sequence numbers of the lost batches.
-pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Superblock) -> (Chain, Vec<Range<u64>>) {
+pub async fn salvage<S: Seam>(
+    seam: &S,
+    devices: &[Device<S>],
+    superblock: &Superblock,
+) -> (Chain, Vec<Range<Sequence>>) {
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
-    let mut found: BTreeMap<(u64, u64), (BatchHeader, u32)> = BTreeMap::new();
+    let mut found: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
     for device in devices {
         for segment in 0..superblock.segments {
             for offset in (0..blocks).step_by(LOOK_BLOCKS as usize) {
@@ -31,14 +36,15 @@ pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Supe
         }
     }
     // A header's tail was true when it was written.
-    let tail = found.values().map(|(header, _)| header.tail).fold(superblock.tail, u64::max);
+    let tail = found.values().map(|(header, _)| header.tail).fold(superblock.tail, Sequence::max);
     // From the first batch of a boot epoch on, batches of earlier epochs do not count.
-    let mut begins: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut begins: BTreeMap<BootEpoch, Sequence> = BTreeMap::new();
     for (sequence, boot) in found.keys() {
         begins.entry(*boot).or_insert(*sequence);
     }
-    let counts =
-        |sequence: u64, boot: u64| sequence >= tail && begins.range(boot + 1..).all(|(_, begin)| sequence < *begin);
+    let counts = |sequence: Sequence, boot: BootEpoch| {
+        sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
+    };
     let (mut links, mut missing, mut next) = (Vec::new(), Vec::new(), tail);
     for ((sequence, boot), (header, checksum)) in found {
         if !counts(sequence, boot) {
@@ -47,10 +53,13 @@ pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Supe
         if sequence > next {
             missing.push(next..sequence);
         }
-        next = sequence + 1;
+        next = sequence.next();
         links.push(Link::new(header, checksum));
     }
-    (Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: 0 }, missing)
+    (
+        Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: CommitNo(0) },
+        missing,
+    )
 }
 
 /// The readable blocks of a run: in one request if possible, otherwise one by one.

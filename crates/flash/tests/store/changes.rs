@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
-use flash::{MemberReport, MemberStatus, OpenOptions, Recovered, Sabotage, Store, StoreError};
+use flash::{MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError, VolumeId};
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
 
@@ -330,12 +330,12 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
             let (script, store) = store_with_life(&world, &seam).await;
             let pages = store.pages();
             pages.load().await;
-            let of = pages.volume(7);
+            let of = pages.volume(VolumeId(7));
             let on_third =
                 || pages.stats().members.iter().any(|member| member.member == 2 && member.promotion_bytes > 0);
             for page in (0..400).take_while(|_| !on_third()) {
                 let block = seam.alloc().expect("there is memory").freeze();
-                drop(of.put(page, vec![(0, block)]).await);
+                drop(of.put(PageNo(page), vec![(0, block)]).await);
                 seam.sleep(Nanos::from_micros(10)).await;
             }
             assert!(on_third(), "{:?}", pages.stats());

@@ -2,7 +2,7 @@
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::{PLACES, Superblock};
-use flash::{OpenOptions, StoreError, inspect};
+use flash::{BootEpoch, CommitNo, OpenOptions, Sequence, StoreError, StoreGeneration, inspect};
 use seam::sim::{SimDisk, SimSeam};
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
@@ -40,10 +40,10 @@ fn forged_number_in_a_superblock_is_refused() {
         ("a journal of a block", |superblock| superblock.journal_bytes = 4096),
         ("a journal as large as the log", |superblock| superblock.journal_bytes = FIRST_SEGMENT_BYTES),
         ("a revision", |superblock| superblock.revision = u64::MAX),
-        ("a generation", |superblock| superblock.generation = u64::MAX),
-        ("a boot", |superblock| superblock.boot = u64::MAX),
-        ("a tail", |superblock| superblock.tail = u64::MAX),
-        ("a commit of the journal", |superblock| superblock.journal = u64::MAX),
+        ("a generation", |superblock| superblock.generation = StoreGeneration(u64::MAX)),
+        ("a boot", |superblock| superblock.boot = BootEpoch(u64::MAX)),
+        ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
+        ("a commit of the journal", |superblock| superblock.journal = CommitNo(u64::MAX)),
     ];
     for (what, change) in forged {
         let world = formatted(1, SMALL);

@@ -1,6 +1,6 @@
 //! Read-only inspection of devices.
 
-use flash::{Content, OpenOptions, Owner, Record, StoreError, inspect};
+use flash::{BlockNo, Content, Epoch, OpenOptions, Owner, Record, Sequence, StoreError, VolumeId, inspect};
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
@@ -16,9 +16,9 @@ fn written() -> World {
         for (block, tag) in (0..6).map(|block| (block, block + 100)).chain([(0, 900)]) {
             let mut buffer = seam.alloc().expect("the pool has room");
             (0..8).for_each(|sector| buffer.set_tag(sector, tag));
-            let owner = Owner { incarnation: 5, block };
+            let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
             let content = Content::Data(buffer.freeze());
-            store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
+            store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
         }
     });
     after(2, world.crash(CrashMode::LoseAll))
@@ -29,7 +29,7 @@ async fn look(
     world: &World,
     seam: &SimSeam,
     names: &[&str],
-) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<u64>>) {
+) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
     let disks = disks(seam, names).await;
     let (devices, found) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());
@@ -37,7 +37,7 @@ async fn look(
     let mut blocks = Vec::new();
     for dirty in &found.dirty {
         let block = found.read(dirty).await;
-        blocks.push((dirty.owner.block, block.map(|block| block.tags()[0])));
+        blocks.push((dirty.owner.block.0, block.map(|block| block.tags()[0])));
     }
     blocks.sort_unstable();
     for name in names {
@@ -80,7 +80,7 @@ fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
         let mut expected = all();
         expected.retain(|(block, _)| *block != 2);
         expected[2].1 = None;
-        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(3..4))));
-        assert_eq!(problem, Some(StoreError::Damaged { sequence: 3 }));
+        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(Sequence(3)..Sequence(4)))));
+        assert_eq!(problem, Some(StoreError::Damaged { sequence: Sequence(3) }));
     });
 }

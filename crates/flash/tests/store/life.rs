@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use flash::{Content, Owner, Record, Store, StoreError};
+use flash::{BlockNo, Content, Epoch, Owner, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimSeam};
 use seam::{BlockMut, Nanos, Seam};
 
@@ -71,9 +71,9 @@ impl Life {
         let mut numbers = Vec::new();
         for _ in 0..1 + rng.below(3) {
             // All writers share a third volume.
-            let incarnation = if rng.below(4) == 0 { 7 } else { 1 + writer };
-            let owner = Owner { incarnation, block: rng.below(BLOCKS) };
-            let blocks = (1 + rng.below(BLOCKS - owner.block)) as u32;
+            let incarnation = VolumeId(if rng.below(4) == 0 { 7 } else { 1 + writer });
+            let owner = Owner { incarnation, block: BlockNo(rng.below(BLOCKS)) };
+            let blocks = (1 + rng.below(BLOCKS - owner.block.0)) as u32;
             let (content, blocks, what) = match rng.below(8) {
                 0 => (Content::Zero { blocks, may_unmap: true }, blocks, What::Zero),
                 1 => (Content::Retire { blocks }, blocks, What::Gone),
@@ -85,7 +85,7 @@ impl Life {
                 }
             };
             numbers.push(self.model.borrow_mut().submit(owner, blocks, what));
-            records.push(Record { owner, epoch: 1, content });
+            records.push(Record { owner, epoch: Epoch(1), content });
         }
         match self.store.append(records).await {
             Ok(positions) => {

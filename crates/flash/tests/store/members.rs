@@ -2,24 +2,32 @@
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
-use flash::{Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError};
+use flash::{
+    BlockNo, Content, Epoch, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence,
+    Store, StoreError, StoreGeneration, VolumeId,
+};
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
 
 use crate::model::{What, read_all};
 use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
 
-const ACCEPT: OpenOptions =
-    OpenOptions { accept_missing: true, seen: None, ownership: None, sequence_min: 0, sabotage: flash::Sabotage::None };
+const ACCEPT: OpenOptions = OpenOptions {
+    accept_missing: true,
+    seen: None,
+    ownership: None,
+    sequence_min: Sequence(0),
+    sabotage: flash::Sabotage::None,
+};
 
 fn owner(block: u64) -> Owner {
-    Owner { incarnation: 5, block }
+    Owner { incarnation: VolumeId(5), block: BlockNo(block) }
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, tag));
-    let record = Record { owner: owner(block), epoch: 1, content: Content::Data(buffer.freeze()) };
+    let record = Record { owner: owner(block), epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     Ok(store.append(vec![record]).await?[0])
 }
 
@@ -185,14 +193,15 @@ fn block_without_a_good_copy_fails_alone() {
         let (store, again) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(again, recovered);
         for one in again {
-            let tag = read(&seam, &store, one.owner.block, one.position).await;
-            match one.owner.block {
-                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: 5, block: 1 })),
+            let tag = read(&seam, &store, one.owner.block.0, one.position).await;
+            match one.owner.block.0 {
+                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: BlockNo(1) })),
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
         assert_eq!(store.lost(), [owner(1)], "the lost block is listed");
-        let lost: Vec<_> = recovered.iter().filter(|one| one.owner.block == 1).map(|one| one.position).collect();
+        let lost: Vec<_> =
+            recovered.iter().filter(|one| one.owner.block == BlockNo(1)).map(|one| one.position).collect();
         store.retire(&lost);
         assert_eq!(store.lost(), [], "a retired block is not lost");
     });
@@ -205,7 +214,7 @@ fn lost_header_inside_the_log_is_not_taken_as_its_end() {
     NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
     let seam = world.seam();
     let refused = world.block_on(async { open(&world, &seam, OpenOptions::default()).await.err() });
-    assert_eq!(refused, Some(StoreError::Damaged { sequence: 2 }));
+    assert_eq!(refused, Some(StoreError::Damaged { sequence: Sequence(2) }));
 }
 
 #[test]
@@ -315,7 +324,7 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
         let (store, _) = open(&world, &seam, OpenOptions { seen, ..OpenOptions::default() }).await.unwrap();
         assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
         drop(store);
-        let of_another_store = Some(([7; 16], u64::MAX));
+        let of_another_store = Some(([7; 16], StoreGeneration(u64::MAX)));
         assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
     });
 }

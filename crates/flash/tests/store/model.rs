@@ -60,7 +60,8 @@ impl Model {
     /// Adds a record before its append. Returns its number.
     pub fn submit(&mut self, owner: Owner, blocks: u32, what: What) -> usize {
         let record = self.records.len();
-        let owners: Vec<_> = (0..u64::from(blocks)).map(|more| Owner { block: owner.block + more, ..owner }).collect();
+        let owners: Vec<_> =
+            (0..u64::from(blocks)).map(|more| Owner { block: owner.block.plus(more), ..owner }).collect();
         for owner in &owners {
             let version = Version { what, record, acked: false, void: false, dropped: false };
             self.blocks.entry(*owner).or_default().push(version);
@@ -199,7 +200,7 @@ pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recov
             }
         };
         for more in 0..u64::from(blocks) {
-            let owner = Owner { block: one.owner.block + more, ..one.owner };
+            let owner = Owner { block: one.owner.block.plus(more), ..one.owner };
             if found.insert(owner, what).is_some() {
                 return Err(format!("{owner:?} was recovered twice"));
             }

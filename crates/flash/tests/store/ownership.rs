@@ -1,7 +1,10 @@
 //! A store knows its last owner and the end of its log. It refuses to open if its owner has seen more, and it keeps the
 //! owner's manifest.
 
-use flash::{Content, OpenOptions, Owner, Ownership, Record, Store, StoreError, identify, read_manifest};
+use flash::{
+    BlockNo, Content, Epoch, OpenOptions, Owner, Ownership, Record, Store, StoreError, VolumeId, identify,
+    read_manifest,
+};
 use seam::Seam;
 use seam::sim::{CrashMode, SimSeam, Survival};
 
@@ -15,9 +18,9 @@ fn owned(ownership: Ownership) -> OpenOptions {
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) {
-    let owner = Owner { incarnation: 7, block };
+    let owner = Owner { incarnation: VolumeId(7), block: BlockNo(block) };
     let data = seam::BlockMut::freeze(seam.alloc().expect("there is room"));
-    store.append(vec![Record { owner, epoch: 1, content: Content::Data(data) }]).await.expect("it is appended");
+    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(data) }]).await.expect("it is appended");
 }
 
 #[test]

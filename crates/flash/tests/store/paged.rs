@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Content, Owner, Pages, PagesOf, Position, Record, Store, StoreError};
+use flash::{
+    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId,
+};
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
@@ -20,8 +22,8 @@ const PAGES: u64 = 6;
 const LOGGED: u64 = 99;
 
 /// The number in the volume of one of the test's pages.
-fn page_number(page: u64) -> u64 {
-    page % 3 + page / 3 * 64
+fn page_number(page: u64) -> PageNo {
+    PageNo(page % 3 + page / 3 * 64)
 }
 
 /// One block of a backing.
@@ -123,7 +125,7 @@ impl PagedLife {
 
     async fn step(&self, rng: &Rng) {
         let volume = 1 + rng.below(VOLUMES);
-        let of = self.pages.volume(volume);
+        let of = self.pages.volume(VolumeId(volume));
         match rng.below(32) {
             0..9 => self.put(&of, volume, rng).await,
             9..17 => self.read(&of, volume, rng).await,
@@ -131,7 +133,7 @@ impl PagedLife {
             25..28 => self.flush(&of, volume).await,
             28..30 => self.log(rng).await,
             30 => self.pause(rng).await,
-            _ if rng.below(6) == 0 => drop(self.pages.forget(volume).await),
+            _ if rng.below(6) == 0 => drop(self.pages.forget(VolumeId(volume)).await),
             _ => self.judge(&of, volume).await.unwrap_or_else(|what| self.say(what)),
         }
     }
@@ -147,7 +149,7 @@ impl PagedLife {
         let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
         let mut blocks = Vec::new();
         for number in (0..16).filter(|number| wanted >> number & 1 == 1) {
-            let held = self.backing.borrow().get(volume, page * 16 + u64::from(number));
+            let held = self.backing.borrow().get(volume, page.first_block().0 + u64::from(number));
             if held.is_clean() {
                 blocks.push((number, block(&self.seam, held.durable)));
             }
@@ -172,7 +174,7 @@ impl PagedLife {
         let start = rng.below(16) as u32;
         let run = start..start + 1 + rng.below(u64::from(16 - start)) as u32;
         for (number, found) in read_run(&self.seam, of, page, run, false).await {
-            let number = page * 16 + u64::from(number);
+            let number = page.first_block().0 + u64::from(number);
             let held = self.backing.borrow().get(volume, number);
             if held.dirty {
                 self.say(format!("block {number} of volume {volume} is served although it was written"));
@@ -185,7 +187,7 @@ impl PagedLife {
 
     /// A client's write, and its destage to the backing.
     async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
-        let first = page_number(rng.below(PAGES)) * 16 + rng.below(16);
+        let first = page_number(rng.below(PAGES)).first_block().0 + rng.below(16);
         let blocks = first..first + 1 + rng.below(4);
         {
             let mut backing = self.backing.borrow_mut();
@@ -198,11 +200,12 @@ impl PagedLife {
             }
             blocks.clone().for_each(|block| backing.get_mut(volume, block).dirty = true);
         }
-        of.invalidate(blocks.clone());
+        let range = BlockNo(blocks.start)..BlockNo(blocks.end);
+        of.invalidate(range.clone());
         if rng.coin() {
             self.seam.sleep(Nanos::from_micros(rng.below(3_000))).await;
         }
-        let mark = of.begin_write(blocks.clone()).await;
+        let mark = of.begin_write(range).await;
         let tag = self.backing.borrow_mut().tag();
         for block in blocks.clone() {
             let mut backing = self.backing.borrow_mut();
@@ -218,7 +221,7 @@ impl PagedLife {
             let written = held.unflushed.iter_mut().find(|(other, _)| *other == tag);
             written.expect("a write ends once").1 = Some(sequence);
         }
-        of.end_write(mark, sequence);
+        of.end_write(mark, CompletionNo(sequence));
     }
 
     /// Flushes a backing.
@@ -233,11 +236,11 @@ impl PagedLife {
                 destaged.push(*block);
             }
         }
-        of.flushed(covered);
+        of.flushed(CompletionNo(covered));
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
-                of.destaged(number, &block(&self.seam, held.durable));
+                of.destaged(BlockNo(number), &block(&self.seam, held.durable));
             }
         }
     }
@@ -250,8 +253,8 @@ impl PagedLife {
         }
         for _ in 0..1 + rng.below(6) {
             let record = |number: u64| Record {
-                owner: Owner { incarnation: LOGGED, block: rng.below(1 << 20) },
-                epoch: 1,
+                owner: Owner { incarnation: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
+                epoch: Epoch(1),
                 content: Content::Data(block(&self.seam, number)),
             };
             let records = (0..1 + rng.below(20)).map(record).collect();
@@ -280,7 +283,13 @@ impl PagedLife {
 }
 
 /// Reads a run of blocks of a page. Returns the good ones.
-async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u32>, suspect: bool) -> Vec<(u32, u64)> {
+async fn read_run(
+    seam: &SimSeam,
+    of: &PagesOf<SimSeam>,
+    page: PageNo,
+    run: Range<u32>,
+    suspect: bool,
+) -> Vec<(u32, u64)> {
     let buffers = run.clone().map(|_| seam.alloc().expect("the pool has room")).collect();
     let read = if suspect {
         of.read_suspect(page, run.clone(), buffers).await
@@ -292,14 +301,14 @@ async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u
     run.zip(read).filter_map(|(number, block)| Some((number, whole(tag(block.ok()?))))).collect()
 }
 
-async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: u64, backing: &RefCell<Backing>) {
+async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: PageNo, backing: &RefCell<Backing>) {
     let suspect = of.suspect(page);
     if suspect == 0 {
         return;
     }
     let mut good = 0;
     for (number, tag) in read_run(seam, of, page, 0..16, true).await {
-        let held = backing.borrow().get(volume, page * 16 + u64::from(number));
+        let held = backing.borrow().get(volume, page.first_block().0 + u64::from(number));
         if held.is_clean() && held.durable == tag {
             good |= 1 << number;
         }
@@ -319,7 +328,7 @@ pub async fn check_all(
 ) -> Result<(u64, u64), String> {
     let (mut served, mut suspects) = (0, 0);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(volume);
+        let of = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
             suspects += u64::from(of.suspect(page).count_ones());
             let valid = of.valid(page);
@@ -331,11 +340,11 @@ pub async fn check_all(
             }
             for (number, tag) in read {
                 served += 1;
-                backing.check(volume, page * 16 + u64::from(number), tag, "after a restart")?;
+                backing.check(volume, page.first_block().0 + u64::from(number), tag, "after a restart")?;
             }
         }
         for (number, checksum) in of.ring() {
-            let possible = backing.get(volume, number).possible();
+            let possible = backing.get(volume, number.0).possible();
             let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
             if !same {
                 return Err(format!(
@@ -348,11 +357,11 @@ pub async fn check_all(
     let settled = RefCell::new(backing.clone());
     settled.borrow_mut().settle(rng);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(volume);
+        let of = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
             judge(seam, &of, volume, page, &settled).await;
             for (number, tag) in read_run(seam, &of, page, 0..16, false).await {
-                settled.borrow().check(volume, page * 16 + u64::from(number), tag, "after being judged")?;
+                settled.borrow().check(volume, page.first_block().0 + u64::from(number), tag, "after being judged")?;
             }
         }
     }

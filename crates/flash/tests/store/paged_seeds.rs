@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
-use flash::{Content, OpenOptions, Owner, Record, Sabotage, StoreError};
+use flash::{
+    BlockNo, CommitNo, CompletionNo, Content, Epoch, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId,
+};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
@@ -131,26 +133,26 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         let (store, _) = open(&world, &seam, options).await.unwrap();
         let pages = store.pages();
         pages.load().await;
-        let volume = pages.volume(1);
-        while volume.put(0, vec![(0, block(&seam, 7))]).await != Ok(1) {
+        let volume = pages.volume(VolumeId(1));
+        while volume.put(PageNo(0), vec![(0, block(&seam, 7))]).await != Ok(1) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         seam.sleep(Nanos::from_secs(2)).await;
-        let mark = volume.begin_write(0..1).await;
-        volume.end_write(mark, 1);
-        let (owner, content) = (Owner { incarnation: 9, block: 1 }, Content::Data(block(&seam, 1)));
-        store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
+        let mark = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
+        volume.end_write(mark, CompletionNo(1));
+        let (owner, content) = (Owner { incarnation: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
+        store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
     });
     let world = after(4, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         for (disk, name) in disks(&seam, &NAMES).await.into_iter().zip(NAMES) {
-            let mut newest = (0, 0);
+            let mut newest = (CommitNo(0), 0);
             for at in (JOURNAL_AT..FIRST_SEGMENT_BYTES).step_by(4096) {
                 let (_, mut read) = disk.read(at, vec![Piece::whole(seam.alloc().unwrap())]).await;
                 let mut raw = [0; 4096];
                 read.pop().unwrap().block.freeze().read_bytes(0, &mut raw);
-                let sequence = JournalHeader::decode(&raw).map_or(0, |(header, _)| header.sequence);
+                let sequence = JournalHeader::decode(&raw).map_or(CommitNo(0), |(header, _)| header.sequence);
                 newest = newest.max((sequence, at));
             }
             world.disk(name).unwrap().flip_bit(newest.1 / 512, 40);
@@ -158,7 +160,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         let (store, _) = open(&world, &seam, options).await.unwrap();
         let pages = store.pages();
         let loaded = pages.load().await;
-        let valid = pages.volume(1).valid(0);
+        let valid = pages.volume(VolumeId(1)).valid(PageNo(0));
         if loaded.dropped.is_none() || valid != 0 {
             return Err(format!("{valid:x} of the page is served: {loaded:?}"));
         }

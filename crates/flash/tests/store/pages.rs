@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flash::{FormatOptions, OpenOptions, Pages, PutError, Sabotage, Store};
+use flash::{
+    BlockNo, CompletionNo, Epoch, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId,
+};
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
 };
@@ -28,7 +30,7 @@ fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
 /// The tags of a page's valid blocks.
 async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
-    let read = pages.volume(volume).read(page, 0..16, buffers).await;
+    let read = pages.volume(VolumeId(volume)).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect()
 }
 
@@ -41,7 +43,7 @@ async fn loaded(store: &Store<SimSeam>) -> Pages<SimSeam> {
 /// Puts a page as soon as there is room.
 async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, first: u64) {
     for _ in 0..1_000 {
-        match pages.volume(volume).put(number, page(seam, first)).await {
+        match pages.volume(VolumeId(volume)).put(PageNo(number), page(seam, first)).await {
             Ok(mask) => return assert_eq!(mask, u16::MAX),
             Err(PutError::Failed(what)) => panic!("{what}"),
             Err(_) => seam.sleep(Nanos::from_millis(1)).await,
@@ -56,22 +58,25 @@ fn put_page_is_readable_until_it_is_invalidated() {
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
-        let volume = store.pages().volume(7);
-        assert_eq!(volume.put(3, page(&seam, 1)).await, Err(PutError::Busy), "the map is not loaded");
+        let volume = store.pages().volume(VolumeId(7));
+        assert_eq!(volume.put(PageNo(3), page(&seam, 1)).await, Err(PutError::Busy), "the map is not loaded");
         let pages = loaded(&store).await;
         put(&seam, &pages, 7, 3, 100).await;
-        let mark = volume.begin_write(49..50).await;
-        volume.end_write(mark, 1);
-        assert_eq!((volume.valid(3), volume.valid(4), pages.volume(8).valid(3)), (0xfffd, 0, 0));
+        let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
+        volume.end_write(mark, CompletionNo(1));
+        assert_eq!(
+            (volume.valid(PageNo(3)), volume.valid(PageNo(4)), pages.volume(VolumeId(8)).valid(PageNo(3))),
+            (0xfffd, 0, 0)
+        );
         let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
-        while volume.put(3, vec![(1, block(&seam, 55))]).await != Ok(2) {
+        while volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await != Ok(2) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 55 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
-        pages.forget(7).await.unwrap();
-        assert_eq!((volume.valid(3), volume.ring().len()), (0, 0));
+        pages.forget(VolumeId(7)).await.unwrap();
+        assert_eq!((volume.valid(PageNo(3)), volume.ring().len()), (0, 0));
     });
 }
 
@@ -83,14 +88,14 @@ fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
         world.block_on(async {
             let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
             let pages = loaded(&store).await;
-            let volume = pages.volume(7);
+            let volume = pages.volume(VolumeId(7));
             put(&seam, &pages, 7, 3, 100).await;
             let written = || pages.stats().members.iter().map(|member| member.promotion_bytes).sum::<u64>();
             let mut moves = 0;
             for round in 1..=20 {
                 let before = written();
-                volume.invalidate(49..50);
-                while volume.put(3, vec![(1, block(&seam, 1_000 + round))]).await != Ok(2) {
+                volume.invalidate(BlockNo(49)..BlockNo(50));
+                while volume.put(PageNo(3), vec![(1, block(&seam, 1_000 + round))]).await != Ok(2) {
                     seam.sleep(Nanos::from_millis(1)).await;
                 }
                 // One block and its checksums, or the whole page after 7 writes of the block.
@@ -111,9 +116,9 @@ fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 1_020 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "the map holds the number of writes");
         // Nothing is added in place to a page of an earlier opening.
-        pages.volume(7).invalidate(49..50);
+        pages.volume(VolumeId(7)).invalidate(BlockNo(49)..BlockNo(50));
         let before: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
-        while pages.volume(7).put(3, vec![(1, block(&seam, 7))]).await != Ok(2) {
+        while pages.volume(VolumeId(7)).put(PageNo(3), vec![(1, block(&seam, 7))]).await != Ok(2) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         let after: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
@@ -132,17 +137,17 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
             let options = OpenOptions { sabotage, ..OpenOptions::default() };
             let (store, _) = open(&world, &seam, options).await.unwrap();
             let pages = loaded(&store).await;
-            let volume = pages.volume(7);
+            let volume = pages.volume(VolumeId(7));
             put(&seam, &pages, 7, 3, 100).await;
-            volume.invalidate(50..51);
+            volume.invalidate(BlockNo(50)..BlockNo(51));
             let stall = Rule::new(Fault::Stall(Nanos::from_millis(1_500)), Ops::READ, When::Nth(1));
             NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(stall.clone()));
             let buffers = (0..3).map(|_| seam.alloc().unwrap()).collect();
-            let reading = volume.read(3, 1..4, buffers);
+            let reading = volume.read(PageNo(3), 1..4, buffers);
             let writing = async {
                 seam.sleep(Nanos::from_millis(300)).await;
-                volume.invalidate(49..50);
-                assert_eq!(volume.put(3, vec![(1, block(&seam, 55))]).await, Ok(2));
+                volume.invalidate(BlockNo(49)..BlockNo(50));
+                assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
             };
             let (mut reading, mut writing) = (pin!(reading), pin!(writing));
             let mut written = false;
@@ -167,13 +172,13 @@ fn lost_write_in_place_is_a_miss() {
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = loaded(&store).await;
-        let volume = pages.volume(7);
+        let volume = pages.volume(VolumeId(7));
         put(&seam, &pages, 7, 3, 100).await;
-        volume.invalidate(49..50);
+        volume.invalidate(BlockNo(49)..BlockNo(50));
         seam.sleep(Nanos::from_secs(12)).await;
         let lost = Rule::new(Fault::Lost, Ops::WRITE, When::Always);
         NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(lost.clone()));
-        assert_eq!(volume.put(3, vec![(1, block(&seam, 55))]).await, Ok(2));
+        assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
         NAMES.iter().for_each(|name| world.disk(name).unwrap().clear_faults());
         let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
@@ -187,15 +192,15 @@ fn page_without_blocks_during_an_addition_is_not_sampled() {
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
-        let volume = loaded(&store).await.volume(7);
-        while volume.put(3, vec![(0, block(&seam, 100))]).await.is_err() {
+        let volume = loaded(&store).await.volume(VolumeId(7));
+        while volume.put(PageNo(3), vec![(0, block(&seam, 100))]).await.is_err() {
             seam.sleep(Nanos::from_millis(1)).await;
         }
-        assert_eq!(volume.sample(0, 8), [(3, 1)]);
-        let mut adding = pin!(volume.put(3, vec![(8, block(&seam, 108))]));
+        assert_eq!(volume.sample(0, 8), [(PageNo(3), 1)]);
+        let mut adding = pin!(volume.put(PageNo(3), vec![(8, block(&seam, 108))]));
         let begun = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context))).await;
         assert!(begun.is_pending());
-        volume.invalidate(48..49);
+        volume.invalidate(BlockNo(48)..BlockNo(49));
         assert_eq!(volume.sample(0, 8), []);
     });
 }
@@ -211,8 +216,8 @@ fn pages_survive_a_clean_stop_and_a_crash() {
             for number in 0..6 {
                 put(&seam, &pages, 1 + number % 2, number, 1_000 * (number + 1)).await;
             }
-            pages.volume(1).destaged(77, &block(&seam, 5));
-            pages.volume(2).invalidate(16..18);
+            pages.volume(VolumeId(1)).destaged(BlockNo(77), &block(&seam, 5));
+            pages.volume(VolumeId(2)).invalidate(BlockNo(16)..BlockNo(18));
             if clean {
                 store.close().await.unwrap();
             } else {
@@ -231,7 +236,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
                 assert_eq!(tags(&seam, &pages, 1 + number % 2, number).await, expected, "page {number}");
             }
-            assert_eq!(pages.volume(1).ring(), [(77, block(&seam, 5).checksum(0))]);
+            assert_eq!(pages.volume(VolumeId(1)).ring(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
         });
     }
 }
@@ -247,11 +252,11 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         seam.sleep(Nanos::from_secs(2)).await;
         let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
         NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
-        let (volume, done) = (pages.volume(7), Rc::new(Cell::new(false)));
+        let (volume, done) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
         let told = Rc::clone(&done);
         seam.spawn(async move {
-            let mark = volume.begin_write(49..50).await;
-            volume.end_write(mark, 1);
+            let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
+            volume.end_write(mark, CompletionNo(1));
             told.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
@@ -268,14 +273,17 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let pages = store.pages();
         pages.distrust();
         let found = pages.load().await;
-        assert!(found.dropped.is_some() && found.pages == 0 && pages.volume(7).valid(3) == 0, "{found:?}");
+        assert!(
+            found.dropped.is_some() && found.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0,
+            "{found:?}"
+        );
     });
     let world = after(3, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = loaded(&store).await;
-        assert_eq!(pages.volume(7).valid(3), 0, "the new map was not durable when it was loaded");
+        assert_eq!(pages.volume(VolumeId(7)).valid(PageNo(3)), 0, "the new map was not durable when it was loaded");
     });
 }
 
@@ -289,7 +297,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         put(&seam, &pages, 1, 0, 100).await;
         put(&seam, &pages, 1, 64, 200).await;
         seam.sleep(Nanos::from_secs(2)).await;
-        let _mark = pages.volume(1).begin_write(3..4).await;
+        let _mark = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
         assert_eq!(pages.stats().regions_in_flux, 1);
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
@@ -299,12 +307,12 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         let pages = store.pages();
         let found = pages.load().await;
         assert_eq!((found.pages, found.suspect), (2, 1));
-        let volume = pages.volume(1);
-        assert_eq!((volume.valid(0), volume.valid(64)), (0, 0xffff));
-        let suspect = volume.suspect(0);
+        let volume = pages.volume(VolumeId(1));
+        assert_eq!((volume.valid(PageNo(0)), volume.valid(PageNo(64))), (0, 0xffff));
+        let suspect = volume.suspect(PageNo(0));
         assert_eq!(suspect | 1 << 3, 0xffff);
-        volume.judge(0, suspect & !(1 << 3) & !1);
-        assert_eq!((volume.valid(0), volume.suspect(0)), (0xfff6, 0));
+        volume.judge(PageNo(0), suspect & !(1 << 3) & !1);
+        assert_eq!((volume.valid(PageNo(0)), volume.suspect(PageNo(0))), (0xfff6, 0));
         // Without further writes the mark is removed.
         seam.sleep(Nanos::from_secs(12)).await;
         assert_eq!(pages.stats().regions_in_flux, 0);
@@ -327,9 +335,10 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         let mut positions = Vec::new();
         for number in 0..300 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: 9, block: number };
-            positions
-                .extend(store.append(vec![flash::Record { owner, epoch: 1, content }]).await.expect("pages give way"));
+            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
+            positions.extend(
+                store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.expect("pages give way"),
+            );
         }
         let less = pages.stats();
         assert!(less.slots < full.slots && less.pages > 0, "{less:?}");
@@ -341,8 +350,8 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         store.retire(&positions);
         for number in 0..400 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: 9, block: number };
-            let position = store.append(vec![flash::Record { owner, epoch: 1, content }]).await.unwrap();
+            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
+            let position = store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.unwrap();
             store.retire(&position);
         }
         for number in 0..100 {
@@ -363,8 +372,12 @@ fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
             let pages = loaded(&store).await;
             let append = async |first: u64, count: u64| {
                 let record = |block: u64| {
-                    let owner = flash::Owner { incarnation: 9, block };
-                    flash::Record { owner, epoch: 1, content: flash::Content::Data(self::block(&seam, 1 + block)) }
+                    let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(block) };
+                    flash::Record {
+                        owner,
+                        epoch: Epoch(1),
+                        content: flash::Content::Data(self::block(&seam, 1 + block)),
+                    }
                 };
                 store.append((first..first + count).map(record).collect()).await.is_ok()
             };
@@ -374,7 +387,7 @@ fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
             }
             let stall = Rule::new(Fault::Stall(Nanos::from_millis(5)), Ops::WRITE, When::Nth(0));
             world.disk(NAMES[0]).unwrap().add_fault(stall);
-            drop(pages.volume(1).put(3, page(&seam, 100)).await);
+            drop(pages.volume(VolumeId(1)).put(PageNo(3), page(&seam, 100)).await);
             seam.sleep(Nanos::from_micros(10)).await;
             while append(acknowledged, 16).await {
                 acknowledged += 16;

@@ -3,7 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError};
+use flash::{
+    BlockNo, Content, Epoch, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration,
+    VolumeId,
+};
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
@@ -13,14 +16,14 @@ use crate::world::{NAMES, SMALL, Shape, formatted, formatted_on, open};
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
-    let owner = Owner { incarnation: 5, block };
-    let record = Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) };
+    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
+    let record = Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     store.append(vec![record]).await.expect("a copy is there")[0]
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
     let buffer = seam.alloc().expect("the pool has room");
-    let read = store.read(Owner { incarnation: 5, block }, position, buffer).await;
+    let read = store.read(Owner { incarnation: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
     read.expect("a copy is good").tags()[0]
 }
 
@@ -283,9 +286,9 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
         seam.clone().spawn(async move {
             while !stop.get() {
                 let record = |number: u64| {
-                    let owner = Owner { incarnation: 6, block: writer * 100 + number };
+                    let owner = Owner { incarnation: VolumeId(6), block: BlockNo(writer * 100 + number) };
                     let content = Content::Data(seam.alloc().expect("the pool has room").freeze());
-                    Record { owner, epoch: 1, content }
+                    Record { owner, epoch: Epoch(1), content }
                 };
                 let positions = store.append((0..40).map(record).collect()).await.expect("a copy is there");
                 store.retire(&positions);
@@ -397,7 +400,7 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        let (noted, own) = (Rc::new(Cell::new(0)), seam.clone());
+        let (noted, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
         let flag = Rc::clone(&noted);
         store.note_generations(move |generation| {
             let (flag, seam) = (Rc::clone(&flag), own.clone());
@@ -419,7 +422,7 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
 async fn losing_a_device(
     world: &World,
     seam: &SimSeam,
-    note: impl Fn(u64) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
+    note: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
 ) -> Store<SimSeam> {
     let store = opened(world, seam).await;
     store.note_generations(note);
@@ -431,8 +434,8 @@ async fn losing_a_device(
 async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
-    let owner = Owner { incarnation: 5, block };
-    store.append(vec![Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) }]).await
+    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
+    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }]).await
 }
 
 #[test]

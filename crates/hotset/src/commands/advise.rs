@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use control::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
-use control::{Answer, Request};
 use lab::advice::of_trace;
 use lab::replay::recording::BLOCK_BYTES;
+use messages::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
+use messages::{Answer, Request};
 use serde::Serialize;
 use trace::Format;
 
@@ -21,28 +21,28 @@ use units::{parse_time, show_bytes, show_count, show_micros};
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// A served volume, or a trace
+    /// Volume in service, or trace file
     #[arg(value_name = "VOLUME|TRACE")]
     of: String,
-    /// Format of the trace, if it is not recognised
+    /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Use the requests before a broken record instead of failing
+    /// Accept a trace with a broken record; use the requests before it
     #[arg(long)]
     lenient: bool,
-    /// Draw the curves into this file
+    /// Write a chart of the curves to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Assumed: requests a second of one disk
+    /// Assumed IOPS of one disk
     #[arg(long, value_name = "RATE", default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..))]
     spindle_iops: u32,
-    /// Assumed: latency of a request that the array answers
+    /// Assumed latency of the array
     #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = parse_time)]
     array_latency: Duration,
-    /// Assumed: latency of a request that flash answers
+    /// Assumed latency of a flash hit
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
     flash_latency: Duration,
-    /// Assumed: latency of a request that memory answers
+    /// Assumed latency of a memory hit
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_time)]
     memory_latency: Duration,
 }
@@ -162,7 +162,7 @@ fn lines(side: &SideAdvice) -> Vec<usize> {
 
 fn print(advised: &Advised, assumptions: &Assumptions) {
     let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
-    let what = if *live { "lately used" } else { "footprint" };
+    let what = if *live { "working set" } else { "footprint" };
     println!("{name}: {} requests, {what} {}", show_count(*requests), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", memory), ("flash", flash)] {
         println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
@@ -176,22 +176,23 @@ fn print(advised: &Advised, assumptions: &Assumptions) {
                 step.hit_ratio * 100.0,
                 (step.hit_ratio - before) * 100.0,
                 show_micros(step.latency_us),
-                if side.knee_bytes == Some(step.size_bytes) { "  <- more pays less from here on" } else { "" }
+                if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" }
             );
             before = step.hit_ratio;
         }
         if let Some(today) = side.today {
             let served = today.hit_ratio * 100.0;
-            println!("       today: {}, which served {served:.1} % of the reads whole", show_bytes(today.size_bytes));
+            println!("       current: {}, hit ratio {served:.1} %", show_bytes(today.size_bytes));
         }
     }
     let worth = |side: &SideAdvice| {
-        side.knee().map_or("none: it grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
+        side.knee()
+            .map_or("none: the hit ratio grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
     };
     println!("\nworth buying: memory {}, or flash {}", worth(memory), worth(flash));
     let micros = |nanos: u64| show_micros(nanos as f64 / 1e3);
     println!(
-        "assumed: an answer of the array {}, of flash {}, of memory {}; {} requests/s a disk; each kind of cache alone",
+        "assumed latency: array {}, flash {}, memory {}; {} IOPS per disk; memory and flash are rated separately",
         micros(assumptions.array_ns),
         micros(assumptions.flash_ns),
         micros(assumptions.memory_ns),
@@ -199,11 +200,11 @@ fn print(advised: &Advised, assumptions: &Assumptions) {
     );
     if *live {
         println!(
-            "of a volume the curves are an LRU's, and a request counts as served whole as often as its blocks are found"
+            "the curves of a volume assume LRU replacement and estimate the hit ratio of requests from that of blocks"
         );
     }
     match rate {
-        Some(rate) => println!("the mean rate is {rate:.0} requests/s; spindles are counted for that"),
-        None => println!("the trace has no times, so nothing can be said of spindles"),
+        Some(rate) => println!("disks saved are based on the mean rate of {rate:.0} requests/s"),
+        None => println!("the trace has no times, so disks saved are unknown"),
     }
 }

@@ -5,22 +5,22 @@ use std::path::Path;
 use clap::Args;
 use terminal::Failure;
 
-/// What to attach, and how.
+/// Volume to attach, and options of its device.
 #[derive(Args)]
 pub struct Options {
     /// The volume
     name: String,
-    /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
+    /// Stay in the foreground and keep the device attached until SIGTERM, for service managers other than systemd
     #[arg(long)]
     foreground: bool,
 }
 
-/// What to detach.
+/// Volume or device to detach.
 #[derive(Args)]
 pub struct Detach {
     /// The volume
     name: String,
-    /// Do not flush it first: for a daemon or a volume that does not come back
+    /// Detach without a flush, for a daemon or a volume that does not come back
     #[arg(long)]
     no_flush: bool,
 }

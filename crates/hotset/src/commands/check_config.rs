@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use control::report::OverrideReport;
+use messages::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
@@ -62,7 +62,7 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
         return Ok(config);
     }
     let what = format!(
-        "the volumes' flash_min come to {}, and the devices hold about {} of clean pages",
+        "the sum of the volumes' flash_min is {}, and the devices hold about {} of clean pages",
         show_bytes(sum),
         show_bytes(all)
     );
@@ -111,15 +111,15 @@ fn good(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> St
     let count = config.volumes.len();
     let mut text = format!("{}: good, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
     if !by_rule.is_empty() {
-        text += "given by [[qos]]:\n";
+        text += "set by [[qos]]:\n";
         for ByRule { volume, key, value, line } in by_rule {
             text += &format!("    {volume}: {key} is {value}, by line {line}\n");
         }
     }
     if !overrides.is_empty() {
-        text += "changed by command, in force until the file changes:\n";
+        text += "changed by command, in effect until the key changes in the file:\n";
         for held in overrides {
-            text += &format!("    {}: {} is {}, the file says {}\n", held.volume, held.key, held.value, held.file);
+            text += &format!("    {}: {} is {}, {} in the file\n", held.volume, held.key, held.value, held.file);
         }
     }
     text

@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
+use control::{Client, ClientError};
+use messages::{Answer, ErrorKind, Progress, Request};
 
 use config::control_socket;
 use terminal::Failure;
@@ -37,7 +38,7 @@ fn failure(error: ClientError) -> Failure {
 
 /// The failure for an answer of the wrong kind.
 pub fn unexpected() -> Failure {
-    Failure::failed("the daemon answered something unexpected; is it of another version?")
+    Failure::failed("unexpected answer from the daemon; check that its version matches this command")
 }
 
 /// Progress on standard error: one line that changes on a terminal, a line each elsewhere.
@@ -52,7 +53,7 @@ impl Shown {
             0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
             total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
         };
-        let text = format!("{}: {far}", control::plain(&progress.what));
+        let text = format!("{}: {far}", messages::plain(&progress.what));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
             // A failed flush only leaves the progress unseen.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::{Answer, Request};
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::datastore::{page, table};
@@ -15,7 +15,7 @@ use terminal::{Failure, print_json};
 pub enum Action {
     /// List datastores, and flash: latency, threshold, congestion
     List,
-    /// Show a datastore: entitlement and use of its volumes, waiting times, and when it was congested
+    /// Show a datastore: entitlement, usage and wait times of its volumes, and congestion episodes
     Show {
         /// The datastore, or `(flash)`
         name: String,

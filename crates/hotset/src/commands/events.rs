@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use control::report::{EventKind, EventReport, EventsPage};
-use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
+use control::{Client, ClientError};
+use messages::report::{EventKind, EventReport, EventsPage};
+use messages::{Answer, ErrorKind, Request, moment};
 
 use super::daemon::{connect, unexpected};
 use config::control_socket;
@@ -22,13 +23,13 @@ const FOLLOWED_MAX: u32 = 1_000;
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// Go on with new events as they come, across restarts of the daemon; with --json one object per line
+    /// Follow new events, across restarts of the daemon; with --json one object per line
     #[arg(long, short)]
     follow: bool,
-    /// Events from this time on: -1h, 2026-11-22T05:51:03Z or seconds since 1970
+    /// Events since this time: -1h, 2026-11-22T05:51:03Z or seconds since 1970
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     since: Option<String>,
-    /// Events before this time, written the same way
+    /// Events before this time, in the same format
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true, conflicts_with = "follow")]
     until: Option<String>,
     /// Events of this volume or device
@@ -37,7 +38,7 @@ pub struct Options {
     /// Events of this kind: change, state, policy, limit, device, alert or daemon
     #[arg(long)]
     kind: Option<EventKind>,
-    /// Number of events at most, the newest
+    /// Maximum number of events; the newest are shown
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
 }
@@ -54,7 +55,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
         let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
         match client.ask(&request, |_| ())? {
             Answer::Events(page) => Ok(page),
-            _ => Err(control::Failure::new(ErrorKind::Failed, unexpected().message).into()),
+            _ => Err(messages::Failure::new(ErrorKind::Failed, unexpected().message).into()),
         }
     };
     let failed = |error: ClientError| Failure::failed(error.to_string());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use control::{Answer, FlashReport, Request};
+use messages::{Answer, FlashReport, Request};
 
 use super::daemon::{ask, unexpected};
 use super::flash_offline;
@@ -15,9 +15,9 @@ use units::show_bytes;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List the devices: state, space, and the volumes with dirty data there
+    /// List the devices: state, space, and the volumes with dirty data on flash
     List,
-    /// Add a device, partition or file while volumes are served: it must be empty
+    /// Add an empty device, partition or file while volumes are in service
     Add {
         /// The device
         path: PathBuf,
@@ -25,12 +25,12 @@ pub enum Action {
         #[arg(long)]
         force: bool,
     },
-    /// Remove a device while volumes are served; its dirty data is copied to others before
+    /// Remove a device while volumes are in service; its dirty data is copied to other devices first
     Remove {
         /// Its path, or its number in `flash list`
         device: String,
     },
-    /// Replace a device while volumes are served
+    /// Replace a device while volumes are in service
     Replace {
         /// The old device: its path, or its number in `flash list`
         old: String,
@@ -44,15 +44,15 @@ pub enum Action {
     Pause,
     /// Resume the change
     Resume,
-    /// Cancel the change: the devices are restored to their former state
+    /// Cancel the change and restore the previous state
     Cancel,
-    /// Without a daemon: show the content of devices, whether it is intact, and whose dirty data it is
+    /// Offline: check the content of devices for damage, and list the dirty data by volume
     Check {
         /// The devices of one store
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Without a daemon: extract the dirty data from devices in any state
+    /// Offline: extract the dirty data from devices in any state
     Rescue {
         /// The remaining devices of one store
         #[arg(required = true)]
@@ -82,10 +82,10 @@ fn wear(report: &FlashReport) -> String {
     let mut text = String::new();
     for device in report.devices.iter().filter(|device| device.state == "in-service") {
         let written = &device.written;
-        let used =
-            device.endurance_used_ratio.map_or(String::new(), |used| format!("; {:.2} % of its life", used * 100.0));
-        let left =
-            device.endurance_left_days.map_or(String::new(), |days| format!(", at this pace {days} days are left"));
+        let used = device
+            .endurance_used_ratio
+            .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
+        let left = device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
         text += &format!(
             "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
             device.device,
@@ -95,7 +95,7 @@ fn wear(report: &FlashReport) -> String {
         );
     }
     if let Some(factor) = report.write_amplification {
-        text += &format!("         {factor:.2} bytes written for each byte promoted or dirty, since the start\n");
+        text += &format!("         write amplification {factor:.2} since the start\n");
     }
     text
 }
@@ -126,7 +126,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     terminal::render::print(&screen::flash(&report, style));
     terminal::render::print(&wear(&report));
     if !report.volumes.is_empty() {
-        println!("         holds data of {}", report.volumes.join(", "));
+        println!("         dirty data of {}", report.volumes.join(", "));
     }
     report.alerts.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
     Ok(())

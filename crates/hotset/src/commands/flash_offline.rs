@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use engine::VolumeId;
 use flash::{DeviceFound, Inspection, MemberState, RecoveredContent, Role, StoreError};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
@@ -84,7 +85,7 @@ pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
     say(&report, json)?;
     match report.whole {
         true => Ok(()),
-        false => Err(Failure::failed("not everything is whole")),
+        false => Err(Failure::failed("the store is damaged or incomplete")),
     }
 }
 
@@ -97,11 +98,11 @@ pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
     written.map_err(|error| Failure::failed(format!("{}: {error}", list.display())))?;
     say(&report, json)?;
     if !json {
-        println!("the list of ranges is in {}", list.display());
+        println!("list of ranges: {}", list.display());
     }
     let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty()) || !report.lost_batches.is_empty();
     match lost {
-        true => Err(Failure::failed("not everything could be rescued; what is lost is listed")),
+        true => Err(Failure::failed("some data could not be rescued; the lost ranges are listed")),
         false => Ok(()),
     }
 }
@@ -159,7 +160,7 @@ async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Re
             report.store = Some(hex(&inspection.store));
             report.missing.clone_from(&inspection.missing);
             report.problem = inspection.problem.as_ref().map(|error| show(error.to_string()));
-            report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start, range.end)).collect();
+            report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = volumes(&inspection, to.as_deref()).await?;
             let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
             report.whole = !any_bad && !lost && report.problem.is_none() && report.lost_batches.is_empty();
@@ -194,7 +195,7 @@ fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
                 Role::Log => "log",
                 Role::Pages => "pages",
             }),
-            generation: Some(found.generation),
+            generation: Some(found.generation.0),
             ..nothing(path.to_owned())
         },
     }
@@ -202,7 +203,7 @@ fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
 
 /// Reads all dirty data, and writes it to files if `to` is given.
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
-    let mut volumes: BTreeMap<u64, (VolumeReport, Option<File>)> = BTreeMap::new();
+    let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
     dirty.sort_by_key(|one| one.owner);
     let mut bytes = vec![0; BLOCK_BYTES];
@@ -220,18 +221,18 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
         let block = one.owner.block;
         match one.content {
             RecoveredContent::Zero { blocks, .. } => {
-                extend(&mut report.zeroes, block, u64::from(blocks));
-                grow(file.as_ref(), block + u64::from(blocks)).map_err(|error| error.to_string())?;
+                extend(&mut report.zeroes, block.0, u64::from(blocks));
+                grow(file.as_ref(), block.0 + u64::from(blocks)).map_err(|error| error.to_string())?;
             }
             RecoveredContent::Data => match inspection.read(one).await {
                 Some(content) => {
                     content.read_bytes(0, &mut bytes);
-                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block * BLOCK_BYTES as u64));
+                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
                     put.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
                     report.dirty_bytes += BLOCK_BYTES as u64;
-                    extend(&mut report.present, block, 1);
+                    extend(&mut report.present, block.0, 1);
                 }
-                None => extend(&mut report.lost, block, 1),
+                None => extend(&mut report.lost, block.0, 1),
             },
         }
     }
@@ -279,7 +280,7 @@ fn say(report: &Report, json: bool) -> Result<(), Failure> {
     }
     report.problem.iter().for_each(|problem| println!("problem: {problem}"));
     for (from, to) in &report.lost_batches {
-        println!("lost: batches {from} to {}: what they held is not known", to - 1);
+        println!("lost: batches {from} to {}: their content is unknown", to - 1);
     }
     for volume in &report.volumes {
         let sum = |runs: &[Run]| runs.iter().map(|(_, count)| count).sum::<u64>();
@@ -294,7 +295,7 @@ fn say(report: &Report, json: bool) -> Result<(), Failure> {
         volume.lost.iter().for_each(|(first, count)| println!("  lost: {count} blocks of 4 KiB from block {first} on"));
     }
     if report.whole {
-        println!("everything is whole");
+        println!("the store is complete and intact");
     }
     Ok(())
 }

@@ -1,28 +1,28 @@
 //! `hotset volume history`: the options.
 
 use clap::Args;
-use control::{Request, moment};
+use messages::{Request, moment};
 
 use terminal::Failure;
 
 /// Options of the command.
 #[derive(Args)]
 pub struct History {
-    /// The volume; without it all volumes together
+    /// The volume; default: all volumes together
     name: Option<String>,
     /// All volumes of this datastore together
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
     datastore: Option<String>,
-    /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; without it an hour before the end
+    /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; default: one hour before the end
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     from: Option<String>,
-    /// End, written the same way; without it now
+    /// End, in the same format; default: now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Time of a line: 10s, 5min, 1h; without it as fine as a chart can show
+    /// Time step of a line: 10s, 5min, 1h; default: the resolution of a chart
     #[arg(long, value_parser = moment::parse_span, value_name = "TIME")]
     step: Option<u64>,
-    /// Figures, by the names that --json shows
+    /// Names of the series, as in --json
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     series: Vec<String>,
     /// Print comma-separated values

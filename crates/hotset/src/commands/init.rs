@@ -8,16 +8,16 @@ use terminal::Failure;
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The file to write, which must not exist; without it the configuration is printed
+    /// File to write, which must not exist; default: print the configuration
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Serve this disk, partition or array, even if it carries data, which is kept
+    /// Serve this disk, partition or array, even if it has data; the data is kept
     #[arg(long = "volume", value_name = "DEVICE")]
     volumes: Vec<PathBuf>,
-    /// Use this device for the flash cache; erase its content yourself before the first start
+    /// Use this device for the flash cache; erase it before the first start
     #[arg(long, value_name = "DEVICE")]
     flash: Vec<PathBuf>,
-    /// Examine only this device and others named so; loop devices are examined only so
+    /// Examine only the devices named by this option; required for loop devices
     #[arg(long, value_name = "DEVICE")]
     look_at: Vec<PathBuf>,
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::report::JobReport;
-use control::{Answer, Request};
+use messages::report::JobReport;
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::style::Style;
@@ -15,11 +15,11 @@ use units::show_bytes;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List jobs: flushes of volumes, a change of the flash devices
+    /// List jobs: flushes of volumes, changes of the flash devices
     List,
     /// Cancel a job
     Cancel {
-        /// Its name in `job list`
+        /// ID from `hotset job list`
         id: String,
     },
 }
@@ -39,7 +39,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{}", control::plain(line)));
+            said.iter().for_each(|line| println!("{}", messages::plain(line)));
             Ok(())
         }
         // The devices are unchanged; `flash list` shows them.
@@ -50,7 +50,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
 
 fn table(jobs: &[JobReport], style: Style) -> String {
     if jobs.is_empty() {
-        return "nothing is under way\n".to_owned();
+        return "no jobs in progress\n".to_owned();
     }
     let mut table = Table::new(&[
         ("job", Side::Left),

@@ -14,18 +14,18 @@ use terminal::{Failure, print_json};
 pub enum Action {
     /// List the scenarios
     List,
-    /// Run a scenario, or all of them
+    /// Run one scenario or all scenarios
     Run {
         /// The scenario's name
         #[arg(required_unless_present = "all", conflicts_with = "all")]
         scenario: Option<String>,
-        /// Run all of them
+        /// Run all scenarios
         #[arg(long)]
         all: bool,
         /// Seed of all random numbers
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Write report.html, and JSON and CSV of each scenario, into this folder
+        /// Write report.html, and JSON and CSV files of each scenario, into this directory
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },

@@ -3,20 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use control::report::{EventKind, HistoryReport};
-use control::{Answer, Client, Request, StatusReport, moment};
+use control::Client;
 use lab::report::{Findings, Gain, VolumeGain, page};
+use messages::report::{EventKind, HistoryReport};
+use messages::{Answer, Request, StatusReport, moment};
 
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
 /// Series that are read from the history.
-const SERIES: [&str; 11] = [
+const SERIES: [&str; 12] = [
     "reads",
     "writes",
     "read_bytes",
     "write_bytes",
     "memory_hits",
+    "prefetched_hits",
     "flash_hits",
     "backing_reads",
     "backing_writes",
@@ -37,10 +39,10 @@ pub struct Options {
     /// Begin: -7d, 2026-11-22T05:51:03Z or seconds since 1970
     #[arg(long, value_name = "WHEN", default_value = "-1d", allow_hyphen_values = true)]
     from: String,
-    /// End, written the same way; without it now
+    /// End, in the same format; default: now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// The page; an existing file is overwritten
+    /// HTML file to write; an existing file is overwritten
     #[arg(long, value_name = "FILE.html")]
     out: PathBuf,
 }

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use engine::VolumeId;
 use flash::{RecoveredContent, SuperblockFound};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
@@ -21,16 +22,15 @@ const POOL_BYTES: usize = 16 << 20;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Restore the records from the flash devices, after the directory was lost, damaged, or restored from an older
-    /// copy
+    /// Restore the records from the flash devices after the directory was lost, damaged, or restored from an older copy
     Rebuild {
         /// The configuration that names the state directory and the flash devices
         #[arg(long, default_value = "/etc/hotset/hotset.toml")]
         config: PathBuf,
-        /// A flash device, instead of the configured ones; may be given several times
+        /// Flash device to use instead of the configured ones; may be repeated
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -63,7 +63,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     directory.change(|state| *state = made).map_err(|error| failed(&error))?;
     if !json {
         if let Some(aside) = aside {
-            println!("what was there before is in {}", aside.display());
+            println!("the previous records are in {}", aside.display());
         }
         println!("the records are written; start the daemon");
     }
@@ -73,7 +73,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
 /// Asks a question on the terminal. Without a terminal it fails, because `--yes` is needed.
 fn asked(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask on: look at the list above, then give --yes"));
+        return Err(Failure::usage("no terminal for the confirmation: check the list above, then add --yes"));
     }
     print!("{question} [y/N] ");
     let mut answer = String::new();
@@ -136,7 +136,7 @@ async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Ve
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(of_store);
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
     let newest = newest.ok_or("no device has a sound superblock")?;
-    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for one in &inspection.dirty {
         let blocks = match one.content {
             RecoveredContent::Data => 1,

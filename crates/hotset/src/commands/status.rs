@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use control::{Answer, Client, Request, StatusReport};
+use control::Client;
+use messages::{Answer, Request, StatusReport};
 
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::render::screen;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use control::{Answer, Request, Role};
+use messages::{Answer, Request, Role};
 
 use super::daemon::{ask, unexpected};
 use terminal::render::style::Style;
@@ -13,7 +13,7 @@ use terminal::{Failure, print_json};
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Make a token and print it once; only its hash is kept
+    /// Create a token and print it once; only its hash is stored
     Create {
         /// Its name
         name: String,
@@ -28,7 +28,7 @@ pub enum Action {
         /// Its name
         name: String,
     },
-    /// Make a link that logs a browser in, once, within a quarter of an hour
+    /// Create a login link for a browser; it is valid once and for 15 minutes
     Link {
         /// Its role: read, operate or administer
         #[arg(long, default_value = "administer")]

@@ -14,7 +14,7 @@ const SEEDS: Range<u64> = 0..1_000;
 
 /// Parses `A..B`: the seeds from `A` on, below `B`.
 pub fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
-    let wanted = || format!("\"{text}\" is no range of seeds; write it as 0..1000, the end not included");
+    let wanted = || format!("\"{text}\" is not a range of seeds; write it as 0..1000, end exclusive");
     let (first, end) = text.split_once("..").ok_or_else(wanted)?;
     let range = first.parse().map_err(|_| wanted())?..end.parse().map_err(|_| wanted())?;
     if range.is_empty() { Err(wanted()) } else { Ok(range) }

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use control::{Answer, Client, Request, StatusReport, VolumeReport};
+use control::Client;
+use engine::VolumeId;
+use messages::{Answer, Request, StatusReport, VolumeReport};
 use serde_json::json;
 
 use super::daemon::unexpected;
@@ -30,7 +32,7 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The configuration that names the state directory; without it the directory of the daemon at --socket, else
+    /// Configuration file with the state directory; default: the directory of the daemon at --socket, else
     /// /etc/hotset/hotset.toml
     #[arg(long)]
     config: Option<PathBuf>,
@@ -75,7 +77,10 @@ fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
     let named = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
-            let text = format!("{} is no directory; name the one of [state] in the configuration", directory.display());
+            let text = format!(
+                "{} is not a directory; give the directory of [state] in the configuration",
+                directory.display()
+            );
             return Err(Failure::failed(text));
         }
         return Ok(Place { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
@@ -192,7 +197,8 @@ fn while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
 /// The served volumes with dirty data, and the other volumes with records in the flash log or without a clean stop.
 fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let dirty = served.iter().filter(|volume| volume.dirty_bytes + volume.written_bytes + volume.flash_dirty_bytes > 0);
-    let is_served = |incarnation: u64| served.iter().any(|volume| volume.incarnation == format!("{incarnation:016x}"));
+    let is_served =
+        |incarnation: VolumeId| served.iter().any(|volume| volume.incarnation == format!("{incarnation:016x}"));
     let others = state.volumes.iter().filter(|volume| !is_served(volume.incarnation));
     let left = others.filter(|volume| volume.dirty_on_flash.is_some() || !volume.clean);
     dirty.map(|volume| volume.name.clone()).chain(left.map(|volume| volume.name.clone())).collect()
@@ -200,12 +206,12 @@ fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use control::VolumeState;
+    use messages::VolumeState;
 
     use super::*;
     use state::VolumeRecord;
 
-    fn record(incarnation: u64, name: &str, clean: bool, on_flash: bool) -> VolumeRecord {
+    fn record(incarnation: VolumeId, name: &str, clean: bool, on_flash: bool) -> VolumeRecord {
         VolumeRecord {
             incarnation,
             name: name.to_owned(),
@@ -217,7 +223,7 @@ mod tests {
         }
     }
 
-    fn served(incarnation: u64, name: &str) -> VolumeReport {
+    fn served(incarnation: VolumeId, name: &str) -> VolumeReport {
         let incarnation = format!("{incarnation:016x}");
         VolumeReport { incarnation, ..VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb") }
     }
@@ -229,28 +235,28 @@ mod tests {
     #[test]
     fn served_volumes_are_judged_by_dirty_data_others_by_records() {
         let volumes = vec![
-            record(1, "whole", true, false),
-            record(2, "killed", false, false),
-            record(3, "parked", true, true),
-            record(4, "idle", false, true),
+            record(VolumeId(1), "whole", true, false),
+            record(VolumeId(2), "killed", false, false),
+            record(VolumeId(3), "parked", true, true),
+            record(VolumeId(4), "idle", false, true),
         ];
         let state = State { volumes, ..State::default() };
         assert_eq!(names(&state, &[]), ["idle", "killed", "parked"]);
         // While a volume is served its dirty marks are set in any case. A refused volume is not served.
         let refused = VolumeReport::idle("parked", VolumeState::Refused, "write-back", "/dev/sdb");
-        assert_eq!(names(&state, &[served(4, "idle"), served(2, "killed"), refused]), ["parked"]);
+        assert_eq!(names(&state, &[served(VolumeId(4), "idle"), served(VolumeId(2), "killed"), refused]), ["parked"]);
         for part in 0..3 {
-            let mut busy = served(4, "idle");
+            let mut busy = served(VolumeId(4), "idle");
             *[&mut busy.dirty_bytes, &mut busy.written_bytes, &mut busy.flash_dirty_bytes][part] = 4096;
-            assert_eq!(names(&state, &[busy, served(2, "killed"), served(3, "parked")]), ["idle"]);
+            assert_eq!(names(&state, &[busy, served(VolumeId(2), "killed"), served(VolumeId(3), "parked")]), ["idle"]);
         }
     }
 
     #[test]
     fn silent_data_core_makes_its_volumes_incomplete() {
-        let state = State { volumes: vec![record(1, "a", false, false)], ..State::default() };
-        let answering = control::report::CoreReport::default();
-        let status = |cores| StatusReport { cores, volumes: vec![served(1, "a")], ..StatusReport::default() };
+        let state = State { volumes: vec![record(VolumeId(1), "a", false, false)], ..State::default() };
+        let answering = messages::report::CoreReport::default();
+        let status = |cores| StatusReport { cores, volumes: vec![served(VolumeId(1), "a")], ..StatusReport::default() };
         assert_eq!(while_serving(&state, &status(vec![answering])), BTreeSet::new());
         assert_eq!(while_serving(&state, &status(Vec::new())), BTreeSet::from(["a".to_owned()]));
     }

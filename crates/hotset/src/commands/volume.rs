@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use control::{Answer, Request};
+use messages::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use super::history::History;
@@ -16,85 +16,85 @@ use units::parse_size;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// List every volume
+    /// List all volumes
     List,
-    /// Show everything about one volume
+    /// Show details of a volume
     Show {
         /// The volume
         name: String,
     },
-    /// Change settings; they hold over a restart until the key changes in the file
+    /// Change settings; they survive restarts and stay in effect until the key changes in the file
     Set {
         /// The volume
         name: String,
-        /// What to change, for example policy=write-through
+        /// Settings to change, for example policy=write-through
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<(String, String)>,
     },
-    /// Destage all dirty data, then flush the backing, which is then complete
+    /// Destage all dirty data and flush the backing; the backing is complete afterwards
     Flush {
         /// The volume
         name: String,
     },
-    /// Pass everything through, cache nothing; dirty data still drains
+    /// Bypass the cache; dirty data is still destaged
     Pause {
         /// The volume
         name: String,
     },
-    /// Serve hits, add nothing to the cache
+    /// Serve hits, but cache nothing new
     Freeze {
         /// The volume
         name: String,
     },
-    /// Cache again after pause or freeze
+    /// Resume caching after pause or freeze
     Resume {
         /// The volume
         name: String,
     },
-    /// Pin pages: promote them to flash in the background and never evict them
+    /// Pin pages to flash: promote them in the background and never evict them
     Pin {
         /// The volume
         name: String,
-        /// Which bytes, for example "1 GiB..3 GiB" or "..512 MiB"; without it all
+        /// Byte range, for example "1 GiB..3 GiB" or "..512 MiB"; default: the whole volume
         #[arg(value_parser = parse_range)]
         range: Option<Span>,
     },
-    /// Unpin pages, so that they can be evicted again
+    /// Unpin pages; they can be evicted again
     Unpin {
         /// The volume
         name: String,
-        /// Which bytes, for example "1 GiB..3 GiB"; without it all
+        /// Byte range, for example "1 GiB..3 GiB"; default: the whole volume
         #[arg(value_parser = parse_range)]
         range: Option<Span>,
     },
-    /// Show figures over time: of one volume, or of all together
+    /// Show history: of one volume, or of all volumes together
     History(History),
     /// Show the slowest requests of the last hour, each with its slowest step
     Slow {
         /// The volume
         name: String,
     },
-    /// Drop all cached content, on flash too, because something else has changed the backing; refused while anything is
-    /// dirty
+    /// Drop all cached data in memory and on flash after another program changed the backing; refused while there is
+    /// dirty data
     Invalidate {
         /// The volume
         name: String,
-        /// Discard dirty data instead of refusing; takes the volume's name once more
+        /// Discard dirty data; repeat the volume's name to confirm
         #[arg(long, value_name = "NAME")]
         discard_dirty: Option<String>,
     },
-    /// Change the size: to the backing's present size, or to SIZE for a backing that can be grown or cut
+    /// Resize a volume to the current size of its backing, or to SIZE if the backing can be resized
     Resize {
         /// The volume
         name: String,
         /// The new size, for example "200 GiB"
         #[arg(value_parser = parse_size)]
         size: Option<u64>,
-        /// Discard dirty data past the new end instead of refusing
+        /// Discard dirty data beyond the new end
         #[arg(long)]
         discard_dirty: bool,
     },
-    /// Add a volume; it stays over a restart
+    /// Add a volume; it survives restarts
     Add {
         /// Its name
         name: String,
@@ -111,16 +111,16 @@ pub enum Action {
         #[arg(long)]
         read_only: bool,
     },
-    /// Destage a volume, flush its backing and stop serving it
+    /// Destage a volume, flush its backing and remove the volume
     Remove {
         /// The volume
         name: String,
     },
-    /// Accept a volume's backing as it is now, although it was replaced or changed
+    /// Accept a replaced or changed backing as it is now
     Adopt {
         /// The volume
         name: String,
-        /// Discard dirty data that would be lost with it, by the name in the refusal
+        /// Discard the dirty data that would be lost, by the name in the refusal
         #[arg(long, value_name = "DATA")]
         give_up: Option<String>,
     },
@@ -135,7 +135,7 @@ pub struct Span {
 }
 
 fn parse_range(text: &str) -> Result<Span, String> {
-    let wrong = || format!("\"{text}\" is no range; write it like \"1 GiB..3 GiB\", \"..512 MiB\" or \"1 GiB..\"");
+    let wrong = || format!("\"{text}\" is not a range; write it like \"1 GiB..3 GiB\", \"..512 MiB\" or \"1 GiB..\"");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let size = |text: &str| match text.trim() {
         "" => Ok(None),
@@ -241,7 +241,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{}", control::plain(line)));
+            said.iter().for_each(|line| println!("{}", messages::plain(line)));
             Ok(())
         }
         _ => Err(unexpected()),

@@ -123,7 +123,7 @@ pub struct Agreed {
     pub parameters: Parameters,
 }
 
-/// What follows a login step.
+/// The step after a login step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A further request.
@@ -141,7 +141,7 @@ pub struct Answer {
     pub response: LoginResponse,
     /// Text.
     pub text: Vec<u8>,
-    /// What follows.
+    /// The step that follows.
     pub next: Next,
 }
 

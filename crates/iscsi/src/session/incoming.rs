@@ -14,7 +14,7 @@ use crate::options::PDU_COST;
 
 /// Reason why the reading half ended, other than a logout.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
+pub(crate) enum ReadError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -43,7 +43,7 @@ impl<S: Seam> Session<S> {
         let framing = Framing { data_bytes_max: RECEIVE_BYTES_MAX, ..self.framing };
         incoming.grow(framing.pdu_bytes_max());
         loop {
-            self.wait_for_room().await;
+            self.duplex.wait_while(|| self.is_full()).await;
             match framing.decode(incoming.bytes()) {
                 Ok(Step::Got(frame, used)) => {
                     self.spec.shared.seam.spend(PDU_COST);
@@ -56,7 +56,7 @@ impl<S: Seam> Session<S> {
                     }
                 }
                 Ok(Step::More(_)) => {
-                    self.wait_until_sent().await;
+                    self.duplex.wait_until_sent().await;
                     incoming.more().await?;
                     self.last_received_at.set(self.spec.shared.seam.now());
                     self.ping_sent.set(false);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use front::Stop;
+use connection::Stop;
 use iscsi_protocol::ResponseBody;
 use iscsi_protocol::request::{Reject, TaskFunction, TaskManagement};
 use iscsi_protocol::response::TaskResponse;

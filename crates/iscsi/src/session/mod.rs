@@ -1,15 +1,14 @@
-//! A session in the full-feature phase: one task polls a reading and a writing half.
+//! A session in the full-feature phase, driven by the duplex loop of the crate `connection`.
 //!
-//! The reading half answers commands that need no waiting and queues the replies. Once it has nothing to decode, the
-//! writing half, polled right after it, sends all of them in one call. A command that has to wait is a task of its own
-//! (`command`), which queues its reply and wakes the session. The reading half waits only for its socket and for queued
-//! replies to leave.
+//! The reading half (`incoming`) answers commands that need no waiting. A command that has to wait is a task of its own
+//! (`command`). The reading half waits only for its socket and for queued replies to leave.
 
 mod command;
 mod incoming;
 mod management;
 mod outgoing;
 mod reply;
+mod shared;
 mod slowest;
 mod task;
 mod text;
@@ -17,28 +16,24 @@ mod writes;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
 
-use front::{Account, Control, Stop};
+use connection::{Control, Duplex, Protocol, Stop};
 use iscsi_protocol::login::{Agreed, SessionType};
 use iscsi_protocol::response::AsyncEvent;
 use iscsi_protocol::{Framing, NO_TAG, ResponseBody, Window};
 use scsi::{Cancel, Lun, Nexus};
-use seam::{Gather, Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
+use seam::{Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
+use self::incoming::ReadError;
+pub(crate) use self::shared::Shared;
 pub use self::slowest::SlowCommand;
 use self::slowest::SlowestCommands;
 pub(crate) use self::task::Task;
 use self::text::TextExchange;
 use self::writes::Writes;
 use crate::SessionStats;
-use crate::shared::Shared;
 
-/// Rounds of reading and sending before other tasks of the core run.
-const ROUNDS_MAX: usize = 16;
 /// Time limit of a discovery session.
 const DISCOVERY_TIME: Nanos = Nanos::from_secs(60);
 /// Poll interval for the end of the last commands.
@@ -57,17 +52,6 @@ pub(crate) struct SessionSpec<S: Seam> {
     pub(crate) control: Rc<Control>,
 }
 
-/// The event that the reading half waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReadWait {
-    /// Data from the socket.
-    Socket,
-    /// One poll of the writing half.
-    Sent,
-    /// Room in the reply queue.
-    Room,
-}
-
 /// Counters of a session.
 #[derive(Default)]
 struct Counters {
@@ -84,10 +68,7 @@ pub(crate) struct Session<S: Seam> {
     framing: Framing,
     window: Cell<Window>,
     stat_sn: Cell<u32>,
-    account: Account,
-    out: RefCell<Gather<S>>,
-    /// Bytes in the current send call.
-    sending: Cell<usize>,
+    duplex: Duplex<S>,
     /// Scratch buffers for a PDU and for the pieces of an answer.
     scratch: RefCell<Vec<u8>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
@@ -107,9 +88,6 @@ pub(crate) struct Session<S: Seam> {
     texts: RefCell<TextExchange>,
     counters: Counters,
     slowest: SlowestCommands,
-    waits: Cell<ReadWait>,
-    /// True once the reading half has ended.
-    draining: Cell<bool>,
     /// MaxCmdSN as last sent to the initiator.
     announced_max_cmd_sn: Cell<u32>,
     /// When the last data were received.
@@ -135,9 +113,7 @@ impl<S: Seam> Session<S> {
             framing,
             window: Cell::new(window),
             stat_sn: Cell::new(spec.stat_sn),
-            account: Account::new(&spec.shared.clients),
-            out: RefCell::default(),
-            sending: Cell::new(0),
+            duplex: Duplex::new(Rc::clone(&spec.control), &spec.shared.clients),
             scratch: RefCell::default(),
             pieces: RefCell::default(),
             never_cancelled: Cancel::default(),
@@ -150,8 +126,6 @@ impl<S: Seam> Session<S> {
             texts: RefCell::default(),
             counters: Counters::default(),
             slowest: SlowestCommands::default(),
-            waits: Cell::new(ReadWait::Socket),
-            draining: Cell::new(false),
             announced_max_cmd_sn: Cell::new(window.max()),
             last_received_at: Cell::new(spec.shared.seam.now()),
             begun: spec.shared.seam.now(),
@@ -208,7 +182,7 @@ impl<S: Seam> Session<S> {
 
     /// True if no command is in flight and no reply is queued.
     pub(crate) fn is_idle(&self) -> bool {
-        self.running.get() == 0 && self.out.borrow().is_empty()
+        self.running.get() == 0 && self.duplex.is_queue_empty()
     }
 
     /// True while a command to the unit is in flight.
@@ -222,63 +196,7 @@ impl<S: Seam> Session<S> {
         incoming: &mut Incoming<S, R>,
         writer: W,
     ) {
-        let mut reading = pin!(Some(self.read_pdus(incoming)));
-        let mut writing = pin!(self.send_replies(writer));
-        poll_fn(|context| {
-            self.control().register(context);
-            for _ in 0..ROUNDS_MAX {
-                match self.control().stop() {
-                    Stop::No => (),
-                    Stop::HandOver | Stop::Drain => self.drain(),
-                    Stop::Now => return Poll::Ready(()),
-                }
-                if !self.draining.get()
-                    && let Some(reading) = reading.as_mut().as_pin_mut()
-                    && let Poll::Ready(ended) = Future::poll(reading, context)
-                {
-                    match ended {
-                        Ok(()) => self.drain(),
-                        // A lost connection aborts all of its commands.
-                        Err(_) if self.out.borrow().is_empty() => return Poll::Ready(()),
-                        // Queued replies, such as a reject, are sent first.
-                        Err(_) => self.end_after_replies(),
-                    }
-                }
-                if self.draining.get() {
-                    reading.set(None);
-                }
-                if Pin::new(&mut writing).poll(context).is_ready() {
-                    return Poll::Ready(());
-                }
-                let again = match self.waits.get() {
-                    ReadWait::Socket => false,
-                    ReadWait::Sent => true,
-                    ReadWait::Room => !self.is_full(),
-                };
-                if self.draining.get() || !again {
-                    return Poll::Pending;
-                }
-            }
-            context.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-        self.draining.set(true);
-        self.control().sends(false);
-        self.out.borrow_mut().clear();
-        self.account.end();
-    }
-
-    /// Stops reading. Writes whose data are incomplete fail.
-    fn drain(&self) {
-        if !self.draining.replace(true) {
-            self.tasks.borrow().values().for_each(|task| task.wake());
-        }
-    }
-
-    fn end_after_replies(&self) {
-        self.drain();
-        drop(self.abort(|_| true));
+        self.duplex.run(&**self, self.read_pdus(incoming), writer).await;
     }
 
     /// Aborts all commands and waits until none of them can have an effect.
@@ -291,28 +209,7 @@ impl<S: Seam> Session<S> {
 
     /// True if the reply queue is full and the socket is not read.
     fn is_full(&self) -> bool {
-        self.out.borrow().len() + self.sending.get() >= self.spec.shared.held_bytes()
-    }
-
-    /// Waits for one poll of the writing half if replies are queued.
-    async fn wait_until_sent(&self) {
-        if self.out.borrow().is_empty() {
-            return;
-        }
-        self.waits.set(ReadWait::Sent);
-        let mut polled = false;
-        poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-        self.waits.set(ReadWait::Socket);
-    }
-
-    /// Waits for room in the reply queue.
-    async fn wait_for_room(&self) {
-        if !self.is_full() {
-            return;
-        }
-        self.waits.set(ReadWait::Room);
-        poll_fn(|_| if self.is_full() { Poll::Pending } else { Poll::Ready(()) }).await;
-        self.waits.set(ReadWait::Socket);
+        self.duplex.queued_bytes() >= self.spec.shared.held_bytes()
     }
 
     /// Asks the initiator to log out within `seconds`.
@@ -324,7 +221,7 @@ impl<S: Seam> Session<S> {
     /// Sends an asynchronous SCSI event. It is left out if the reply queue is full: the next command reports the
     /// attention.
     pub(crate) fn send_scsi_event(&self, lun: Lun, sense: &[u8]) {
-        if self.is_full() || self.draining.get() {
+        if self.is_full() || self.duplex.is_draining() {
             return;
         }
         let event = AsyncEvent::Scsi { lun: lun.encode() };
@@ -344,7 +241,7 @@ impl<S: Seam> Session<S> {
             return self.control().ask(Stop::Now);
         }
         let silent = now.since(self.last_received_at.get());
-        if silent < after || self.is_full() || self.draining.get() {
+        if silent < after || self.is_full() || self.duplex.is_draining() {
             return;
         }
         if !self.ping_sent.replace(true) {
@@ -361,5 +258,35 @@ impl<S: Seam> Session<S> {
         let number = self.next.get();
         self.next.set(if number == NO_TAG - 1 { 1 } else { number + 1 });
         number
+    }
+}
+
+impl<S: Seam> Protocol for Session<S> {
+    type Ended = Result<(), ReadError>;
+
+    fn is_full(&self) -> bool {
+        self.is_full()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.tasks.borrow().is_empty()
+    }
+
+    fn reading_stopped(&self, ended: Option<&Result<(), ReadError>>) -> bool {
+        let is_broken = matches!(ended, Some(Err(_)));
+        // A lost connection aborts all of its commands. Queued replies, such as a reject, are sent first.
+        if is_broken && self.duplex.is_queue_empty() {
+            return false;
+        }
+        // Writes whose data are incomplete fail.
+        self.tasks.borrow().values().for_each(|task| task.wake());
+        if is_broken {
+            drop(self.abort(|_| true));
+        }
+        true
+    }
+
+    fn replies_sent(&self) {
+        self.last_sent_at.set(self.spec.shared.seam.now());
     }
 }

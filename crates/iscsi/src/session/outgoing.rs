@@ -1,13 +1,9 @@
-//! The writing half of a session: numbering, queueing and sending of replies.
-
-use std::future::poll_fn;
-use std::rc::Rc;
-use std::task::Poll;
+//! Numbering and queueing of replies.
 
 use iscsi_protocol::response::{DataIn, Residual};
 use iscsi_protocol::{Header, NO_TAG, Response, ResponseBody};
 use seam::block::pieces_len;
-use seam::{BLOCK_BYTES, Block, Gather, Piece, Seam, StreamWriter};
+use seam::{BLOCK_BYTES, Block, Piece, Seam};
 
 use super::Session;
 
@@ -21,52 +17,21 @@ pub(super) struct DataAt {
 }
 
 impl<S: Seam> Session<S> {
-    /// Sends queued replies until the session has nothing left to answer or its socket fails.
-    pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) {
-        let mut gather = Gather::default();
-        loop {
-            let ready = |_: &mut std::task::Context<'_>| match () {
-                () if !self.out.borrow().is_empty() => Poll::Ready(true),
-                () if self.draining.get() && self.tasks.borrow().is_empty() => Poll::Ready(false),
-                () => Poll::Pending,
-            };
-            if !poll_fn(ready).await {
-                return;
-            }
-            std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
-            self.sending.set(gather.len());
-            self.control().sends(true);
-            let lent_bytes = self.account.queued_bytes();
-            let (result, sent) = writer.send(gather).await;
-            gather = sent;
-            gather.clear();
-            self.sending.set(0);
-            self.last_sent_at.set(self.spec.shared.seam.now());
-            self.control().sends(false);
-            self.account.sent(lent_bytes, result.is_ok());
-            if result.is_err() {
-                return;
-            }
-        }
-    }
-
     /// Queues a PDU with a short data segment or none; drops the PDU once the session has ended.
     pub(super) fn queue(&self, task_tag: u32, body: ResponseBody, data: &[u8]) {
-        if self.account.has_ended() {
-            return;
-        }
+        let Some(mut out) = self.duplex.queue(0) else { return };
         let header = self.header(task_tag, body);
         let mut scratch = self.scratch.borrow_mut();
         scratch.clear();
         self.framing.push(&mut scratch, header, data);
-        self.out.borrow_mut().push_bytes(&scratch);
+        out.push_bytes(&scratch);
     }
 
     /// Sends the command window in a NOP-In if the last one was closed and is open now.
     pub(super) fn announce_window(&self) {
         let window = self.open_window();
         let was_closed = self.announced_max_cmd_sn.get().wrapping_add(1) == window.expected();
-        if was_closed && window.room() > 0 && !self.draining.get() {
+        if was_closed && window.room() > 0 && !self.duplex.is_draining() {
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag: NO_TAG }, &[]);
         }
     }
@@ -110,16 +75,12 @@ impl<S: Seam> Session<S> {
         status: Option<Residual>,
         lent_bytes: usize,
     ) {
-        if self.account.has_ended() {
-            pieces.clear();
-            return self.account.give_back(lent_bytes);
-        }
+        let Some(mut out) = self.duplex.queue(lent_bytes) else { return pieces.clear() };
         let mut left = pieces_len(pieces);
         let mut drained = pieces.drain(..);
         let mut current = drained.next();
         let mut parts = self.parts();
         let mut scratch = self.scratch.borrow_mut();
-        let mut out = self.out.borrow_mut();
         while let Some((len, ends_sequence)) = parts.next(left) {
             left -= len;
             let status = if left == 0 { status } else { None };
@@ -142,18 +103,13 @@ impl<S: Seam> Session<S> {
             self.framing.push_trailer(&mut scratch, len, crc);
             out.push_bytes(&scratch);
         }
-        drop(out);
-        self.account.queue(lent_bytes);
     }
 
     /// As [`Session::queue_pieces`], for bytes.
     pub(super) fn queue_bytes(&self, task_tag: u32, at: &mut DataAt, bytes: &[u8], status: Option<Residual>) {
-        if self.account.has_ended() {
-            return;
-        }
+        let Some(mut out) = self.duplex.queue(0) else { return };
         let (mut parts, mut rest) = (self.parts(), bytes);
         let mut scratch = self.scratch.borrow_mut();
-        let mut out = self.out.borrow_mut();
         while let Some((len, ends_sequence)) = parts.next(rest.len()) {
             let (part, after) = rest.split_at(len);
             rest = after;

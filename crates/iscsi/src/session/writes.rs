@@ -134,7 +134,7 @@ impl<S: Seam> Session<S> {
     pub(super) async fn wait_for_requested_data(&self, task: &Rc<Task>) {
         self.end_reception(task);
         poll_fn(|context| {
-            if task.cancel.is_cancelled() || self.draining.get() || task.data.borrow().is_settled() {
+            if task.cancel.is_cancelled() || self.duplex.is_draining() || task.data.borrow().is_settled() {
                 return Poll::Ready(());
             }
             task.register(context);
@@ -177,7 +177,7 @@ impl<S: Seam> Data<S> {
             let data = self.task.data.borrow();
             (data.here(), data.position())
         };
-        let lost = self.session.draining.get() && here < len;
+        let lost = self.session.duplex.is_draining() && here < len;
         if self.task.cancel.is_cancelled() || lost {
             return Poll::Ready(Err(Gone));
         }

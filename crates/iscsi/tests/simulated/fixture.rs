@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use iscsi::{Options, Server};
 use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
@@ -39,7 +39,7 @@ pub fn disk(world: &World) -> DiskControl {
 struct NullKeeper;
 
 impl Keeper for NullKeeper {
-    fn keep(&self, _: u64, _: Vec<u8>) -> Keep {
+    fn keep(&self, _: VolumeId, _: Vec<u8>) -> Keep {
         Box::pin(async { Ok(()) })
     }
 }
@@ -49,7 +49,7 @@ pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
     let disk = seam.open_disk(&what).await.expect("the disk exists");
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", 1) };
+    let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", VolumeId(1)) };
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
     let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullKeeper));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());

@@ -1,4 +1,6 @@
-//! The replacement policies by name.
+//! The replacement policies by name. `hotset simulate --policy` takes the names of [`Replacement::ALL`].
+//!
+//! A policy is a variant of [`Replacement`], an entry of [`Replacement::ALL`] and an arm of [`Replacement::cache`].
 
 use engine::policy::Clock2Q;
 use engine::policy::promotion::{Admission, LateReturn, Price, ThirdTouch};

@@ -1,8 +1,9 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
 use crate::advice::{Live, Side, Step, Today};
-use control::report::{Assumptions, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
-use control::{VolumeReport, VolumeState};
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+use messages::report::{Assumptions, Curve, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
+use messages::{VolumeReport, VolumeState};
 
 /// Converts the assumptions for the computation.
 pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
@@ -21,7 +22,7 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     let seconds = curve.observed_ms as f64 / 1e3;
     let advice = crate::advice::of_volume(
         &Live {
-            curves: curve.curves(),
+            curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
             rate: (seconds > 0.0).then(|| requests as f64 / seconds),
             memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
             flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
@@ -68,9 +69,15 @@ pub fn side(side: &Side) -> SideAdvice {
     }
 }
 
+fn curve_stats(curve: &Curve) -> CurveStats {
+    let Curve { unit_bytes, accesses, working_set_bytes, ref points } = *curve;
+    let points = points.iter().map(|point| CurvePoint { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
+    CurveStats { unit_bytes, accesses, working_set_bytes, points: points.collect() }
+}
+
 #[cfg(test)]
 mod tests {
-    use control::report::{Curve, Point};
+    use messages::report::Point;
 
     use super::*;
 

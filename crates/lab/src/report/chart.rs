@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::markup::escaped;
-use control::moment;
+use messages::moment;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 240.0;

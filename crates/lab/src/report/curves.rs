@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::markup::escaped;
-use control::report::{SideAdvice, StepAdvice};
+use messages::report::{SideAdvice, StepAdvice};
 
 use units::show_bytes;
 

@@ -1,6 +1,6 @@
 //! Totals of the cache's gain: requests, their sources, requests avoided at the array, and read latency.
 
-use control::report::HistoryReport;
+use messages::report::HistoryReport;
 use serde::Serialize;
 
 /// Totals over a time span, of a volume or of all volumes.
@@ -22,6 +22,8 @@ pub struct Gain {
     pub write_bytes: u64,
     /// Reads served completely from memory.
     pub memory_hits: u64,
+    /// Reads served completely from memory, for which the array was read ahead.
+    pub prefetched_hits: u64,
     /// Reads served completely from flash.
     pub flash_hits: u64,
     /// Reads by the cache from the backing.
@@ -59,6 +61,7 @@ impl Gain {
             read_bytes: sum("read_bytes"),
             write_bytes: sum("write_bytes"),
             memory_hits: sum("memory_hits"),
+            prefetched_hits: sum("prefetched_hits"),
             flash_hits: sum("flash_hits"),
             backing_reads: sum("backing_reads"),
             backing_writes: sum("backing_writes"),
@@ -97,7 +100,7 @@ fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use control::report::{FigureReport, LatencyFigures};
+    use messages::report::{FigureReport, LatencyFigures};
 
     use super::*;
 

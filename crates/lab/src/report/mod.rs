@@ -6,7 +6,7 @@ pub mod curves;
 mod gain;
 pub mod page;
 
-use control::report::{EventsPage, HistoryReport};
+use messages::report::{EventsPage, HistoryReport};
 
 pub use self::gain::{Gain, VolumeGain};
 

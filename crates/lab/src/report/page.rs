@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::markup::escaped;
-use control::moment;
+use messages::moment;
 
 use super::Findings;
 use super::chart::Chart;
@@ -72,6 +72,11 @@ fn figures(gain: &Gain) -> String {
         ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
         ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
         ("Reads served whole by memory", show_count(gain.memory_hits), show_percent(gain.memory_hits, gain.reads)),
+        (
+            "Reads prefetched from the array",
+            show_count(gain.prefetched_hits),
+            show_percent(gain.prefetched_hits, gain.reads),
+        ),
         ("Reads served whole by flash", show_count(gain.flash_hits), show_percent(gain.flash_hits, gain.reads)),
         ("Reads from the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
         ("Writes to the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
@@ -165,7 +170,7 @@ fn alerts(found: &Findings) -> String {
     if events.is_empty() {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
     }
-    let row = |event: &control::report::EventReport| {
+    let row = |event: &messages::report::EventReport| {
         let at = moment::show(Duration::from_millis(event.at_unix_ms));
         let subject = event.subject.as_deref().unwrap_or("");
         format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
@@ -182,7 +187,7 @@ fn capital(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::report::{EventKind, EventReport, EventsPage, HistoryReport};
+    use messages::report::{EventKind, EventReport, EventsPage, HistoryReport};
 
     use super::super::VolumeGain;
     use super::*;

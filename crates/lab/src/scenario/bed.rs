@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use engine::{CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
@@ -11,6 +10,7 @@ use seam::{Nanos, Seam};
 
 use super::series::Point;
 use crate::fixture::{Fixture, FlashPlan, Target};
+use crate::workload::row::{Layout, Row};
 use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
 /// Size of a page on flash.
@@ -18,55 +18,6 @@ const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
 /// Write latency below which a write counts as not having waited for the storage.
 pub const QUICK: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
-
-/// Mapping of one linear address space to the volumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Striped over the volumes, with stripes of this many bytes.
-    Striped(u64),
-    /// Concatenated.
-    EndToEnd,
-}
-
-/// Several volumes as one linear address space.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// End of each volume when they are concatenated.
-    ends: Arc<[u64]>,
-    layout: Layout,
-}
-
-impl Row {
-    /// An address space over volumes of these sizes.
-    pub fn new(layout: Layout, sizes: impl Iterator<Item = u64>) -> Row {
-        let ends = sizes.scan(0, |end, bytes| {
-            *end += bytes;
-            Some(*end)
-        });
-        Row { ends: ends.collect(), layout }
-    }
-
-    /// Total bytes.
-    pub fn size_bytes(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// Maps an access to a volume and a byte offset on it. An access past the end of a stripe is moved back to end with
-    /// the stripe.
-    pub fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
-        match self.layout {
-            Layout::Striped(bytes) => {
-                let (turn, volumes) = (at / bytes, self.ends.len() as u64);
-                let inside = (at % bytes).min(bytes - u64::from(len));
-                ((turn % volumes) as usize, turn / volumes * bytes + inside)
-            }
-            Layout::EndToEnd => {
-                let volume = self.ends.partition_point(|end| *end <= at);
-                (volume, at - volume.checked_sub(1).map_or(0, |before| self.ends[before]))
-            }
-        }
-    }
-}
 
 /// Specification of a test bed.
 #[derive(Clone, Debug)]
@@ -269,7 +220,7 @@ impl TestBed {
         let counters = Counters {
             busy: self.arrays.iter().map(|array| array.busy().0).sum(),
             reads: sum(|stats| stats.reads),
-            hits: sum(|stats| stats.memory_hits + stats.flash_hits),
+            hits: sum(|stats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits),
             backing_read: sum(|stats| stats.backing_read_bytes),
             backing_written: sum(|stats| stats.backing_write_bytes),
         };

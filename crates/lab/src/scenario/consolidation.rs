@@ -7,10 +7,11 @@
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Layout, Plan, TestBed};
+use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
+use crate::workload::row::Layout;
 use crate::workload::tile::{self, STREAMS, TILE_BYTES};
 use crate::workload::{Job, Pace};
 

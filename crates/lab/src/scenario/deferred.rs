@@ -6,9 +6,10 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Layout, Plan, TestBed};
+use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
+use crate::workload::row::Layout;
 use crate::workload::{Job, Pattern};
 
 const GIB: u64 = 1 << 30;

@@ -213,7 +213,8 @@ fn axis(value: f64, top: f64) -> String {
     }
 }
 
-const HEAD: &str = r#"<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content="width=device-width">
+const HEAD: &str = r#"<!doctype html><html lang=en><head><meta charset=utf-8>
+<meta name=viewport content="width=device-width">
 <title>Hotset: scenarios</title><style>
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #667; --paper: #fff; --grid: #e3e6ea; --good: #117a3a; --bad: #b3261e;
   --k0: #1668c7; --k1: #c2570c; --k2: #5d3fb0; --k3: #4a7d1b }

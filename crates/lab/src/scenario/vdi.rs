@@ -11,10 +11,11 @@ use engine::WriteFlags;
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Layout, Plan, TestBed};
+use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
+use crate::workload::row::Layout;
 use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
 use crate::workload::{Job, Pattern};
 

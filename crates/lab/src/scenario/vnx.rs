@@ -7,9 +7,10 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Layout, Plan, TestBed};
+use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
 use super::{Act, Scenario, Setup, Show};
+use crate::workload::row::Layout;
 use crate::workload::{Job, Pattern};
 
 pub(super) const GB: u64 = 1_000_000_000;

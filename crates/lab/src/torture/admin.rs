@@ -5,10 +5,10 @@ use std::rc::Rc;
 use engine::{Backing, CacheMode, RequestError, VolumeSpec, WritePolicy};
 use seam::{BLOCK_BYTES, Nanos, SECTOR_BYTES, Seam};
 
-use super::content::Tag;
 use super::history::OpKind;
 use super::model::Finding;
 use super::session::{Session, Subject};
+use crate::content::Tag;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;

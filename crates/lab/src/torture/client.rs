@@ -7,10 +7,10 @@ use engine::{RequestError, Volume, WriteFlags, WriteSource, ZeroFlags};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 
-use super::content::Tag;
 use super::history::{OpKind, Outcome};
 use super::model::Finding;
 use super::session::{Session, Subject, TagSource};
+use crate::content::tags;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -234,16 +234,6 @@ impl Client {
         let result = subject.volume().prefetch(first * SECTOR, count * SECTOR).await;
         session.end(subject, op, &marks, &result);
     }
-}
-
-/// The tags of pieces, one per sector.
-pub fn tags(pieces: &[Piece<SimBlock>]) -> Vec<Tag> {
-    let sectors = pieces.iter().flat_map(|piece| {
-        let all = piece.block.tags();
-        let range = piece.start() / SECTOR_BYTES..(piece.start() + piece.len()) / SECTOR_BYTES;
-        range.map(move |sector| Tag(all[sector]))
-    });
-    sectors.collect()
 }
 
 /// Reads all of subject `index` at the start of a session, before clients are admitted (`alone`) or beside them.

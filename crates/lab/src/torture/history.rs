@@ -4,7 +4,7 @@ use std::fmt;
 
 use seam::Nanos;
 
-use super::content::OpId;
+use crate::content::OpId;
 
 /// Position in the total order of operation begins and ends.
 pub type Tick = u64;

@@ -3,7 +3,6 @@
 mod admin;
 pub mod campaign;
 mod client;
-pub mod content;
 pub mod deployment;
 mod faults;
 pub mod flash;
@@ -22,7 +21,6 @@ use seam::Nanos;
 use seam::sim::TraceMode;
 
 pub use campaign::{Campaign, Summary, campaign};
-pub use client::tags;
 pub use options::Options;
 pub use run::run;
 pub use shrink::shrink;

@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use seam::{AllocationExtent, Nanos};
 
-use super::content::{OpId, Tag};
 use super::history::{Line, Loss, Op, OpKind, Outcome, Tick};
+use crate::content::{OpId, Tag};
 
 /// A violated promise.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use engine::spec::Sabotage;
 use engine::{
-    AdmissionRule, Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeProblem, VolumeSpec, WritePolicy,
+    AdmissionRule, Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeId, VolumeProblem, VolumeSpec, WritePolicy,
     WriteSource,
 };
 use seam::sim::{
@@ -16,11 +16,11 @@ use seam::sim::{
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
-use super::content::Tag;
 use super::model::{Finding, Model};
 use super::options::{End, Options, VolumeOptions};
 use super::session::{Session, Subject, SubjectParts};
 use super::{Report, Violation, admin, client, faults};
+use crate::content::Tag;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -377,7 +377,7 @@ async fn begin(
         if disk.geometry().size_bytes != model.borrow().sectors() * SECTOR {
             return Err(format!("disk {} lost its size over a crash", index + 1));
         }
-        let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), index as u64 + 1);
+        let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), VolumeId(index as u64 + 1));
         (spec.policy, spec.defer) = (volume.policy, volume.defer);
         if contends {
             spec.datastore = DATASTORE.to_owned();
@@ -396,7 +396,7 @@ async fn begin(
             spec.policy = WritePolicy::WriteBack;
         }
         let backing = Backing::plain(disk.clone());
-        let served = match left.get(&spec.incarnation) {
+        let served = match left.get(&spec.incarnation.0) {
             Some(left) => core.attach_left(spec, backing, left, |place| Tags(kept.tags(place))).await,
             None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
         };

@@ -11,10 +11,10 @@ use engine::{CacheMode, Core, GivenBlocks, RequestError, Volume, WritePolicy, Wr
 use seam::sim::{DiskControl, SimBlockMut, SimDisk, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, SECTOR_BYTES, Seam};
 
-use super::content::{OpId, Tag};
 use super::history::{OpKind, Outcome};
 use super::model::{Finding, Model, Submit};
 use super::options::{Options, VolumeOptions};
+use crate::content::{OpId, Tag};
 
 /// Time after a fault during which failures that it caused may still be reported.
 const GRACE: Nanos = Nanos::from_secs(2);

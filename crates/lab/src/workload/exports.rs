@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::scenario::bed::Row;
+use crate::workload::row::Row;
 use crate::workload::{Access, Door};
 use engine::backing::nbd::NbdDisk;
 use seam::real::RealSeam;

@@ -74,7 +74,7 @@ pub fn minutes(gain: &GainSpec, mut each: impl FnMut(Minute)) {
         };
         let figures = fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
         let after = volume.stats();
-        let hits = |stats: &engine::VolumeStats| stats.memory_hits + stats.flash_hits;
+        let hits = |stats: &engine::VolumeStats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits;
         let reads = (after.reads - before.reads).max(1);
         let hit_ratio = (hits(&after) - hits(&before)) as f64 / reads as f64;
         before = after;

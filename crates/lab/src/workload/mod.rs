@@ -9,6 +9,7 @@ mod iometer;
 pub mod pattern;
 pub mod play;
 pub mod player;
+pub mod row;
 pub mod spec;
 pub mod tile;
 pub mod vdi;

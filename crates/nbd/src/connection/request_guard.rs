@@ -40,10 +40,10 @@ impl<S: Seam> Drop for RequestGuard<S> {
         subtract(&self.connection.requests, 1);
         subtract(&self.connection.held_bytes, self.held_bytes);
         subtract(&self.connection.payload_bytes, self.payload_bytes);
-        self.connection.account.give_back(self.lent_bytes);
+        self.connection.duplex.account().give_back(self.lent_bytes);
         if let Some(last_one) = self.connection.last_one.take() {
             last_one.wake();
         }
-        self.connection.control.wake();
+        self.connection.duplex.control().wake();
     }
 }

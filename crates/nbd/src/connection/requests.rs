@@ -3,9 +3,9 @@
 use std::io;
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use connection::buffer_bytes;
+use engine::telemetry::OpKind;
 use engine::{GivenBlocks, HINTS_MAX};
-use front::buffer_bytes;
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
@@ -49,9 +49,9 @@ impl<S: Seam> Connection<S> {
         // A write received directly into blocks is likely followed by another, so only the next header is received.
         let mut header_only = false;
         loop {
-            self.wait_while(Self::is_full).await;
+            self.duplex.wait_while(|| self.is_full()).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
-                self.wait_until_sent().await;
+                self.duplex.wait_until_sent().await;
                 if self.is_leaving() && incoming.bytes().is_empty() {
                     return Ok(Ending::HandOver);
                 }
@@ -105,16 +105,16 @@ impl<S: Seam> Connection<S> {
         let len = request.len as usize;
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
-            if self.account.borrow_now(lent_bytes) {
+            if self.duplex.account().borrow_now(lent_bytes) {
                 if self.volume.read_bytes_now(request.offset, len, pieces) {
-                    self.volume.asked(Asked::Read, request.offset, len as u64);
+                    self.volume.record_request(OpKind::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
-                self.account.give_back(lent_bytes);
+                self.duplex.account().give_back(lent_bytes);
             }
         }
         if request.command == Command::Flush {
-            self.volume.asked(Asked::Flush, 0, 0);
+            self.volume.record_request(OpKind::Flush, 0, 0);
             if self.unreported_loss.take() {
                 return self.answer(request, Some(Errno::Io));
             }
@@ -123,18 +123,18 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             return self.answer(request, Some(error));
         }
-        let asked = |asked| self.volume.asked(asked, request.offset, request.len.into());
+        let record = |op| self.volume.record_request(op, request.offset, request.len.into());
         match request.command {
             Command::Read => {
-                asked(Asked::Read);
+                record(OpKind::Read);
                 self.spawn_read(request);
             }
             Command::Trim => {
-                asked(Asked::Zero);
+                record(OpKind::Zero);
                 self.spawn_trim(request);
             }
             Command::WriteZeroes => {
-                asked(Asked::Zero);
+                record(OpKind::Zero);
                 self.spawn_zero(request);
             }
             Command::Cache => self.spawn_prefetch(request),
@@ -158,7 +158,7 @@ impl<S: Seam> Connection<S> {
             self.answer(request, Some(error));
             return Ok(false);
         }
-        self.volume.asked(Asked::Write, request.offset, len as u64);
+        self.volume.record_request(OpKind::Write, request.offset, len as u64);
         if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
             self.write_in_pieces(incoming, request).await?;
@@ -188,7 +188,7 @@ impl<S: Seam> Connection<S> {
     fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, RequestGuard<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
         let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
-        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.account.borrow_of_share(len) {
+        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.duplex.account().borrow_of_share(len) {
             return None;
         }
         let guard = RequestGuard::new(self, len, 0).with_loan(len);
@@ -203,7 +203,7 @@ impl<S: Seam> Connection<S> {
         mut blocks: Vec<S::BlockMut>,
         guard: RequestGuard<S>,
     ) -> io::Result<()> {
-        self.wait_until_sent().await;
+        self.duplex.wait_until_sent().await;
         incoming.read_blocks(&mut blocks).await?;
         let mut source = GivenBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
@@ -229,7 +229,7 @@ impl<S: Seam> Connection<S> {
             while incoming.bytes().len() < len {
                 self.receive_more(incoming, len - incoming.bytes().len()).await?;
             }
-            self.wait_while(Self::is_full_of_payload).await;
+            self.duplex.wait_while(|| self.is_full_of_payload()).await;
             let payload = &incoming.bytes()[..len];
             if write.has_failed() {
                 // The rest of a failed write is skipped.
@@ -277,7 +277,7 @@ impl<S: Seam> Connection<S> {
     /// Sends the queued replies, then waits for more data from the client; may return without data. During a handover
     /// at most `wanted` bytes are received.
     async fn receive_more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
-        self.wait_until_sent().await;
+        self.duplex.wait_until_sent().await;
         ignore_interrupt(match self.is_leaving() {
             true => incoming.more_of(wanted.min(LEAVING_BYTES)).await,
             false => incoming.more().await,

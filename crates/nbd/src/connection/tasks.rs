@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use connection::{Stop, buffer_bytes};
 use engine::{GivenBlocks, WriteFlags, ZeroFlags};
-use front::{Stop, buffer_bytes};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, BLOCK_BYTES, Seam};
@@ -125,7 +125,7 @@ impl<S: Seam> Connection<S> {
     async fn read_whole(&self, request: &Request) {
         let (end, mut at, mut data) = (request.offset + u64::from(request.len), request.offset, Vec::new());
         let lent_bytes = buffer_bytes(at, request.len as usize);
-        let Some(loan) = self.account.borrow(&self.seam, lent_bytes, || true).await else { return };
+        let Some(loan) = self.duplex.account().borrow(&self.seam, lent_bytes, || true).await else { return };
         while at < end {
             let len = (READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize).min((end - at) as usize);
             if let Err(error) = self.volume.read_bytes(at, len, &mut data).await {
@@ -144,18 +144,20 @@ impl<S: Seam> Connection<S> {
         let piece_bytes = share.clamp(BLOCK_BYTES, READ_PIECE_BYTES);
         while at < end {
             let len = (piece_bytes - (at % piece_bytes as u64) as usize).min((end - at) as usize);
-            let Some(loan) = self.account.borrow(&self.seam, buffer_bytes(at, len), || true).await else { return };
+            let Some(loan) = self.duplex.account().borrow(&self.seam, buffer_bytes(at, len), || true).await else {
+                return;
+            };
             let result = self.volume.read_bytes(at, len, &mut data).await;
             let is_first = at == request.offset;
             match (result, shape) {
                 (Ok(()), ReplyShape::Stream) => self.answer_part(request, is_first, &mut data, loan.into_bytes()),
                 (Ok(()), _) => self.answer_data(request, at, at + len as u64 == end, &mut data, loan.into_bytes()),
                 // The header of a simple reply has reported success: the protocol requires closing the connection.
-                (Err(_), ReplyShape::Stream) if !is_first => return self.control.ask(Stop::Now),
+                (Err(_), ReplyShape::Stream) if !is_first => return self.duplex.control().ask(Stop::Now),
                 (Err(error), _) => return self.answer_failed_read(request, at, errno(&error)),
             }
             at += len as u64;
-            self.control.wake();
+            self.duplex.control().wake();
         }
     }
 
@@ -177,7 +179,7 @@ impl<S: Seam> Connection<S> {
         }
         let mut chunk = Vec::new();
         push_error_chunk(&mut chunk, request.cookie, error, Some(at));
-        self.queue(&chunk);
+        self.duplex.queue_bytes(&chunk);
     }
 
     pub(super) fn spawn_block_status(self: &Rc<Self>, request: &Request) {
@@ -188,7 +190,7 @@ impl<S: Seam> Connection<S> {
                 Ok(extents) => {
                     let mut chunk = Vec::new();
                     push_status_chunk(&mut chunk, request.cookie, ALLOCATION_CONTEXT, &extents);
-                    this.queue(&chunk);
+                    this.duplex.queue_bytes(&chunk);
                 }
                 Err(error) => this.answer(&request, Some(error)),
             }

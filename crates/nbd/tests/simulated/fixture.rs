@@ -1,6 +1,6 @@
 //! A world with one disk, one volume and one server.
 
-use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use nbd::{Options, Server};
 use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
 use seam::{Address, DiskOpen, Nanos, Seam};
@@ -48,7 +48,7 @@ pub async fn core(seam: &SimSeam, spec: VolumeSpec) -> Core<SimSeam> {
 
 /// A volume without caching of writes.
 pub fn plain() -> VolumeSpec {
-    VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", 1) }
+    VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", VolumeId(1)) }
 }
 
 /// Starts a listening server of one volume.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{Core, UnflushedLoss, VolumeSpec, WritePolicy};
+use engine::{Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use nbd::{Handed, NoWay, Options, Server, Terms};
 use nbd_protocol::{Command, Errno, Request};
 use seam::sim::SimSeam;
@@ -95,7 +95,7 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
         let handed = first.hand_over(PATIENCE).await;
         assert!(seam.now() < began + Nanos::from_millis(100), "the handover waited");
         let agreed = Terms {
-            incarnation: 1,
+            incarnation: VolumeId(1),
             size_bytes: SIZE,
             read_only: false,
             structured: true,
@@ -166,7 +166,7 @@ fn unreceived_replies_delay_a_handover_only_until_its_time_limit() {
 #[test]
 fn client_with_other_terms_than_offered_is_disconnected() {
     let agreed = Terms {
-        incarnation: 1,
+        incarnation: VolumeId(1),
         size_bytes: SIZE,
         read_only: false,
         structured: true,
@@ -174,7 +174,7 @@ fn client_with_other_terms_than_offered_is_disconnected() {
         unreported_loss: false,
     };
     let others = [
-        (Terms { incarnation: 2, ..agreed }, NoWay::NoVolume),
+        (Terms { incarnation: VolumeId(2), ..agreed }, NoWay::NoVolume),
         (Terms { size_bytes: SIZE + 512, ..agreed }, NoWay::Smaller),
         (Terms { read_only: true, ..agreed }, NoWay::ReadOnly),
     ];

@@ -1,5 +1,6 @@
 //! The handshake: options and their replies.
 
+use engine::VolumeId;
 use nbd::{Options, Server};
 use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::meta::{MetaRequest, parse_context};
@@ -165,7 +166,8 @@ fn two_exports_have_no_default() {
         let core = core(&seam, plain()).await;
         let what = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
         let disk = seam.open_disk(&what).await.expect("the disk exists");
-        core.attach(engine::VolumeSpec::new("vm2", 2), engine::Backing::plain(disk)).expect("the name is free");
+        core.attach(engine::VolumeSpec::new("vm2", VolumeId(2)), engine::Backing::plain(disk))
+            .expect("the name is free");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
         let mut client = connect(&seam).await;
         assert_eq!(client.option(OptionKind::List, b"").await.len(), 3);

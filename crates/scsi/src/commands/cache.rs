@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::Seam;
 
 use super::{Extent, Task};
@@ -17,7 +17,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     /// flush.
     pub(super) async fn synchronize_cache(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         Extent::of(&cdb).check(unit)?;
-        unit.volume().asked(Asked::Flush, 0, 0);
+        unit.volume().record_request(OpKind::Flush, 0, 0);
         unit.volume().flush().await.map_err(|error| failure_of(&error, EngineOperation::Other))?;
         Ok(Status::Good)
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::{Block, Piece, Seam};
 
 use super::write::{TAKEN_AT_ONCE_BYTES_MAX, write_flags};
@@ -31,7 +31,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut data = Vec::new();
         self.take(2 * len, &mut data).await?;
         let (expected, new) = data.split_at(len);
-        unit.volume().asked(Asked::Read, extent.offset_bytes(), len as u64);
+        unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len as u64);
         let _alone = unit.locks.alone(extent.blocks()).await;
         self.check_cancelled()?;
         let mut pieces = Vec::new();
@@ -41,7 +41,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Err(miscompare(place as u64));
         }
         drop(pieces);
-        unit.volume().asked(Asked::Write, at, len as u64);
+        unit.volume().record_request(OpKind::Write, at, len as u64);
         let flags = write_flags(unit, &cdb);
         unit.volume().write(at, len, flags, &mut &new[..]).await.map_err(|error| write_failed(&error, at))?;
         Ok(Status::Good)
@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             data.clear();
             self.take(len, &mut data).await?;
-            unit.volume().asked(Asked::Write, at, len as u64);
+            unit.volume().record_request(OpKind::Write, at, len as u64);
             let first = at / BLOCK;
             let _alone = unit.locks.alone(first..first + len as u64 / BLOCK).await;
             self.check_cancelled()?;

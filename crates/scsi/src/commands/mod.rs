@@ -23,7 +23,6 @@ mod vpd;
 mod write;
 mod write_same;
 
-pub use copy::Copies;
 pub use read::read_now;
 pub use write::write_now;
 
@@ -35,7 +34,7 @@ use seam::block::pieces_len;
 use seam::{Piece, SECTOR_BYTES, Seam};
 
 use self::read::{TRANSFER_BLOCKS_MAX, has_fua};
-use crate::absent::{Absent, not_ready};
+use crate::absent::{Absent, no_unit, not_ready};
 use crate::cdb::Cdb;
 use crate::exchange::{Cancel, Command, DataIn, DataOut, Expected};
 use crate::failure::{EngineOperation, Failure, failure_of};
@@ -44,7 +43,7 @@ use crate::nexus::Nexus;
 use crate::opcodes::{Kind, Opcode, Reserved};
 use crate::sense::{Asc, Sense};
 use crate::status::Status;
-use crate::target::{Target, no_unit};
+use crate::target::Target;
 use crate::tasks::Running;
 use crate::unit::Unit;
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::{Piece, Seam};
 
 use super::{Extent, Task, read_failed};
@@ -23,7 +23,7 @@ pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &
     let plain = cdb.0.len() == 6 || cdb.u8(1) == 0;
     let done = ordinary && plain && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
     if done {
-        unit.volume().asked(Asked::Read, extent.offset_bytes(), len);
+        unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len);
     }
     done
 }
@@ -47,7 +47,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         // Blocks beyond the initiator's expected length are not read.
         let wanted = extent.cut_to(self.expected.in_bytes);
         if wanted.count > 0 {
-            unit.volume().asked(Asked::Read, wanted.offset_bytes(), wanted.len_bytes());
+            unit.volume().record_request(OpKind::Read, wanted.offset_bytes(), wanted.len_bytes());
         }
         let (once, fua) = (is_once(&cdb), has_fua(&cdb));
         if fua {

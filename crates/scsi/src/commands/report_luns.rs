@@ -3,13 +3,13 @@
 use seam::Seam;
 
 use super::Task;
+use crate::absent::no_unit;
 use crate::attention::Attention;
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::lun::Lun;
 use crate::status::Status;
-use crate::target::no_unit;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_luns(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {

@@ -3,13 +3,12 @@
 use seam::Seam;
 
 use super::Task;
-use crate::absent::not_ready;
+use crate::absent::{no_unit, not_ready};
 use crate::cdb::Cdb;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::sense::{Asc, Format, Key, Sense};
 use crate::status::Status;
-use crate::target::no_unit;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     /// Consumes the attention that it returns.

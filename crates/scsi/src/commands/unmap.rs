@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use engine::WriteFlags;
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::Seam;
 
 use super::vpd::{UNMAP_BLOCKS_MAX, UNMAP_RANGES_MAX};
@@ -31,7 +31,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         for extent in extents.iter().filter(|extent| extent.count > 0) {
             self.check_cancelled()?;
             let (at, len) = (extent.offset_bytes(), extent.len_bytes());
-            unit.volume().asked(Asked::Zero, at, len);
+            unit.volume().record_request(OpKind::Zero, at, len);
             let _guard = unit.locks.write(extent.blocks()).await;
             unit.volume().discard(at, len, flags).await.map_err(|error| write_failed(&error, at))?;
         }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use engine::WriteFlags;
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::{BLOCK_BYTES, Seam};
 
 use super::read::{has_fua, is_once};
@@ -31,7 +31,7 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     let may = within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
     let done = may && unit.volume().write_now(at, len as usize, &mut data);
     if done {
-        unit.volume().asked(Asked::Write, at, len);
+        unit.volume().record_request(OpKind::Write, at, len);
     }
     done
 }
@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if extent.count == 0 {
             return Ok(());
         }
-        unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Write, extent.offset_bytes(), extent.len_bytes());
         let mut data = Vec::new();
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.take_and_write_part(unit, at, len, flags, &mut data).await?;

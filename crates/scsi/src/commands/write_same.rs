@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use engine::ZeroFlags;
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use seam::Seam;
 
 use super::vpd::WRITE_SAME_BLOCKS_MAX;
@@ -48,7 +48,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return self.zero(unit, &extent, flags).await;
         }
         let pattern = data.repeat(TAKEN_AT_ONCE_BYTES_MAX.min(extent.len_bytes() as usize) / BLOCK as usize);
-        unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Write, extent.offset_bytes(), extent.len_bytes());
         let flags = engine::WriteFlags { fua, ..Default::default() };
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     async fn zero(&mut self, unit: &Rc<Unit<S>>, extent: &Extent, flags: ZeroFlags) -> Result<Status, Failure> {
-        unit.volume().asked(Asked::Zero, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Zero, extent.offset_bytes(), extent.len_bytes());
         for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
             let first = at / BLOCK;

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use engine::VolumeId;
+
 /// Completion of [`Keeper::keep`]: the record is durable, or the reason why not.
 pub type Keep = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
@@ -11,5 +13,5 @@ pub type Keep = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 /// After completion a crash preserves the new record; before completion it preserves the new or the previous one.
 pub trait Keeper {
     /// Stores `record`. An empty record need not be found again.
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep;
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep;
 }

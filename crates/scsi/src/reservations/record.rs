@@ -164,8 +164,8 @@ mod tests {
         };
         assert_eq!(
             of_format(2).expect_err("a later format").to_string(),
-            "what is kept of the LUN's persistent reservations was written by a newer version of Hotset (format 2, this one reads \
-             up to 1); needs at least a version that reads format 2"
+            "what is kept of the LUN's persistent reservations was written by a newer version of Hotset (format 2, this one \
+             reads up to 1); needs at least a version that reads format 2"
         );
         assert_eq!(of_format(0), Err(RecordError::Damaged));
     }

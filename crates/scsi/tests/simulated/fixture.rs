@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::{Backing, Core, CoreSpec, Volume, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, Volume, VolumeId, VolumeSpec, WritePolicy};
 use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{DiskControl, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -37,12 +37,12 @@ pub fn disk(world: &World, name: &str) -> DiskControl {
 #[derive(Clone)]
 pub struct RecordStore {
     pub seam: SimSeam,
-    pub kept: Rc<RefCell<BTreeMap<u64, Vec<u8>>>>,
+    pub kept: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>,
     pub fails: Rc<RefCell<bool>>,
 }
 
 impl Keeper for RecordStore {
-    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         let records = self.clone();
         Box::pin(async move {
             let wait = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
@@ -66,7 +66,7 @@ pub struct Fixture {
 }
 
 /// Specification of a write-back volume.
-pub fn plain(name: &str, incarnation: u64) -> VolumeSpec {
+pub fn plain(name: &str, incarnation: VolumeId) -> VolumeSpec {
     VolumeSpec { policy: WritePolicy::WriteBack, ..VolumeSpec::new(name, incarnation) }
 }
 
@@ -76,7 +76,7 @@ pub fn lun(number: u16) -> Lun {
 
 /// Specification of a unit in front of a volume.
 pub fn unit(volume: Volume<SimSeam>, number: u16, kept: Vec<u8>) -> UnitSpec<SimSeam> {
-    let identity = Identity::of(77, volume.spec().incarnation);
+    let identity = Identity::of(77, volume.spec().incarnation.0);
     let access = AccessList::default();
     UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, kept }
 }
@@ -92,9 +92,9 @@ impl Fixture {
     }
 
     /// A target with volumes and without units.
-    pub async fn empty(seam: &SimSeam, kept: Rc<RefCell<BTreeMap<u64, Vec<u8>>>>) -> Fixture {
+    pub async fn empty(seam: &SimSeam, kept: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>) -> Fixture {
         let core = Core::new(seam.clone(), CoreSpec::default());
-        for (name, incarnation) in [("one", 11), ("two", 12)] {
+        for (name, incarnation) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
             let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&what).await.expect("the disk exists");
             core.attach(plain(name, incarnation), Backing::plain(disk)).expect("the name is free");

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use engine::VolumeId;
 use scsi::{AddError, RecordError, Status};
 use seam::{Nanos, Seam};
 
@@ -104,9 +105,9 @@ fn register_without_aptpl_erases_stored_record() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         out_with(&client, REGISTER, 0, 0, 1, APTPL, &[]).await.good();
-        assert!(!fixture.records.kept.borrow()[&11].is_empty());
+        assert!(!fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
         out_with(&client, REGISTER, 0, 1, 2, 0, &[]).await.good();
-        assert!(fixture.records.kept.borrow()[&11].is_empty());
+        assert!(fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
     });
 }
 

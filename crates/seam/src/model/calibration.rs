@@ -4,7 +4,7 @@ use super::array::{Array, ArraySpec};
 use super::layout::RaidLevel;
 use super::{Access, DiskType};
 use crate::Nanos;
-use crate::sim::Rng;
+use crate::rng::Rng;
 
 /// Requests per second of `depth` clients; each sends its next request on completion of its last.
 pub(super) fn closed_loop(

@@ -89,7 +89,7 @@ impl Ssd {
 
     /// The channel of a page, by hash, so that no client's stride uses one channel alone.
     fn channel(&self, page: u64) -> usize {
-        (crate::sim::mix(page) % u64::from(self.spec.channels)) as usize
+        (crate::rng::mix(page) % u64::from(self.spec.channels)) as usize
     }
 }
 

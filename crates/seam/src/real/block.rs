@@ -125,6 +125,7 @@ impl Block for RealBlock {
         crc32c::crc32c_append(seed, self.bytes())
     }
 
+    #[cfg(feature = "sabotage")]
     fn sabotage_thaw(self) -> RealBlockMut {
         unreachable!("only the simulated world breaks R1 on purpose")
     }

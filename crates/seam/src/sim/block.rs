@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::interned::{Interned, TAG_BYTES};
 use super::notes::Notes;
-use super::rng::mix;
+use crate::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 /// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.
@@ -195,6 +195,7 @@ impl Block for SimBlock {
         self.tags().iter().fold(mix(u64::from(seed)), |sum, tag| mix(sum ^ tag).wrapping_add(sum)) as u32
     }
 
+    #[cfg(feature = "sabotage")]
     fn sabotage_thaw(self) -> SimBlockMut {
         SimBlockMut(self)
     }

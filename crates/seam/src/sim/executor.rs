@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// Index of the task that `run_until` polls in place; it has no slot.
 pub(super) const MAIN: u32 = 0;

@@ -19,8 +19,8 @@
 
 use std::ops::Range;
 
-use super::rng::Rng;
 use crate::Nanos;
+use crate::rng::Rng;
 
 /// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

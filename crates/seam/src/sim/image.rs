@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 use super::disk::DiskInner;
 use super::disk_spec::SimDiskSpec;
 use super::interned::Interned;
-use super::rng::{Rng, mix};
 use super::world::World;
+use crate::rng::{Rng, mix};
 
 /// Bytes in a chunk.
 pub(super) const CHUNK_BYTES: u64 = 64 << 10;

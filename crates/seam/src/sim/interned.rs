@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::rng::mix;
 use crate::SECTOR_BYTES;
+use crate::rng::mix;
 
 /// Bytes in a tag.
 pub(super) const TAG_BYTES: usize = 8;

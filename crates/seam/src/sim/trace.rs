@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::rng::mix;
 use crate::Nanos;
+use crate::rng::mix;
 
 /// Extent of the recorded trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
 use super::interned::Interned;
 use super::notes::{LeftBehind, Notes};
-use super::rng::Rng;
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 use super::{SimBlockMut, SimSeam};
 use crate::Nanos;
+use crate::rng::Rng;
 
 /// Number of polls at one instant that counts as a livelock.
 const POLLS_AT_ONE_INSTANT_MAX: u64 = 20_000_000;

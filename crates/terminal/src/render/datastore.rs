@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::{DatastoreReport, EpisodeReport};
+use messages::moment;
+use messages::report::{DatastoreReport, EpisodeReport};
 
+use super::screen::plural;
 use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_count, show_micros};
@@ -15,7 +16,7 @@ const EPISODES_SHOWN: usize = 8;
 /// A table of datastores.
 pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
     if datastores.is_empty() {
-        return "no datastore is configured: add [[datastore]], and name it in [[volume]]\n".to_owned();
+        return "no datastores; add [[datastore]] to the configuration, and name it in [[volume]]\n".to_owned();
     }
     let mut table = Table::new(&[
         ("datastore", Side::Left),
@@ -23,7 +24,7 @@ pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
         ("latency", Side::Right),
         ("threshold", Side::Right),
         ("accesses/s", Side::Right),
-        ("shown", Side::Right),
+        ("peak/s", Side::Right),
         ("volumes", Side::Right),
         ("waiting", Side::Right),
         ("congested", Side::Right),
@@ -46,7 +47,7 @@ pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
 }
 
 fn state(datastore: &DatastoreReport) -> &'static str {
-    if datastore.congested { "congested" } else { "calm" }
+    if datastore.congested { "congested" } else { "normal" }
 }
 
 fn threshold(datastore: &DatastoreReport) -> String {
@@ -66,11 +67,11 @@ pub fn page(datastore: &DatastoreReport, style: Style) -> String {
     let window = datastore.window.map_or("-".to_owned(), |window| format!("{window:.1}"));
     let (often, long) = (datastore.congestion_episodes, datastore.congested_seconds_total);
     for (name, value) in [
-        ("latency", format!("{}, congested past {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
-        ("accesses a second", show_count(datastore.accesses_per_second.round() as u64)),
-        ("  when congested", shown(datastore)),
-        ("under way", format!("{:.1} of {window}", datastore.under_way)),
-        ("congested", format!("{} time{}, {long:.0} s in all", show_count(often), if often == 1 { "" } else { "s" })),
+        ("latency", format!("{}, congested above {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
+        ("accesses/s", show_count(datastore.accesses_per_second.round() as u64)),
+        ("peak, congested", shown(datastore)),
+        ("outstanding", format!("{:.1} of {window}", datastore.under_way)),
+        ("congested", format!("{} episode{}, {long:.0} s in total", show_count(often), plural(often))),
     ] {
         text += &format!("  {}  {value}\n", style.dim(&format!("{name:<18}")));
     }
@@ -89,10 +90,10 @@ fn members(datastore: &DatastoreReport, style: Style) -> String {
         ("shares", Side::Right),
         ("reserved", Side::Right),
         ("entitled", Side::Right),
-        ("uses", Side::Right),
+        ("used", Side::Right),
         ("accesses", Side::Right),
         ("waits", Side::Right),
-        ("waited", Side::Right),
+        ("wait time", Side::Right),
         ("waiting", Side::Right),
     ]);
     for member in &datastore.members {
@@ -116,15 +117,15 @@ fn members(datastore: &DatastoreReport, style: Style) -> String {
 fn episodes(episodes: &[EpisodeReport], style: Style) -> String {
     let mut table = Table::new(&[
         ("congested from", Side::Left),
-        ("for", Side::Right),
+        ("duration", Side::Right),
         ("caused by", Side::Left),
-        ("who contended", Side::Left),
+        ("volumes in contention", Side::Left),
     ]);
     for episode in episodes.iter().rev().take(EPISODES_SHOWN) {
         let lasted = |ended: u64| format!("{} s", ended.saturating_sub(episode.began_unix_seconds));
         table.row(vec![
             moment::show(Duration::from_secs(episode.began_unix_seconds)),
-            episode.ended_unix_seconds.map_or("lasts".to_owned(), lasted),
+            episode.ended_unix_seconds.map_or("ongoing".to_owned(), lasted),
             episode.caused_by.clone(),
             episode.contenders.join(", "),
         ]);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::{EventKind, EventReport};
+use messages::moment;
+use messages::report::{EventKind, EventReport};
 
 use super::style::Style;
 
@@ -33,6 +33,7 @@ mod tests {
             subject: Some("web01".to_owned()),
             actor: Some("user root".to_owned()),
             text: "pause: state paused, was active".to_owned(),
+            phase: None,
         };
         let told = line(&event, Style::PLAIN);
         assert_eq!(told, "2026-11-22T05:45:00Z  change  web01: pause: state paused, was active (user root)");

@@ -1,6 +1,6 @@
 //! The iSCSI target and its sessions.
 
-use control::report::{IscsiReport, IscsiSessionReport};
+use messages::report::{IscsiReport, IscsiSessionReport};
 
 use super::screen::plural;
 use super::style::Style;
@@ -18,7 +18,7 @@ pub fn target(now: &IscsiReport, style: Style) -> String {
         plural(count),
         match now.failed_logins {
             0 => String::new(),
-            failed => format!(", {} failed log-in{}", show_count(failed), plural(failed)),
+            failed => format!(", {} failed login{}", show_count(failed), plural(failed)),
         }
     )
 }
@@ -31,13 +31,13 @@ pub fn sessions(now: &IscsiReport, style: Style) -> String {
     let mut table = Table::new(&[
         ("initiator", Side::Left),
         ("portal", Side::Left),
-        ("as", Side::Left),
+        ("features", Side::Left),
         ("commands", Side::Right),
-        ("under way", Side::Right),
+        ("outstanding", Side::Right),
         ("aborted", Side::Right),
         ("read", Side::Right),
         ("written", Side::Right),
-        ("slowest of an hour", Side::Left),
+        ("slowest, last hour", Side::Left),
     ]);
     for session in &now.sessions {
         let slowest =
@@ -68,7 +68,7 @@ fn name(session: &IscsiSessionReport) -> String {
 fn manner(session: &IscsiSessionReport) -> String {
     let said = [
         (session.discovery, "discovery"),
-        (session.authenticated, "chap"),
+        (session.authenticated, "CHAP"),
         (session.header_digest, "header digest"),
         (session.data_digest, "data digest"),
     ];
@@ -78,7 +78,7 @@ fn manner(session: &IscsiSessionReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::report::SlowCommandReport;
+    use messages::report::SlowCommandReport;
 
     use super::*;
 
@@ -98,10 +98,10 @@ mod tests {
         let sessions = vec![session];
         let report = IscsiReport { target: "iqn.a:b".to_owned(), failed_logins: 1, sessions, ..IscsiReport::default() };
         let text = super::sessions(&report, Style::PLAIN);
-        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "chap, data digest", "WRITE 2.50 ms"] {
+        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "CHAP, data digest", "WRITE 2.50 ms"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(target(&report, Style::PLAIN).ends_with(", 1 session, 1 failed log-in\n"));
+        assert!(target(&report, Style::PLAIN).ends_with(", 1 session, 1 failed login\n"));
         assert_eq!(super::sessions(&IscsiReport::default(), Style::PLAIN), "");
     }
 }

@@ -5,6 +5,7 @@ pub mod datastore;
 pub mod events;
 pub mod iscsi;
 pub mod past;
+pub mod reasons;
 pub mod screen;
 pub mod style;
 pub mod table;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::moment;
-use control::report::HistoryReport;
+use messages::moment;
+use messages::report::HistoryReport;
 
 use super::style::Style;
 use super::table::{Side, Table};
@@ -24,7 +24,7 @@ const LATENCIES: [(&str, &str); 2] = [("read", "read p99"), ("write", "write p99
 /// The table; figures without data have no column.
 pub fn table(report: &HistoryReport, style: Style) -> String {
     if report.at_unix_seconds.is_empty() {
-        return "nothing is known of that time\n".to_owned();
+        return "no history for this time range\n".to_owned();
     }
     let figures: Vec<_> = FIGURES.iter().filter_map(|(name, head)| Some((report.series.get(*name)?, *head))).collect();
     let latencies: Vec<_> =

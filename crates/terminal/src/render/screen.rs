@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::report::Quantiles;
-use control::{FlashReport, StatusReport, VolumeReport};
+use messages::report::Quantiles;
+use messages::{FlashReport, StatusReport, VolumeReport};
 
 use super::iscsi;
 use super::style::Style;
@@ -23,9 +23,9 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     };
     text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
     if !now.overrides.is_empty() {
-        text += &format!("\n{}\n", style.bold("changed by command, in force until the file changes"));
+        text += &format!("\n{}\n", style.bold("changed by command, in effect until the key changes in the file"));
         for held in &now.overrides {
-            text += &format!("  {}: {} is {}, the file says {}\n", held.volume, held.key, held.value, held.file);
+            text += &format!("  {}: {} is {}, {} in the file\n", held.volume, held.key, held.value, held.file);
         }
     }
     if !now.alerts.is_empty() {
@@ -55,7 +55,7 @@ fn memory(now: &StatusReport, style: Style) -> String {
     let pool: u64 = now.cores.iter().map(|core| core.pool_bytes).sum();
     let connections: u64 = now.cores.iter().map(|core| core.connections).sum();
     format!(
-        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} written but not flushed\n\
+        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} unflushed\n\
          {}  {} data core{}, {} connection{}\n",
         style.bold("memory "),
         show_bytes(now.memory_bytes),
@@ -76,10 +76,10 @@ fn memory(now: &StatusReport, style: Style) -> String {
 pub fn flash(now: &FlashReport, style: Style) -> String {
     let label = style.bold("flash  ");
     if !now.in_use {
-        return format!("{label}  {}\n", style.warn("not used"));
+        return format!("{label}  {}\n", style.warn("not in use"));
     }
     let mut text = format!(
-        "{label}  {} cop{} in service, {} of {} log segments free, {} not on the backings\n",
+        "{label}  {} cop{} in service, {} of {} log segments free, {} dirty\n",
         now.copies,
         if now.copies == 1 { "y" } else { "ies" },
         now.free_segments,
@@ -89,12 +89,12 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     let pages = &now.pages;
     if pages.slots > 0 {
         let state = match (pages.loaded, pages.suspect) {
-            (false, _) => ", their map is being read".to_owned(),
+            (false, _) => ", page map loading".to_owned(),
             (true, 0) => String::new(),
-            (true, suspect) => format!(", {suspect} to be compared with the backing first"),
+            (true, suspect) => format!(", {suspect} to be verified"),
         };
         text += &format!(
-            "         {} of clean pages, {} of {} places taken{state}\n",
+            "         {} clean, {} of {} cache slots used{state}\n",
             show_bytes(pages.valid_bytes),
             show_count(pages.pages),
             show_count(pages.slots),
@@ -102,7 +102,7 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     }
     for device in &now.devices {
         let name = device.name();
-        let role = if device.role == "pages" { ", clean pages alone" } else { "" };
+        let role = if device.role == "pages" { ", clean pages only" } else { "" };
         text += &match device.state.as_str() {
             "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
             state => format!("         {name}, {}\n", style.warn(&format!("{state}: {}", device.reason))),
@@ -110,7 +110,7 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     }
     if let Some(job) = &now.job {
         let left = match (job.paused, job.left_seconds) {
-            (true, _) => ", held: `hotset flash resume`".to_owned(),
+            (true, _) => ", paused: `hotset flash resume` continues it".to_owned(),
             (false, Some(seconds)) => format!(", {seconds} s left"),
             (false, None) => String::new(),
         };

@@ -15,7 +15,7 @@ pub fn only_own_codes(text: &str) -> String {
         if at > 0 {
             shown.push_str(if own.is_some() { "\u{1b}" } else { "\\u{1b}" });
         }
-        shown.push_str(&control::plain_lines(part));
+        shown.push_str(&messages::plain_lines(part));
     }
     shown
 }

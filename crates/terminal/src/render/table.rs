@@ -26,7 +26,7 @@ impl Table {
     /// Appends a row of one cell per column. Control characters in cells are escaped.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has as many cells as the table has columns");
-        self.rows.push(cells.into_iter().map(|cell| control::plain(&cell).into_owned()).collect());
+        self.rows.push(cells.into_iter().map(|cell| messages::plain(&cell).into_owned()).collect());
     }
 
     /// The table as text; each line ends with a newline.

@@ -1,11 +1,11 @@
 //! The screens as snapshots.
 
-use control::report::{
+use insta::assert_snapshot;
+use messages::report::{
     CoreReport, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport,
     MemberReport, OverrideReport, QosUse, Quantiles,
 };
-use control::{StatusReport, VolumeReport, VolumeState};
-use insta::assert_snapshot;
+use messages::{StatusReport, VolumeReport, VolumeState};
 
 use super::style::Style;
 use super::{datastore, past, screen, volume};

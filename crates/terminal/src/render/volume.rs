@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use control::report::{QosUse, SlowReport};
-use control::{VolumeReport, VolumeState};
+use messages::report::{QosUse, SlowReport};
+use messages::{VolumeReport, VolumeState};
 
-use super::screen::quantile;
+use super::reasons::{cache_reason, latency_step};
+use super::screen::{plural, quantile};
 use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros, show_percent};
@@ -25,7 +26,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         };
     }
     if !volume.lost.is_empty() {
-        let line = format!("lost, no good copy  {}", lost(volume));
+        let line = format!("lost data           {}", lost(volume));
         text += &format!("\n  {}\n", style.bad(&line));
     }
     for alert in &volume.alerts {
@@ -36,39 +37,48 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
 
 /// Minimum and maximum as text, if set.
 fn bounds(min: &str, max: &str) -> String {
-    let least = if matches!(min, "" | "0") { String::new() } else { format!(", at least {min} kept") };
-    let most = if matches!(max, "" | "none") { String::new() } else { format!(", at most {max}") };
+    let least = if matches!(min, "" | "0") { String::new() } else { format!(", minimum {min}") };
+    let most = if matches!(max, "" | "none") { String::new() } else { format!(", maximum {max}") };
     least + &most
+}
+
+/// A number of flash pages, and their content in bytes.
+fn pages(count: u64, bytes: u64) -> String {
+    format!("{} page{}, {}", show_count(count), plural(count), show_bytes(bytes))
 }
 
 /// Its memory, with target and limits.
 fn in_memory(volume: &VolumeReport) -> String {
     let memory = &volume.memory;
-    let target = memory.target_bytes.map_or(String::new(), |bytes| format!(" of a share of {}", show_bytes(bytes)));
+    let target = memory.target_bytes.map_or(String::new(), |bytes| format!(", target {}", show_bytes(bytes)));
     show_bytes(volume.memory_bytes) + &target + &bounds(&memory.min, &memory.max)
 }
 
 /// Its clean pages on flash, with limits and pins.
 fn on_flash(volume: &VolumeReport) -> String {
     let flash = &volume.flash;
-    let mut text = format!("{} pages, {}", show_count(flash.pages), show_bytes(flash.cached_bytes));
+    let mut text = pages(flash.pages, flash.cached_bytes);
     text += &bounds(&flash.min, &flash.max);
     if flash.pinned_pages > 0 {
-        let waits = if flash.pin_waits.is_empty() { String::new() } else { format!(" (waits: {})", flash.pin_waits) };
+        let waits = match flash.pin_waits.as_str() {
+            "" => String::new(),
+            code => format!(" (waiting: {})", cache_reason(code)),
+        };
         text += &format!(
-            "; pinned {} pages, {} there{waits}",
+            "; {} of {} pinned page{} cached{waits}",
+            show_count(flash.pinned_whole_pages),
             show_count(flash.pinned_pages),
-            show_count(flash.pinned_whole_pages)
+            plural(flash.pinned_pages)
         );
     }
     text
 }
 
 /// Its working set: the size of a cache that would hold everything.
-fn lately_used(volume: &VolumeReport) -> String {
+fn working_set(volume: &VolumeReport) -> String {
     volume.miss_ratio_curve.as_ref().map_or("-".to_owned(), |curve| {
         let (blocks, pages) = (curve.memory.working_set_bytes, curve.flash.working_set_bytes);
-        format!("{} of blocks, {} of pages (`hotset advise`)", show_bytes(blocks), show_bytes(pages))
+        format!("{} in blocks, {} in flash pages; see `hotset advise`", show_bytes(blocks), show_bytes(pages))
     })
 }
 
@@ -80,7 +90,7 @@ fn lost(volume: &VolumeReport) -> String {
     let shown = volume.lost.iter().take(LOST_SHOWN);
     let ranges = shown.map(|range| format!("{}..{}", range.at_bytes, range.at_bytes + range.length_bytes));
     let ranges: Vec<_> = ranges.collect();
-    let more = if volume.lost.len() > LOST_SHOWN { ", and more (--json lists them)" } else { "" };
+    let more = if volume.lost.len() > LOST_SHOWN { ", and more; --json lists all" } else { "" };
     format!("{}: bytes {}{more}", show_bytes(volume.lost_bytes), ranges.join(", "))
 }
 
@@ -94,7 +104,7 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
     if !volume.incarnation.is_empty() {
         lines.push(("backing identity", volume.backing_identity.clone()));
         let blocks = format!(
-            "{} logical, {} written whole or not at all",
+            "{} logical, {} physical",
             show_bytes(volume.logical_block_bytes.into()),
             show_bytes(volume.physical_block_bytes.into())
         );
@@ -103,14 +113,17 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
         lines.push(("data core", volume.core.to_string()));
     }
     if let Some(unit) = &volume.unit {
-        lines.push(("iscsi lun", format!("{}, naa.{}", unit.lun, unit.naa)));
+        lines.push(("iSCSI LUN", format!("{}, naa.{}", unit.lun, unit.naa)));
     }
     if !volume.datastore.is_empty() {
         lines.push(("datastore", volume.datastore.clone()));
     }
     let qos = &volume.qos;
-    let reserved =
-        if qos.reservation_iops == 0 { String::new() } else { format!(", {}/s reserved", qos.reservation_iops) };
+    let reserved = if qos.reservation_iops == 0 {
+        String::new()
+    } else {
+        format!(", {} IOPS reserved", show_count(qos.reservation_iops))
+    };
     lines.push(("shares", format!("{}{reserved}", show_count(qos.shares.into()))));
     if let Some(limits) = limits(qos) {
         lines.push(("limits", limits));
@@ -127,27 +140,28 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
 
 /// Its limits, if any.
 fn limits(qos: &QosUse) -> Option<String> {
-    let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(" and bursts of {burst}") };
+    let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(", bursts of {burst}") };
     let requests = (qos.limit_iops > 0).then(|| {
         let burst = burst(format!("{} requests", show_count(qos.burst_iops)));
-        format!("{} requests a second{burst}", show_count(qos.limit_iops))
+        format!("{} IOPS{burst}", show_count(qos.limit_iops))
     });
     let bytes = (qos.limit_bytes > 0)
-        .then(|| format!("{} a second{}", show_bytes(qos.limit_bytes), burst(show_bytes(qos.burst_bytes))));
+        .then(|| format!("{}/s{}", show_bytes(qos.limit_bytes), burst(show_bytes(qos.burst_bytes))));
     let all: Vec<String> = requests.into_iter().chain(bytes).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Number of requests that waited, and the sum of their waits.
 fn waited(requests: u64, us: u64) -> String {
-    format!("{} requests, {} in all", show_count(requests), show_micros(us as f64))
+    format!("{} request{}, {} in total", show_count(requests), plural(requests), show_micros(us as f64))
 }
 
 /// The most frequent reasons.
 fn reasons(counts: &BTreeMap<String, u64>) -> String {
     let mut counts: Vec<_> = counts.iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    let shown: Vec<_> = counts.iter().take(4).map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
+    let shown: Vec<_> =
+        counts.iter().take(4).map(|(name, count)| format!("{} {}", cache_reason(name), show_count(**count))).collect();
     if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }
 
@@ -155,12 +169,12 @@ fn reasons(counts: &BTreeMap<String, u64>) -> String {
 pub fn slow(requests: &[SlowReport], style: Style) -> String {
     let mut table = Table::new(&[
         ("ago", Side::Right),
-        ("asked", Side::Left),
-        ("at byte", Side::Right),
+        ("operation", Side::Left),
+        ("offset", Side::Right),
         ("bytes", Side::Right),
-        ("took", Side::Right),
+        ("latency", Side::Right),
         ("waited in", Side::Left),
-        ("for", Side::Right),
+        ("wait", Side::Right),
     ]);
     let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
     for request in requests {
@@ -170,7 +184,7 @@ pub fn slow(requests: &[SlowReport], style: Style) -> String {
             show_count(request.offset_bytes),
             show_count(request.length_bytes),
             ms(request.took_us),
-            request.step.clone(),
+            latency_step(&request.step),
             ms(request.waited_us),
         ]);
     }
@@ -192,34 +206,32 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
         ("  memory hits", share(volume.memory_hits)),
+        ("  prefetched", share(volume.prefetched_hits)),
         ("  flash hits", share(volume.flash_hits)),
         ("  partial hits", share(volume.partial_hits)),
         ("  misses", share(volume.misses)),
         ("  latency", latency(volume.reads, &volume.latency_us.read)),
         ("writes", requests(volume.writes, volume.write_bytes)),
         ("  latency", latency(volume.writes, &volume.latency_us.write)),
-        ("  slowed down", format!("{} ms in all", show_count(volume.throttled_us / 1000))),
-        ("held by its limit", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),
-        ("waited for others", waited(volume.qos.share_waits, volume.qos.share_waited_us)),
+        ("  throttled", format!("{} ms in total", show_count(volume.throttled_us / 1000))),
+        ("limit waits", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),
+        ("share waits", waited(volume.qos.share_waits, volume.qos.share_waited_us)),
         ("flushes", show_count(volume.flushes)),
         ("zeroes, discards", show_count(volume.zeroes)),
-        ("failed", show_count(volume.errors)),
+        ("failed requests", show_count(volume.errors)),
         ("", String::new()),
-        ("in memory", in_memory(volume)),
-        ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
-        ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
-        ("clean on flash", on_flash(volume)),
-        (
-            "promoted to flash",
-            format!("{} pages, {}", show_count(volume.promotions), show_bytes(volume.flash.promoted_bytes)),
-        ),
-        ("  no hit because", reasons(&volume.flash.not_hit)),
+        ("memory cache", in_memory(volume)),
+        ("dirty data", format!("{}, oldest {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
+        ("  on flash only", show_bytes(volume.flash_dirty_bytes)),
+        ("flash cache", on_flash(volume)),
+        ("promotions", pages(volume.promotions, volume.flash.promoted_bytes)),
+        ("  miss reasons", reasons(&volume.flash.not_hit)),
         ("  not promoted", reasons(&volume.flash.not_promoted)),
-        ("lately used", lately_used(volume)),
-        ("written, unflushed", show_bytes(volume.written_bytes)),
+        ("working set", working_set(volume)),
+        ("unflushed writes", show_bytes(volume.written_bytes)),
         ("", String::new()),
         ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),
-        ("  read ahead", show_bytes(volume.readahead_bytes)),
+        ("  readahead", show_bytes(volume.readahead_bytes)),
         ("backing writes", requests(volume.backing_writes, volume.backing_write_bytes)),
         ("backing flushes", show_count(volume.backing_flushes)),
         ("backing errors", show_count(volume.backing_errors)),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
-use control::{Answer, Client, ClientError, Request, StatusReport};
+use control::{Client, ClientError};
+use messages::{Answer, Request, StatusReport};
 
 /// Answers in the queue at most; while it is full, newer ones are dropped.
 const WAITING_MAX: usize = 4;
@@ -61,7 +62,9 @@ fn ask(socket: &std::path::Path, connection: &mut Option<Client>) -> News {
             *connection = Some(client);
             News::Status(status)
         }
-        Ok(_) => News::Away("the daemon answered something unexpected; is it of another version?".to_owned()),
+        Ok(_) => {
+            News::Away("unexpected answer from the daemon; check that its version matches this command".to_owned())
+        }
         Err(error) => News::Away(error.to_string()),
     }
 }

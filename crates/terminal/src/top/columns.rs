@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use control::{VolumeReport, VolumeState};
+use messages::{VolumeReport, VolumeState};
 
 use super::interval::{Sources, quantile_us};
 use super::model::Row;

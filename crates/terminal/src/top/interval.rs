@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use api::totals::Totals;
-use control::{Counts, StatusReport, VolumeReport};
+use messages::{Counts, StatusReport, VolumeReport};
 
 /// Shortest interval between samples: a rate over a few milliseconds is noise.
 const MS_MIN: u64 = 50;
@@ -40,7 +40,7 @@ impl Interval {
 }
 
 /// Every counter that becomes a rate.
-fn counters(volume: &mut VolumeReport) -> [&mut u64; 16] {
+fn counters(volume: &mut VolumeReport) -> [&mut u64; 17] {
     [
         &mut volume.reads,
         &mut volume.writes,
@@ -49,6 +49,7 @@ fn counters(volume: &mut VolumeReport) -> [&mut u64; 16] {
         &mut volume.read_bytes,
         &mut volume.write_bytes,
         &mut volume.memory_hits,
+        &mut volume.prefetched_hits,
         &mut volume.flash_hits,
         &mut volume.partial_hits,
         &mut volume.misses,
@@ -107,6 +108,8 @@ pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
 pub struct Sources {
     /// Served whole from memory.
     pub memory: u64,
+    /// Served whole from memory, read ahead from the array for a first read.
+    pub prefetched: u64,
     /// Served whole from caches, flash taking part.
     pub flash: u64,
     /// Served by the array, partial hits included, because they waited for it, too.
@@ -116,17 +119,27 @@ pub struct Sources {
 impl Sources {
     /// Sources of one volume.
     pub fn of(volume: &VolumeReport) -> Sources {
-        Sources { memory: volume.memory_hits, flash: volume.flash_hits, array: volume.misses + volume.partial_hits }
+        Sources {
+            memory: volume.memory_hits,
+            prefetched: volume.prefetched_hits,
+            flash: volume.flash_hits,
+            array: volume.misses + volume.partial_hits,
+        }
     }
 
     /// Sources of all volumes.
     pub fn of_all(totals: &Totals) -> Sources {
-        Sources { memory: totals.memory_hits, flash: totals.flash_hits, array: totals.misses + totals.partial_hits }
+        Sources {
+            memory: totals.memory_hits,
+            prefetched: totals.prefetched_hits,
+            flash: totals.flash_hits,
+            array: totals.misses + totals.partial_hits,
+        }
     }
 
-    /// The part of reads without the array; `None` without reads.
+    /// Hit ratio: the part of reads that the array was not asked for, neither then nor ahead; `None` without reads.
     pub fn hit_ratio(self) -> Option<f64> {
-        let all = self.memory + self.flash + self.array;
+        let all = self.memory + self.prefetched + self.flash + self.array;
         (all > 0).then(|| (self.memory + self.flash) as f64 / all as f64)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use control::report::CountsBelow;
-use control::report::{CoreReport, PagesReport};
-use control::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 use insta::assert_snapshot;
+use messages::report::CountsBelow;
+use messages::report::{CoreReport, PagesReport};
+use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -158,14 +158,14 @@ fn keys_sort_and_filter() {
     assert_eq!(names(&model).last(), Some(&"asleep"));
     press(&mut model, "/WEB\n");
     assert_eq!(names(&model), ["web01"]);
-    assert!(screen(&mut model, 80, 24, now).contains("1 of 3 fit \"WEB\""));
+    assert!(screen(&mut model, 80, 24, now).contains("1 of 3 match \"WEB\""));
     press(&mut model, "\u{1b}");
     assert_eq!(names(&model).len(), 3);
     press(&mut model, "/paused\n");
     assert_eq!(names(&model), ["asleep"]);
     assert!(screen(&mut model, 80, 24, now).contains("asleep [paused]"));
     press(&mut model, "/x\n");
-    assert!(screen(&mut model, 80, 24, now).contains("no volume fits the filter"));
+    assert!(screen(&mut model, 80, 24, now).contains("no volume matches the filter"));
     // While the filter is edited, a letter is a letter.
     press(&mut model, "\u{1b}/q\u{1b}");
     assert!(model.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)));
@@ -193,19 +193,19 @@ fn chosen_row_stays_visible_among_many() {
 fn absent_daemon_is_reported_and_old_figures_stay() {
     let now = Instant::now();
     let mut model = Model::new(now);
-    assert!(screen(&mut model, 80, 24, now).contains("asking"));
+    assert!(screen(&mut model, 80, 24, now).contains("connecting"));
     let mut model = seen(now);
     let later = now + Duration::from_secs(7);
     assert!(screen(&mut model, 80, 24, later).contains("no answer for 7 s"));
     model.learn(News::Away("no daemon answers at /x".to_owned()), later);
     let text = screen(&mut model, 80, 24, later);
-    assert!(text.contains("the daemon is away, asking again: no daemon answers at /x"), "{text}");
-    assert!(text.contains("figures of 7 s ago") && text.contains("web01"), "{text}");
+    assert!(text.contains("no answer from the daemon, retrying: no daemon answers at /x"), "{text}");
+    assert!(text.contains("data is 7 s old") && text.contains("web01"), "{text}");
     // The next daemon counts from zero: its first sample gives no rates, its second one does.
     let next = |uptime_ms, times| StatusReport { pid: 4712, ..status(uptime_ms, vec![volume("web01", times)]) };
     learn(&mut model, next(500, 0), later);
     let text = screen(&mut model, 80, 24, later);
-    assert!(text.contains("live") && text.contains("waiting for two looks"), "{text}");
+    assert!(text.contains("live") && text.contains("waiting for a second sample"), "{text}");
     learn(&mut model, next(1_500, 1), later);
     let text = screen(&mut model, 80, 24, later);
     assert!(text.contains("IOPS        1,200"), "{text}");

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use control::StatusReport;
+use messages::StatusReport;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -18,7 +18,7 @@ use crate::render::screen::{plural, show_uptime};
 use units::{show_bytes, show_micros};
 
 /// Lines of a part of the overview, its title among them.
-const PART_LINES: u16 = 5;
+const PART_LINES: u16 = 6;
 /// Narrowest part of the overview.
 const PART_WIDTH: u16 = 40;
 /// Alerts shown; further ones are only counted.
@@ -71,7 +71,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     .areas(area);
     draw_head(frame, head, model, palette, now);
     if let Some(why) = model.away() {
-        let text = format!(" the daemon is away, asking again: {why}");
+        let text = format!(" no answer from the daemon, retrying: {why}");
         frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), said);
     }
     if let Some(status) = model.status() {
@@ -94,9 +94,9 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette,
     let age = model.age(now);
     let seconds = age.as_secs();
     let (badge, colour) = match (model.away(), model.status()) {
-        (Some(_), Some(_)) => (format!("away, figures of {seconds} s ago "), Color::Red),
-        (Some(_), None) => ("away ".to_owned(), Color::Red),
-        (None, None) => ("asking ".to_owned(), Color::Yellow),
+        (Some(_), Some(_)) => (format!("disconnected, data is {seconds} s old "), Color::Red),
+        (Some(_), None) => ("disconnected ".to_owned(), Color::Red),
+        (None, None) => ("connecting ".to_owned(), Color::Yellow),
         (None, Some(_)) if age > LATE => (format!("no answer for {seconds} s "), Color::Yellow),
         (None, Some(status)) if status.stopping => ("stopping ".to_owned(), Color::Yellow),
         (None, Some(_)) => ("live ".to_owned(), Color::Green),
@@ -123,9 +123,9 @@ fn draw_overview(
 ) {
     let width = usize::from(area.width / abreast);
     let parts = [
-        ("reads now from", sources(model.interval(), palette)),
+        ("reads by source", sources(model.interval(), palette)),
         ("load", load(model, width)),
-        ("held", held(status, model.interval())),
+        ("cache", held(status, model.interval())),
     ];
     for (at, (title, lines)) in parts.into_iter().enumerate() {
         let (row, column) = (at as u16 / abreast, at as u16 % abreast);
@@ -147,25 +147,26 @@ fn bar(part: f64, palette: Style) -> Span<'static> {
 }
 
 fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> {
-    let Some(interval) = interval else { return vec![Line::raw(" waiting for two looks, to compare them")] };
+    let Some(interval) = interval else { return vec![Line::raw(" waiting for a second sample")] };
     let sources = Sources::of_all(&interval.totals);
-    let all = (sources.memory + sources.flash + sources.array).max(1) as f64;
+    let all = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
     let line = |label: &str, part: u64, colour| {
         let ratio = part as f64 / all;
         let rate = count(interval.rate(part));
         Line::from(vec![
-            Span::raw(format!(" {label:<7}")),
+            Span::raw(format!(" {label:<10}")),
             bar(ratio, palette.of(colour)),
             Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
         ])
     };
     let spared = match sources.hit_ratio() {
-        None => " nothing is being read".to_owned(),
-        Some(ratio) => format!(" {} of all reads need no array", percent(ratio)),
+        None => " no reads".to_owned(),
+        Some(ratio) => format!(" hit ratio {}", percent(ratio)),
     };
     vec![
         line("memory", sources.memory, Color::Green),
         line("flash", sources.flash, Color::Cyan),
+        line("prefetched", sources.prefetched, Color::Yellow),
         line("array", sources.array, Color::Red),
         Line::raw(spared),
     ]
@@ -179,7 +180,7 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
         let room = width.saturating_sub(text.chars().count() + 2).min(trail.len());
         Line::raw(format!("{text} {}", bars(trail.range(trail.len() - room..).copied(), highest(trail))))
     };
-    let quantiles = |label: &str, asked: u64, counts: &control::Counts| {
+    let quantiles = |label: &str, asked: u64, counts: &messages::Counts| {
         let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
         let (half, most) = (show(0.5), show(0.99));
         Line::raw(format!(" {label:<6}{:>7}/s p50 {half} p99 {most}", rate(asked)))
@@ -194,9 +195,9 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
 }
 
 fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {
-    let sum = |field: fn(&control::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
+    let sum = |field: fn(&messages::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
     let oldest = status.volumes.iter().map(|volume| volume.dirty_age_ms).max().unwrap_or(0);
-    let of_core = |field: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
+    let of_core = |field: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
     let filled = |label: &str, used: u64, all: u64, text: String| {
         Line::from(vec![
             Span::raw(format!(" {label:<7}")),
@@ -220,8 +221,8 @@ fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>
         )
     });
     let flash = match &status.flash {
-        None => Line::raw(" flash  none is configured"),
-        Some(flash) if !flash.in_use => Line::raw(" flash  not used"),
+        None => Line::raw(" flash  not configured"),
+        Some(flash) if !flash.in_use => Line::raw(" flash  not in use"),
         Some(flash) => {
             let (pages, slots) = (flash.pages.pages, flash.pages.slots);
             let taken = percent(pages as f64 / slots.max(1) as f64);
@@ -269,7 +270,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
         let text = match (model.status().is_some(), all) {
             (false, _) => "",
             (true, 0) => " no volumes; add [[volume]] to the configuration, or `hotset volume add`",
-            (true, _) => " no volume fits the filter; Esc takes it away",
+            (true, _) => " no volume matches the filter; Esc clears it",
         };
         frame.render_widget(Line::raw(text), area);
         return;
@@ -322,11 +323,11 @@ fn aligned(column: &Column, text: String) -> Cell<'static> {
 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let text = match (model.is_typing, model.filter.as_str()) {
-        (true, filter) => format!(" filter: {filter}▏  Enter keeps it, Esc takes it away"),
+        (true, filter) => format!(" filter: {filter}▏  Enter applies it, Esc clears it"),
         (false, "") => " q quit  ? help  / filter  ←→ sort".to_owned(),
         (false, filter) => {
             let all = model.status().map_or(0, |status| status.volumes.len());
-            format!(" {} of {all} fit \"{filter}\", Esc shows all  q quit  ? help", model.rows().len())
+            format!(" {} of {all} match \"{filter}\", Esc shows all  q quit  ? help", model.rows().len())
         }
     };
     frame.render_widget(Line::styled(text, DIM), area);
@@ -336,15 +337,15 @@ fn explain(frame: &mut Frame<'_>, area: Rect) {
     let sorts = COLUMNS.iter().map(|column| format!("  {}  sort by {}", column.key, column.title));
     let others = [
         "  /  filter by name, state, policy, datastore, label",
-        "  ← →  sort by the next column; a key again turns it round",
+        "  ← →  sort by the next column; the same key reverses the order",
         "  ↑ ↓ PgUp PgDn Home End  move",
-        "  Esc  show all again",
+        "  Esc  clear the filter",
         "  q, Ctrl+C  quit",
     ];
     let lines: Vec<_> = others.into_iter().map(str::to_owned).chain(sorts).map(Line::raw).collect();
     let (width, height) = (62.min(area.width), (lines.len() as u16 + 2).min(area.height));
     let centred = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
     frame.render_widget(Clear, centred);
-    let block = Block::bordered().title(Line::styled(" keys; any key goes back ", BOLD));
+    let block = Block::bordered().title(Line::styled(" keys; press any key to close ", BOLD));
     frame.render_widget(Paragraph::new(lines).block(block), centred);
 }

@@ -115,7 +115,9 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Self, TraceError> {
         let found = Format::ALL.iter().find(|(known, _)| *known == name);
-        found.map(|(_, format)| *format).ok_or_else(|| TraceError::NoFormat { name: name.to_owned() })
+        found
+            .map(|(_, format)| *format)
+            .ok_or_else(|| TraceError::NoFormat { name: name.to_owned(), formats: Format::names() })
     }
 }
 

@@ -54,7 +54,7 @@ pub fn create(name: &str, out: Box<dyn Write>, format: Format, header: Header) -
     let kind = match Lines::of(format) {
         Some(lines) => Kind::Lines(packed, lines),
         None if format == Format::Hotset => Kind::Hotset(Encoder::new(packed, header).map_err(write_failed)?),
-        None => return Err(TraceError::Unwritable { format }),
+        None => return Err(TraceError::Unwritable { format: format.to_string() }),
     };
     let mut writer = Writer { name: name.to_owned(), kind, lost: Lost::default() };
     writer.begin()?;

@@ -115,7 +115,7 @@ fn attached_file_system_survives_kills_of_daemon_and_attach() {
     guest.run("sha256sum /srv/a/f >/tmp/sum; umount /srv/a; e2fsck -fn /dev/hotset/v");
     guest.run("exec 9</dev/hotset/v; ! hotset detach v >/tmp/refused 2>&1; grep 'has it open' /tmp/refused");
     let said = guest.run("hotset detach v");
-    assert!(said.contains("goes on serving"), "{said}");
+    assert!(said.contains("continues to serve"), "{said}");
     guest.run("udevadm settle; [ ! -e /dev/hotset/v ]; hotset volume show v");
     guest.run("for i in $(seq 100); do kill -0 $(cat /tmp/v.pid) 2>/dev/null || exit 0; sleep 0.1; done; exit 1");
     attach(&mut guest, "v");

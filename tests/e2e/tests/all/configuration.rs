@@ -9,7 +9,7 @@ use e2e::site::Site;
 use serde_json::{Value, json};
 
 /// Description of the error, the invalid text, and words that the message must contain.
-const BROKEN: [(&str, &str, &[&str]); 15] = [
+const BROKEN: [(&str, &str, &[&str]); 17] = [
     ("no TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),
@@ -28,6 +28,8 @@ const BROKEN: [(&str, &str, &[&str]); 15] = [
     ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
     ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
+    ("a filter of no subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
+    ("a filter with no level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
 ];
 

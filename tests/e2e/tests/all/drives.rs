@@ -108,7 +108,7 @@ fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
-    assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed what is no JSON");
+    assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed invalid JSON");
     // Clients and commands are served while it hangs.
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");

@@ -78,7 +78,7 @@ fn change_is_recorded_once_with_its_actor() {
     // A refused change is not recorded, and reading is no change.
     assert_eq!(http.ask_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
     assert_eq!(http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
-    let made = event(&http, "&kind=change", "make the token ops (operate)");
+    let made = event(&http, "&kind=change", "create the token ops (operate)");
     daemon.command(&["volume", "pause", "v"]);
     let by_user = event(&http, "&subject=v&kind=change", "pause");
     assert_eq!(by_user["text"], "pause: state paused, was active");
@@ -209,7 +209,7 @@ fn missing_flash_device_raises_alerts_until_replaced() {
     event(&http, "&kind=alert&subject=number%200", "flash-degraded cleared");
     event(&http, "&kind=alert", "single-copy cleared");
     event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
-    event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "is there: in-service");
+    event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "added: in-service");
     daemon.stop();
 }
 

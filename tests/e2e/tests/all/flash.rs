@@ -196,7 +196,7 @@ fn single_device_is_unused_unless_allowed() {
     flash(&mut site, &["f0"], "allow_single_copy = true");
     let daemon = site.start();
     let status = text_of(&daemon.try_command(&["status"]));
-    assert!(status.contains("answered from one copy"), "{status}");
+    assert!(status.contains("acknowledged with a single copy"), "{status}");
     daemon.stop();
 }
 

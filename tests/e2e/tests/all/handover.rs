@@ -52,7 +52,7 @@ fn verify_fio_over_restarts(site: &Site) {
     }
     load.join().expect("fio saw no error");
     let log = daemon.log();
-    let went_on = log.matches("NBD clients of the last daemon that go on: 4").count();
+    let went_on = log.matches("NBD clients taken over from the previous daemon: 4").count();
     // The first restart may come before all clients have connected, and the last after some have left.
     assert!(restarts >= 3 && went_on + 2 >= restarts, "{restarts} restarts:\n{log}");
     daemon.stop();

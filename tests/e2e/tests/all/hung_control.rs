@@ -86,6 +86,25 @@ fn hung_state_directory_raises_an_alert_before_a_change() {
 }
 
 #[test]
+fn hung_disks_of_history_and_events_raise_alerts() {
+    let site = Site::with_volume(16 << 20);
+    let mount = |name: &str| Fuse::mount(&site.folder.join("state").join(name));
+    let (Some(history), Some(events)) = (mount("history"), mount("events")) else { return };
+    let daemon = site.start();
+    history.hang();
+    events.hang();
+    daemon.command(&["volume", "set", "v", "policy=write-through"]);
+    for (kind, fuse) in [("history-disk", &history), ("events-disk", &events)] {
+        let raised = wait_for("the alert", || alert(&daemon, kind));
+        let cause = raised["cause"].as_str().expect("a cause");
+        assert!(cause.contains(&fuse.path().display().to_string()) && cause.contains("not answered"), "{cause}");
+        fuse.answer();
+        wait_for("the alert's end", || alert(&daemon, kind).is_none().then_some(()));
+    }
+    daemon.stop();
+}
+
+#[test]
 fn stop_ends_with_a_hung_state_directory() {
     let Some((site, fuse, mut daemon)) = hanging() else { return };
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -113,7 +132,7 @@ fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
     let Some(held) = held::control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
-    let last_line = " again: ending at once; what was acknowledged waits";
+    let last_line = " again: ending at once; acknowledged writes stay";
     wait_for("the last log line", || daemon.log().contains(last_line).then_some(()));
     // A stopped thread has to be resumed before the process can end.
     drop(held);
@@ -139,7 +158,7 @@ fn control_socket_answers_without_free_descriptors() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(told("no file descriptor is left"), 1);
     drop(crowd);
-    wait_for("the log line of the end", || (told("there are file descriptors again") > 0).then_some(()));
+    wait_for("the log line of the end", || (told("file descriptors are available again") > 0).then_some(()));
     let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
     assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
     drop(client);

@@ -48,7 +48,7 @@ fn flush_without_waiting_is_a_job_until_done() {
     let site = site();
     let daemon = site.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
-    assert_eq!(daemon.command(&["job", "list"]), "nothing is under way\n");
+    assert_eq!(daemon.command(&["job", "list"]), "no jobs in progress\n");
     dirty(&site, 600);
     let job = begin(&http, &operate);
     assert_eq!((&job["kind"], &job["subject"], &job["paused"]), (&"flush".into(), &"v".into(), &false.into()), "{job}");
@@ -94,8 +94,8 @@ fn cancelled_flush_answers_its_waiting_client() {
         assert_eq!(cancel(&read, &id), 403);
         assert_eq!(cancel(&operate, &id), 204);
         let waited = waiting.join().expect("it ends");
-        assert!(!waited.status.success() && text_of(&waited).contains("called off"), "{waited:?}");
-        assert!(daemon.command(&["job", "cancel", &second]).contains("nobody waits"));
+        assert!(!waited.status.success() && text_of(&waited).contains("cancelled"), "{waited:?}");
+        assert!(daemon.command(&["job", "cancel", &second]).contains("cancelled"));
         wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
         let told = ended(&http);
         assert!(told.iter().all(|told| told["outcome"] == "called-off") && told.len() == 2, "{told:?}");
@@ -123,7 +123,7 @@ fn flush_beyond_the_limit_is_refused_with_advice() {
     let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(refused.status, 503, "{refused:?}");
     let text = refused.json()["detail"].as_str().expect("a text").to_owned();
-    assert!(text.contains("64 flushes are under way") && text.contains("hotset job cancel"), "{text}");
+    assert!(text.contains("64 flushes are in progress") && text.contains("hotset job cancel"), "{text}");
     assert_eq!(http.ask_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
     wait_for("room for another", || {
         let begun = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);

@@ -110,7 +110,11 @@ fn killed_at_any_moment(site: &Site) {
         }
         daemon = site.start();
     }
-    assert!(daemon.log().contains("took back"), "nothing was left behind in all rounds:\n{}", daemon.log());
+    assert!(
+        daemon.log().contains("acknowledged blocks and zero ranges"),
+        "nothing was left behind in all rounds:\n{}",
+        daemon.log()
+    );
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
@@ -174,7 +178,7 @@ fn where_memory_cannot_be_kept_is_said() {
     let output = hotset(&["serve", "--config", &site.config().to_string_lossy()]);
     assert!(!output.status.success());
     let text = text_of(&output);
-    assert!(text.contains("[memory] keep_in") && text.contains("no file system in memory"), "{text}");
+    assert!(text.contains("[memory] keep_in") && text.contains("not a file system in memory"), "{text}");
 }
 
 /// The byte of a file's first word that holds the version.

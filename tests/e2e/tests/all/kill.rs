@@ -136,8 +136,6 @@ fn survives(sabotage: Option<&'static str>) -> bool {
     content == [7; 4096]
 }
 
-/// Only builds with assertions have sabotage.
-#[cfg(debug_assertions)]
 #[test]
 fn flush_acknowledged_before_the_log_write_is_caught() {
     assert!(survives(None));

@@ -38,6 +38,7 @@ mod kept;
 mod kill;
 mod libvirt;
 mod lifecycle;
+mod log;
 mod loss;
 mod memory;
 mod package_guest;

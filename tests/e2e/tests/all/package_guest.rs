@@ -188,7 +188,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     println!("fio: {}", guest.ended());
     println!(
         "{}",
-        guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients of the last daemon that go on'")
+        guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients taken over from the previous daemon'")
     );
     guest.run(&format!("sha256sum -c /opt/sum; systemctl is-active {UNITS}"));
     for (old, new) in pids.iter().zip(self::pids(&mut guest)) {

@@ -51,7 +51,7 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     let archive = site.folder.join("support.tar.gz");
     let out = archive.to_string_lossy().into_owned();
     let said = daemon.command(&["support", "--out", &out]);
-    assert!(said.contains("look through it"), "{said}");
+    assert!(said.contains("review it"), "{said}");
     assert_eq!(archive.metadata().expect("it was written").permissions().mode() & 0o777, 0o600);
     let files = unpack(&site, &archive);
     let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("it was written");

@@ -31,7 +31,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
     let args = ["top", "--every", "200ms", "--socket", &socket];
     // Without a daemon it waits for one.
     let mut terminal = Terminal::run(&site.folder, &args, 120, 30);
-    terminal.wait_for("the missing daemon", |text| text.contains("the daemon is away"));
+    terminal.wait_for("the missing daemon", |text| text.contains("no answer from the daemon"));
     assert!(terminal.is_taken());
     let daemon = site.start();
     let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
@@ -50,7 +50,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.press("nn");
         terminal.wait_for("the order of names turned round", |text| is_first(text, "idle", "busy"));
         terminal.press("/web01\r");
-        terminal.wait_for("the filter", |text| text.contains("1 of 2 fit") && !text.contains("idle"));
+        terminal.wait_for("the filter", |text| text.contains("1 of 2 match") && !text.contains("idle"));
         terminal.press("\u{1b}");
         terminal.wait_for("all of them", |text| text.contains("idle"));
         terminal.press("?");
@@ -64,7 +64,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.resize(170, 40);
         terminal.wait_for("a larger screen", |text| text.contains("datastore") && text.contains("policy"));
         daemon.kill();
-        let text = terminal.wait_for("that it has gone", |text| text.contains("the daemon is away"));
+        let text = terminal.wait_for("that it has gone", |text| text.contains("no answer from the daemon"));
         assert!(text.contains("busy"), "what was seen is gone, too: {text}");
         let daemon = site.start();
         scope.spawn(|| read(&endpoint, &stop));

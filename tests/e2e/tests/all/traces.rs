@@ -17,7 +17,7 @@ struct Recorder(Child);
 impl Recorder {
     fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
         // An earlier recording may have written the same line.
-        let begun = || daemon.log().matches("its requests are being recorded").count();
+        let begun = || daemon.log().matches("recording of its requests has begun").count();
         let before = begun();
         let mut command = Command::new(binary());
         command

@@ -1,6 +1,7 @@
 //! The rules without exemption, one file each.
 
 pub mod banned;
+pub mod circles;
 pub mod heads;
 pub mod layers;
 pub mod length;
@@ -8,8 +9,11 @@ pub mod links;
 pub mod marks;
 pub mod named;
 pub mod paths;
+pub mod subjects;
+pub mod test_names;
 pub mod unsafety;
 pub mod unwraps;
+pub mod width;
 
 use crate::Violation;
 use crate::source::Source;
@@ -18,7 +22,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 10] = [
+pub const ALL: [(&str, Rule); 14] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -27,8 +31,12 @@ pub const ALL: [(&str, Rule); 10] = [
     ("paths", paths::check),
     ("marks", marks::check),
     ("layers", layers::check),
+    ("circles", circles::check),
     ("links", links::check),
     ("named", named::check),
+    ("width", width::check),
+    ("subjects", subjects::check),
+    ("test names", test_names::check),
 ];
 
 /// A violation at line `index` (counted from 0) of `source`.
@@ -37,7 +45,7 @@ fn at(source: &Source, index: usize, text: impl Into<String>) -> Violation {
 }
 
 /// Lines of a page outside its code blocks, counted from 0.
-pub(crate) fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
+fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     page.text.lines().enumerate().filter(move |(_, line)| {
         let is_fence = line.trim_start().starts_with("```");

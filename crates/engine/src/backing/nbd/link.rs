@@ -7,8 +7,8 @@ use std::task::Poll;
 use nbd_protocol::{Command, Request};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
-use super::disk::Shared;
 use super::negotiate::Facts;
+use super::shared::Shared;
 use super::table::Ask;
 
 /// Bytes of requests sent in one call.

@@ -15,6 +15,7 @@ mod link;
 mod negotiate;
 mod reconnect;
 mod replies;
+mod shared;
 mod table;
 mod target;
 

@@ -7,9 +7,9 @@ use std::task::Poll;
 
 use seam::{ByteStream, DiskError, DiskResult, Incoming, Nanos, Seam};
 
-use super::disk::Shared;
 use super::link::Link;
 use super::negotiate::{NegotiateError, negotiate};
+use super::shared::Shared;
 use super::{NbdOptions, NbdTarget};
 
 /// Bytes received from the socket in one call.

@@ -7,8 +7,8 @@ use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_stat
 use nbd_protocol::{Broken, ChunkKind, Errno, ReplyHeader, Step, flags};
 use seam::{AllocationExtent, DiskError, Incoming, SECTOR_BYTES, Seam, StreamReader};
 
-use super::disk::Shared;
 use super::negotiate::Facts;
+use super::shared::Shared;
 use super::table::{Ask, Slot};
 
 /// Why a connection cannot be used any longer.

@@ -19,26 +19,26 @@ use units::{parse_size, show_bytes, show_count, show_percent};
 pub struct Options {
     /// The trace
     trace: std::path::PathBuf,
-    /// Its format, if it is not recognised
+    /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Use the requests before a broken record instead of failing
+    /// Accept a trace with a broken record; use the requests before it
     #[arg(long)]
     lenient: bool,
     /// Size of the memory cache (blocks of 4 KiB): 4 GiB, or 10% of the trace's footprint
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
     memory: Amount,
-    /// Size of the flash cache (pages of 64 KiB), likewise
+    /// Size of the flash cache (pages of 64 KiB), in the same format
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
     flash: Amount,
-    /// Without --memory: size of the memory in front of flash, as a part of the flash's size
+    /// Without --memory: size of the memory in front of flash, as a percentage of the flash size
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_stage)]
     stage: u64,
     /// Admission and replacement policy
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
     policy: Replacement,
-    /// Also compare misses of flash against bytes written there, for the default policy at several prices of a
-    /// promotion and for other policies
+    /// Also compare flash misses with bytes written to flash, for several promotion costs of the default policy and for
+    /// other policies
     #[arg(long)]
     frontier: bool,
     #[command(flatten)]
@@ -51,7 +51,12 @@ pub fn parse_format(text: &str) -> Result<Format, String> {
 }
 
 fn parse_amount(text: &str) -> Result<Amount, String> {
-    let wrong = |_| format!("\"{text}\" is no size; write it like \"512 MiB\", \"10 GiB\" or \"10%\" of the footprint");
+    let wrong = |_| {
+        format!(
+            "\"{text}\" is not a size; write it like \"512 MiB\", \"10 GiB\" or \"10%\" of the \
+                             footprint"
+        )
+    };
     match text.strip_suffix('%') {
         Some(percent) => parse_share(percent).map(Amount::Share).ok_or_else(|| wrong(String::new())),
         None => parse_size(text).map(Amount::Bytes).map_err(wrong),
@@ -60,7 +65,7 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
 
 fn parse_stage(text: &str) -> Result<u64, String> {
     let share = text.strip_suffix('%').and_then(parse_share).filter(|share| *share < 100_000);
-    share.ok_or_else(|| format!("\"{text}\" is no part; write it like \"10%\", below 100%"))
+    share.ok_or_else(|| format!("\"{text}\" is not a percentage; write it like \"10%\", below 100%"))
 }
 
 /// Thousandths of a percent in a number with at most three decimals.
@@ -137,7 +142,7 @@ fn check(plan: &Plan) -> Result<(), Failure> {
     }
     match plan.policy {
         Replacement::Belady if memory && flash => {
-            Err(Failure::usage("belady knows the future of one cache alone: give --memory or --flash, not both"))
+            Err(Failure::usage("belady simulates one cache only: give --memory or --flash, not both"))
         }
         Replacement::ThirdTouch if memory => {
             Err(Failure::usage("third-touch is a rule for flash: leave --memory out, or take another --policy"))
@@ -220,7 +225,7 @@ impl Outcome {
 
     fn print(&self, report: &Report) {
         println!(
-            "{}: {} requests, {} blocks of 4 KiB asked for, footprint {}",
+            "{}: {} requests, {} accesses to blocks of 4 KiB, footprint {}",
             self.trace,
             show_count(self.requests),
             show_count(self.block_accesses),
@@ -238,7 +243,7 @@ impl Outcome {
             println!("written to flash: {written} in {} pages", show_count(self.flash.promotions));
         }
         println!(
-            "requests: {} served whole, {} in part; the backing gets {} reads and {} writes",
+            "requests: {} full hits, {} partial hits; the backing gets {} reads and {} writes",
             show_percent(report.hits, report.requests),
             show_percent(report.partial_hits, report.requests),
             show_count(report.backing_reads),

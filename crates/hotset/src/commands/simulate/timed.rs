@@ -22,7 +22,7 @@ pub struct Options {
     /// Replay through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
     #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
     array: Option<ArraySpec>,
-    /// With --array: so many requests at once, instead of the recorded times
+    /// With --array: queue depth, instead of the recorded times
     #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Option<u32>,
     /// With --array: when writes are acknowledged: write-back or write-through
@@ -37,7 +37,7 @@ fn parse_array(text: &str) -> Result<ArraySpec, String> {
     match BackingSpec::parse(&format!("sim://{text}"), Path::new("/"))? {
         BackingSpec::Sim(array, None) => Ok(array),
         BackingSpec::Sim(array, Some(bytes)) => Ok(array.fitted(bytes)),
-        _ => Err(format!("\"{text}\" is no array; write it like raid5, or raid10?disks=8&type=nlsas")),
+        _ => Err(format!("\"{text}\" is not an array; write it like raid5, or raid10?disks=8&type=nlsas")),
     }
 }
 
@@ -161,8 +161,8 @@ impl Timed {
     /// Prints the results as text.
     pub fn print(&self) {
         match self.depth {
-            Some(depth) => println!("\nthrough the engine, {depth} at once:"),
-            None => println!("\nthrough the engine, at the times at which they came:"),
+            Some(depth) => println!("\nthrough the engine, queue depth {depth}:"),
+            None => println!("\nthrough the engine, at the recorded times:"),
         }
         self.without.print("without");
         self.with.print("with");

@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::report::EventsPage;
-use control::{Answer, Client, ClientError, Request, StatusReport, moment};
+use control::{Client, ClientError};
+use messages::report::EventsPage;
+use messages::{Answer, Request, StatusReport, moment};
 
 use super::found::Found;
 use super::machine;

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use control::moment;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use messages::moment;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 

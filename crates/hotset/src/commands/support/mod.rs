@@ -15,13 +15,13 @@ use units::show_bytes;
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// The archive; its owner alone may read it
+    /// The archive to write; only its owner can read it
     #[arg(long, value_name = "FILE.tar.gz")]
     out: PathBuf,
     /// Overwrite FILE if it exists
     #[arg(long)]
     force: bool,
-    /// The configuration file; without it the daemon's, else /etc/hotset/hotset.toml
+    /// The configuration file; default: the daemon's, else /etc/hotset/hotset.toml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -31,9 +31,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let file = options.out.display().to_string();
     // Checked again when it is written; this early check saves a useless wait.
     if !options.force && options.out.symlink_metadata().is_ok() {
-        return Err(Failure::failed(format!(
-            "{file} is there already; name another file, or write over it with --force"
-        )));
+        return Err(Failure::failed(format!("{file} exists; name another file, or overwrite it with --force")));
     }
     let found = collect::collect(socket, options.config.as_deref());
     let bytes = found.write(&options.out, options.force).map_err(|error| {
@@ -45,7 +43,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
             &json!({ "file": file, "size_bytes": bytes, "contents": contents, "missing": found.missing() }),
         );
     }
-    println!("{file}: {}; look through it before you hand it on", show_bytes(bytes));
+    println!("{file}: {}; review it before you pass it on", show_bytes(bytes));
     found.missing().iter().for_each(|missing| println!("not in it: {}: {}", missing.what, missing.why));
     Ok(())
 }

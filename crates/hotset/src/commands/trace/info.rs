@@ -123,7 +123,7 @@ impl Report {
         line("footprint at 64 KiB", show_bytes(self.footprint_64k_bytes) + &about);
         line("disks", format!("{}, the last byte at {}", show_count(self.disks), show_bytes(self.end_bytes)));
         if self.skipped > 0 {
-            line("passed over", format!("{} records that are no requests", show_count(self.skipped)));
+            line("skipped", format!("{} records other than requests", show_count(self.skipped)));
         }
         if self.dropped > 0 {
             line("lost in recording", format!("{} requests", show_count(self.dropped)));

@@ -15,28 +15,28 @@ use terminal::Failure;
 /// The subcommands.
 #[derive(Subcommand)]
 pub enum Action {
-    /// Show statistics of a trace: mix, footprint, sizes, reuse of blocks
+    /// Show statistics of a trace: request mix, footprint, sizes, reuse of blocks
     Info {
         /// The trace; gzip, xz and zstd are decompressed
         file: PathBuf,
         #[command(flatten)]
         reading: Reading,
     },
-    /// Record the requests of clients to a volume while it is served, until time is up or Ctrl-C
+    /// Record the client requests to a volume in service, for a given time or until Ctrl-C
     Record {
         /// The volume
         volume: String,
-        /// The file to write; Hotset's own format, compressed, unless its suffix names another
+        /// The file to write; Hotset's own format, compressed, unless its suffix selects another format
         #[arg(long)]
         out: PathBuf,
-        /// Stop after so many seconds
+        /// Stop after this number of seconds
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: Option<u64>,
-        /// Move extents of 1 MiB to places that give nothing away; what is in one stays together
+        /// Anonymize: move extents of 1 MiB to random offsets; the layout inside an extent is kept
         #[arg(long)]
         anonymise: bool,
     },
-    /// Write a trace in another format
+    /// Convert a trace to another format
     Convert {
         /// The trace
         #[arg(value_name = "IN")]
@@ -46,10 +46,10 @@ pub enum Action {
         output: PathBuf,
         #[command(flatten)]
         reading: Reading,
-        /// Format to write: hotset, msr, spc, iolog or lis; without it from OUT's suffix, else hotset
+        /// Format to write: hotset, msr, spc, iolog or lis; default: by OUT's suffix, else hotset
         #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
         to: Option<Format>,
-        /// Move extents of 1 MiB to places that give nothing away; what is in one stays together
+        /// Anonymize: move extents of 1 MiB to random offsets; the layout inside an extent is kept
         #[arg(long)]
         anonymise: bool,
     },
@@ -58,10 +58,10 @@ pub enum Action {
 /// Options for reading a trace.
 #[derive(clap::Args)]
 pub struct Reading {
-    /// Its format: vscsi, msr, spc, iolog, blkparse, lis, u32le, mqsim or hotset; without it, it is recognised
+    /// Format of the trace: vscsi, msr, spc, iolog, blkparse, lis, u32le, mqsim or hotset; detected by default
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Use the requests before a broken record instead of failing
+    /// Accept a trace with a broken record; use the requests before it
     #[arg(long)]
     lenient: bool,
 }

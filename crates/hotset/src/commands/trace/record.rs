@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use control::report::{TraceOpened, Traced};
-use control::{Answer, Client, Request};
+use control::Client;
+use messages::report::{TraceOpened, Traced};
+use messages::{Answer, Request};
 use serde::Serialize;
 use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
 

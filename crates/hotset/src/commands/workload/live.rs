@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use engine::{Histogram, LatencySummary};
-use lab::scenario::bed::{Layout, Row};
+use lab::workload::row::{Layout, Row};
 use lab::workload::{Crowd, Ended, Spec, Step};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};

@@ -16,17 +16,17 @@ use terminal::{Failure, print_json};
 pub enum Action {
     /// List the named workloads
     List,
-    /// Run a workload on an NBD export; the data that it writes to is overwritten
+    /// Run a workload on an NBD export; writes overwrite its data
     Run {
         /// A name, or a file: IOMeter's .icf, or a fio job file
         spec: String,
         /// The export: nbd://host:port/export or nbd+unix:///export?socket=/path
         #[arg(long, value_name = "URI")]
         to: String,
-        /// Time of each step without its own; overrides all if given
+        /// Duration of each step; overrides the durations of the workload
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
         seconds: Option<u64>,
-        /// Requests in flight of each job, instead of its own depth
+        /// Queue depth of each job, instead of its own
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         depth: Option<u32>,
         /// Seed of all random numbers

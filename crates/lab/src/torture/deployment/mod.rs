@@ -11,18 +11,19 @@ mod start;
 use std::fmt;
 use std::rc::Rc;
 
+use engine::VolumeId;
 use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
 
 use self::actions::Plan;
 use super::Violation;
-use super::content::Tag;
 use super::history::OpKind;
 use super::model::Finding;
 use super::options::{End, FaultKind, Options, pool_blocks_min};
 use super::run::{Run, SESSION_TIME_MAX, add_disks, disk_name, operations_of_session};
 use super::session::Session;
+use crate::content::Tag;
 use crate::random::Random;
 
 /// Smallest size of a volume that must have pages on flash: several times the memory.
@@ -167,7 +168,7 @@ struct Deployment {
 
 /// A volume served in the present session.
 struct Attached {
-    incarnation: u64,
+    incarnation: VolumeId,
     drops_pages: bool,
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::evidence::{DestagedFound, content_ids, samples_at};
-use engine::{Backing, Core, UnflushedLoss, VolumeSpec, WritePolicy};
-use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
+use engine::{Backing, BlockNo, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
+use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
@@ -14,11 +14,11 @@ use state::{
     Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
-use super::super::content::Tag;
 use super::super::run::{Run, disk_name};
 use super::super::session::{Session, Subject, SubjectParts};
 use super::actions::{Plan, Response, acceptance};
 use super::{Attached, Deployment};
+use crate::content::Tag;
 use crate::fixture::write;
 
 /// Starts a daemon and returns the session and its volumes.
@@ -166,7 +166,7 @@ struct VolumeClaim<'a> {
 }
 
 struct Found {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<VolumeId, Waiting>,
     evidence: Evidence,
 }
 
@@ -224,7 +224,11 @@ async fn open_store(
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
         seen: Some((identity.store, record.generation)),
-        sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore { 0 } else { record.sequence },
+        sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore {
+            Sequence(0)
+        } else {
+            record.sequence
+        },
         ..options
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
@@ -264,7 +268,7 @@ async fn find(
         None => None,
     };
     let all = core.unclaimed().into_iter();
-    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, u64::MAX).blocks, in_memory: 0 }));
+    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
     Found {
         waiting: waiting.collect(),
         evidence: Evidence {
@@ -294,7 +298,7 @@ fn judge(
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
-    let drawn = deployment.draw_number();
+    let drawn = VolumeId(deployment.draw_number());
     let claim_of = Claim {
         name: claim.name,
         identity: &claim.identity,
@@ -333,8 +337,9 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let (devices, Ok(found)) = flash::inspect(seam, &disks).await else { return Ok(()) };
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
-    let (ownership, generation) = newest.map_or((Ownership::default(), 0), |found| (found.ownership, found.generation));
-    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let (ownership, generation) =
+        newest.map_or((Ownership::default(), StoreGeneration(0)), |found| (found.ownership, found.generation));
+    let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {

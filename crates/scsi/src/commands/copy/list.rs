@@ -139,6 +139,26 @@ fn segment(bytes: &[u8], at: usize) -> Result<Segment, Failure> {
     Ok(Segment { source, destination, from, to, blocks })
 }
 
+/// Answer of RECEIVE COPY RESULTS (OPERATING PARAMETERS): the limits of a list.
+pub fn operating_parameters() -> Vec<u8> {
+    let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
+    let mut bytes = vec![0; 44];
+    // SNLID: lists without an identifier are accepted.
+    bytes[4] = 1;
+    bytes[8..10].copy_from_slice(&(DEVICES_MAX as u16).to_be_bytes());
+    bytes[10..12].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
+    bytes[12..16].copy_from_slice(&(DESCRIPTORS_BYTES_MAX as u32).to_be_bytes());
+    bytes[16..20].copy_from_slice(&SEGMENT_BYTES_MAX.to_be_bytes());
+    // Concurrent copies in total and per initiator; data segment granularity as a power of two.
+    bytes[34..36].copy_from_slice(&255_u16.to_be_bytes());
+    (bytes[36], bytes[37]) = (255, 9);
+    bytes[43] = kinds.len() as u8;
+    bytes.extend(kinds);
+    let len = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&len.to_be_bytes());
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

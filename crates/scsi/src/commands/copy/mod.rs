@@ -2,18 +2,16 @@
 //! initiator.
 
 mod list;
-mod results;
 mod source;
 
 pub use list::{
     BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
     SEGMENTS_MAX,
 };
-pub use results::{Copies, CopyStatus};
 
 use std::rc::Rc;
 
-use engine::pages::slow::Asked;
+use engine::telemetry::OpKind;
 use engine::{WriteFlags, ZeroFlags};
 use seam::{Block, Seam};
 
@@ -21,6 +19,7 @@ use self::list::{LIST_BYTES_MAX, List, Segment};
 use self::source::Pieces;
 use super::{BLOCK, Extent, Task, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
+use crate::copy_results::CopyStatus;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::opcodes::Reserved;
@@ -102,8 +101,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Ok(());
         }
         let len = segment.blocks * BLOCK;
-        from.volume().asked(Asked::Read, segment.from * BLOCK, len);
-        to.volume().asked(Asked::Write, segment.to * BLOCK, len);
+        from.volume().record_request(OpKind::Read, segment.from * BLOCK, len);
+        to.volume().record_request(OpKind::Write, segment.to * BLOCK, len);
         // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
         // is read.
         let backwards = Rc::ptr_eq(from, to) && (segment.from + 1..segment.from + segment.blocks).contains(&segment.to);
@@ -143,7 +142,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     pub(super) async fn copy_parameters(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        self.answer(&results::operating_parameters(), cdb.u32(10)).await
+        self.answer(&list::operating_parameters(), cdb.u32(10)).await
     }
 }
 

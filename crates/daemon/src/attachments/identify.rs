@@ -1,0 +1,161 @@
+//! Identifying volumes on their open backings: what is known of each, what waits for it, and whether it may be served.
+
+use std::collections::BTreeMap;
+
+use engine::{VolumeId, WritePolicy};
+use messages::{ErrorKind, Failure};
+
+use super::super::cores::{OpenFacts, Opened, Subject};
+use super::super::volumes::WantedVolume;
+use super::Attachments;
+use config::VolumeConfig;
+use config::keys::set_by_command;
+use logging::{self as log, VOLUME};
+use state::{
+    Acceptance, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_number, effective_policy,
+};
+
+/// Findings about the volumes that are to be served.
+pub struct Found {
+    /// Blocks that wait to be destaged, by incarnation.
+    waiting: BTreeMap<VolumeId, Waiting>,
+    /// Content of each backing; `None` for one that is not open.
+    evidence: Vec<Option<Result<Evidence, Failure>>>,
+}
+
+impl Attachments {
+    /// The blocks that wait for each open backing, and the backing's content; `None` for one that is not open.
+    pub(super) async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Found, Failure> {
+        let waiting = self.cores.waiting().await?;
+        let subjects: Vec<_> = {
+            let (state, store) = (self.records.view(), self.flash.store());
+            let subject = |opened: &Result<Opened, Failure>| {
+                let Opened { core, number, facts } = opened.as_ref().ok()?;
+                let is_it =
+                    |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
+                let record = state.volumes.iter().find(|record| is_it(&record.backing_identity));
+                let cached_on = record.and_then(|record| record.cached_on.as_ref());
+                Some(Subject {
+                    core: *core,
+                    number: *number,
+                    incarnation: record.map(|record| record.incarnation),
+                    size_before: record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes),
+                    trusts_store: cached_on
+                        .is_some_and(|stores| store.as_ref().is_some_and(|store| stores.contains(store))),
+                })
+            };
+            opened.iter().map(subject).collect()
+        };
+        let evidence = self.cores.evidence(&subjects).await;
+        Ok(Found { waiting, evidence })
+    }
+
+    /// Determines the incarnation of each volume on its open backing, saved durably before the volume's first write.
+    pub(super) fn identify_all(
+        &self,
+        wanted: &[WantedVolume],
+        opened: &[Result<Opened, Failure>],
+        found: Result<Found, Failure>,
+        accept: &Acceptance,
+    ) -> Vec<Result<Admission, Failure>> {
+        let found = match found {
+            Ok(found) => found,
+            Err(failure) => return wanted.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        let mut served = self.volumes.served();
+        let mut unclean = Vec::new();
+        let identified = self.records.change(|state| {
+            let each = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
+                let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
+                let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(Failure::clone)?;
+                state.rename_backing(&facts.former_identities, &facts.identity);
+                let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
+                // This daemon has lost nothing that it acknowledged, however often it attached the volume.
+                let generation = state.generation;
+                let is_known_whole = |of: u64| of == generation || self.memory.is_intact(of);
+                let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
+                // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
+                let former = [known, state.by_name(&config.name)];
+                let is_lost = |record: &VolumeRecord| !record.clean && !is_known_whole(record.generation);
+                let loss = former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, is_lost(one)));
+                if let Some(refused) =
+                    known.filter(|_| is_unclean && !accept.adopt).and_then(|one| self.memory.withheld_in(one))
+                {
+                    return Err(refused);
+                }
+                let in_memory = |record: &VolumeRecord| found.waiting.get(&record.incarnation).map(|one| one.in_memory);
+                let drops_memory = accept.give_up.is_some()
+                    && former.into_iter().flatten().filter_map(in_memory).any(|blocks| blocks > 0);
+                let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
+                // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
+                let given_up = LossRecord { generation, remote_clients: false };
+                let loss = if drops_memory { Some(given_up) } else { loss };
+                served.push(config.name.clone());
+                let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
+                let record = state.by_incarnation_mut(admission.incarnation).expect("it was just noted");
+                (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
+                if is_unclean {
+                    unclean.push(&config.name);
+                    record.lost_before = generation;
+                }
+                Ok(admission)
+            });
+            let each = each.collect::<Vec<Result<Admission, Failure>>>();
+            let incarnation =
+                |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
+            let mut units: Vec<Result<VolumeId, Failure>> = each.iter().map(incarnation).collect();
+            self.units.give_luns(state, &self.volumes.names(), wanted, &mut units, accept.adopt);
+            each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
+        });
+        for name in unclean.iter().filter(|_| identified.is_ok()) {
+            log::warn!(
+                target: VOLUME, volume = name,
+                "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
+            );
+        }
+        identified.unwrap_or_else(|failure| wanted.iter().map(|_| Err(failure.clone())).collect())
+    }
+
+    fn identify(
+        &self,
+        state: &mut State,
+        config: &VolumeConfig,
+        facts: &OpenFacts,
+        (found, evidence): (&Found, Option<&Evidence>),
+        accept: &Acceptance,
+        served: &[String],
+    ) -> Result<Admission, Failure> {
+        let drawn = draw_number().map_err(|error| {
+            Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
+        })?;
+        let store = self.flash.store();
+        let claim = Claim {
+            name: &config.name,
+            identity: &facts.identity,
+            aliases: &facts.former_identities,
+            served,
+            store: store.as_deref(),
+            why_unused: &|store| self.flash.why_unused(store),
+            waiting: &found.waiting,
+            evidence,
+            writes: !config.read_only,
+            accept,
+        };
+        let admission = state.identify(&claim, || VolumeId(drawn));
+        let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
+        let incarnation = admission.incarnation;
+        for key in set_by_command() {
+            state.expire_override(incarnation, key, &config.setting(key));
+        }
+        let policy = effective_policy(state.by_name(&config.name), config.policy);
+        if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
+            state.mark_on_flash(incarnation, store.as_deref());
+        }
+        if admission.drops_pages
+            && let Some(store) = store
+        {
+            self.flash.plan_drop(incarnation, store);
+        }
+        Ok(admission)
+    }
+}

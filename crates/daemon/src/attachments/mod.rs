@@ -1,0 +1,172 @@
+//! Attaching and detaching volumes: open the backing, identify the volume, save its record, attach it; and the reverse.
+
+mod identify;
+mod open;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use control::ProgressSender;
+use engine::{VolumeId, VolumeSpec};
+use messages::Failure;
+
+use super::cores::{Attaching, Cores, Opened};
+use super::flash::FlashLog;
+use super::iscsi::Units;
+use super::kept::PersistedMemory;
+use super::records::Records;
+use super::settings::Settings;
+use super::volume_settings::{memory_share_of, qos_of, share_of};
+use super::volumes::{Placed, Volumes, WantedVolume};
+use config::VolumeConfig;
+use logging::{self as log, VOLUME};
+use state::{Acceptance, Admission, effective_mode, effective_policy};
+
+/// The parts between which a volume is attached.
+pub struct Attachments {
+    settings: Rc<Settings>,
+    records: Rc<Records>,
+    cores: Rc<Cores>,
+    volumes: Rc<Volumes>,
+    flash: Rc<FlashLog>,
+    memory: Rc<PersistedMemory>,
+    units: Rc<Units>,
+}
+
+impl Attachments {
+    /// Attaches volumes to `volumes`.
+    pub fn new(
+        settings: Rc<Settings>,
+        records: Rc<Records>,
+        cores: Rc<Cores>,
+        volumes: Rc<Volumes>,
+        flash: Rc<FlashLog>,
+        memory: Rc<PersistedMemory>,
+        units: Rc<Units>,
+    ) -> Attachments {
+        Attachments { settings, records, cores, volumes, flash, memory, units }
+    }
+
+    /// Attaches a volume, or records why it cannot be served.
+    pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
+        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
+    }
+
+    /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
+    /// of them. Attaching a thousand volumes one by one takes a minute on a busy processor.
+    pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
+        let opened = self.open_all(&wanted, accept.adopt).await;
+        let found = self.find_all(&opened).await;
+        let identified = self.identify_all(&wanted, &opened, found, &accept);
+        // Before any volume relies on its new record.
+        self.flash.save_manifest().await;
+        let placed = self.serve_all(&wanted, opened, identified).await;
+        if let Err(failure) = self.memory.drop_unneeded().await {
+            log::error!(target: VOLUME, "{}", failure.message);
+        }
+        let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+        self.units.tell_absent(refused).await;
+        let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
+            let name = config.name.clone();
+            self.volumes.settle((config, from_file), result.clone());
+            result.map(|_| ()).map_err(|failure| {
+                let message = format!("volume {name} is not served: {}", failure.message);
+                Failure { message, ..failure }
+            })
+        });
+        results.collect()
+    }
+
+    /// Attaches identified volumes to their open backings, and closes the other backings.
+    async fn serve_all(
+        &self,
+        wanted: &[WantedVolume],
+        opened: Vec<Result<Opened, Failure>>,
+        identified: Vec<Result<Admission, Failure>>,
+    ) -> Vec<Result<Placed, Failure>> {
+        let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
+        let mut results = Vec::with_capacity(wanted.len());
+        let mut not_on_flash = Vec::new();
+        for (at, ((config, _), (opened, identified))) in
+            wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
+        {
+            results.push(match (opened, identified) {
+                (Ok(opened), Ok(Admission { incarnation, drops_pages })) => {
+                    match self.units.plan(config, incarnation) {
+                        Err(failure) => Err(self.cores.close(&opened, failure).await),
+                        Ok(unit) => {
+                            let Opened { core, number, facts } = opened;
+                            let spec = VolumeSpec { drops_pages, ..self.spec_of(config, incarnation) };
+                            let record = self.records.view().by_incarnation(incarnation).map(|one| one.lost_before);
+                            let lost_before = record.unwrap_or(0);
+                            let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
+                            jobs.entry(core).or_default().push((at, attaching));
+                            Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                        }
+                    }
+                }
+                (Ok(opened), Err(failure)) => Err(self.cores.close(&opened, failure).await),
+                (Err(failure), _) => Err(failure),
+            });
+        }
+        for (core, jobs) in jobs {
+            let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
+            let each = self.cores.attach(core, jobs).await;
+            for (at, attached) in places.into_iter().zip(each) {
+                match (attached, &results[at]) {
+                    (Ok(false), Ok(placed)) if !self.records.may_log(&wanted[at].0) => {
+                        not_on_flash.push(placed.incarnation)
+                    }
+                    (Ok(_), _) => {}
+                    (Err(failure), _) => results[at] = Err(failure),
+                }
+            }
+        }
+        self.note_not_on_flash(&not_on_flash);
+        results
+    }
+
+    /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
+    /// service: a stale mark only costs one more check at the next start.
+    fn note_not_on_flash(&self, incarnations: &[VolumeId]) {
+        if self.flash.store().is_none() {
+            return;
+        }
+        let noted = self.records.change(|state| {
+            incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
+        });
+        if let Err(error) = noted {
+            log::error!(target: VOLUME, "{error}");
+        }
+    }
+
+    fn spec_of(&self, config: &VolumeConfig, incarnation: VolumeId) -> VolumeSpec {
+        let state = self.records.view();
+        let record = state.by_name(&config.name);
+        VolumeSpec {
+            policy: effective_policy(record, config.policy),
+            mode: effective_mode(record),
+            read_only: config.read_only,
+            datastore: config.datastore.clone(),
+            labels: config.labels.clone(),
+            memory: memory_share_of(record, config, self.settings.current().memory_bytes),
+            flash: share_of(record, config),
+            qos: qos_of(record, config.qos).of_engine(),
+            unflushed_loss: state::unflushed_loss(record, state.generation),
+            defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
+            ..VolumeSpec::new(&config.name, incarnation)
+        }
+    }
+
+    /// True when the flash log in use holds data of a volume that is not served.
+    pub async fn waits_in_log(&self, name: &str) -> Result<bool, Failure> {
+        let waiting = self.cores.waiting().await?;
+        let incarnation = self.records.view().by_name(name).map(|record| record.incarnation);
+        Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))
+    }
+
+    /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).
+    pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
+        self.cores.detach(name, core, self.records.lost_before(name), progress).await
+    }
+}

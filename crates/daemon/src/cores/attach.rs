@@ -1,0 +1,198 @@
+//! Opening backings and attaching volumes on their cores.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+
+use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
+use futures_util::future::{Either, select};
+use futures_util::stream::{self, StreamExt};
+use messages::{ErrorKind, Failure};
+use seam::real::RealSeam;
+use seam::{DiskError, Nanos, Seam};
+
+use super::super::iscsi::UnitPlan;
+use super::super::kept::{self, is_left};
+use super::data_core::Local;
+use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
+use super::{Cores, core_gone};
+use logging::{self as log, VOLUME};
+
+/// Backings that a core opens concurrently.
+const OPENS_AT_ONCE: usize = 32;
+/// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
+/// have to spin up.
+const OPEN_PATIENCE: Nanos = Nanos::from_secs(60);
+
+/// An open backing that is not attached to a volume yet.
+pub struct Opened {
+    /// The core that opened it and will serve it.
+    pub core: usize,
+    /// Its key in the core's map of open backings.
+    pub number: u64,
+    /// Facts about it.
+    pub facts: OpenFacts,
+}
+
+/// A volume that is to be attached to its open backing.
+pub struct Attaching {
+    /// Key of its backing in the core's map of open backings.
+    pub number: u64,
+    /// Its specification.
+    pub spec: VolumeSpec,
+    /// The policy that the file gives it.
+    pub file_policy: WritePolicy,
+    /// Its unit of the iSCSI target, if there is one.
+    pub unit: Option<UnitPlan>,
+    /// Writes acknowledged by daemons before this generation may be lost.
+    pub lost_before: u64,
+}
+
+/// A backing's key in its core's map of open backings and the facts about it, or why it could not be opened.
+type OpenResult = Result<(u64, OpenFacts), DiskError>;
+
+impl Cores {
+    /// Opens backings on a core, in the order of their results.
+    pub async fn open(&self, core: usize, plans: Vec<OpenPlan>) -> Result<Vec<OpenResult>, Failure> {
+        let open = async move |local: Rc<Local>| open_here(&local, plans).await;
+        self[core].call(open).await.map_err(core_gone)
+    }
+
+    /// Attaches volumes to backings that the core has open, with their units and sockets. Each result is true when data
+    /// of the volume may be in the flash log; on an error the volume is not attached.
+    pub async fn attach(&self, core: usize, jobs: Vec<Attaching>) -> Vec<Result<bool, Failure>> {
+        let count = jobs.len();
+        let attach = async move |local: Rc<Local>| {
+            let mut each = Vec::with_capacity(jobs.len());
+            for Attaching { number, spec, file_policy, unit, lost_before } in jobs {
+                let name = spec.name.clone();
+                let attached = attach_here(&local, number, spec, file_policy).await;
+                if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
+                    if let Some(unit) = unit {
+                        unit.add(&local, volume.clone());
+                    }
+                    add_socket(&local, volume, lost_before).await;
+                }
+                each.push(attached);
+            }
+            each
+        };
+        match self[core].call(attach).await {
+            Ok(each) => {
+                each.into_iter().map(|one| one.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
+            }
+            Err(gone) => vec![Err(core_gone(gone)); count],
+        }
+    }
+
+    /// Closes the backing of a volume that is not attached; returns the failure.
+    pub async fn close(&self, opened: &Opened, why: Failure) -> Failure {
+        let number = opened.number;
+        let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
+        self[opened.core].call(close).await.map_or_else(core_gone, |()| why)
+    }
+}
+
+/// Creates the volume's vhost-user socket, where vhost-user is configured.
+pub(super) async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_before: u64) {
+    if let Some(vhost_user) = &local.vhost_user {
+        vhost_user.add(&local.seam, volume, lost_before).await;
+    }
+}
+
+/// Opens backings concurrently, so that an unresponsive one delays no other; returns each one's key and facts. Of two
+/// volumes on the same storage the first gets it.
+async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
+    let mut of_one_place: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
+    for (at, plan) in plans.iter().cloned().enumerate() {
+        of_one_place.entry(plan.backing.to_string()).or_default().push((at, plan));
+    }
+    let open = async |plans: Vec<(usize, OpenPlan)>| {
+        let mut opened = Vec::with_capacity(plans.len());
+        for (at, plan) in plans {
+            opened.push((at, open_in_time(local, &plan).await));
+        }
+        opened
+    };
+    let opening = stream::iter(of_one_place.into_values()).map(open).buffer_unordered(OPENS_AT_ONCE);
+    let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
+    opened.sort_by_key(|(at, _)| *at);
+    let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
+    first_has_it(local, &plans, &mut opened).await;
+    opened
+}
+
+/// Gives storage that two volumes share to the first of them. The later volume's path may have been opened sooner; it
+/// is closed again, so that every start decides the same way.
+async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResult]) {
+    for at in 0..plans.len() {
+        let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
+        let is_holder = |later: &usize| matches!(&plans[*later].backing, OpenBacking::Path(path) if path == other);
+        let Some(later) = (at + 1..plans.len()).find(|later| opened[*later].is_ok() && is_holder(later)) else {
+            continue;
+        };
+        let refused = DiskError::Shared { path: other.clone(), other: path.clone(), on: on.clone() };
+        if let Ok((number, _)) = std::mem::replace(&mut opened[later], Err(refused)) {
+            drop(local.opened.borrow_mut().remove(&number));
+        }
+        opened[at] = open_in_time(local, &plans[at]).await;
+    }
+}
+
+async fn open_in_time(local: &Local, plan: &OpenPlan) -> OpenResult {
+    let opening = pin!(open_backing(local, plan));
+    let patience = pin!(local.seam.sleep(OPEN_PATIENCE));
+    let (backing, facts) = match select(opening, patience).await {
+        Either::Left((opened, _)) => opened?,
+        Either::Right(_) => {
+            let text = format!("{} does not answer: it was not open after {OPEN_PATIENCE}", plan.backing);
+            return Err(DiskError::Open(text));
+        }
+    };
+    let number = local.next_opened.get();
+    local.next_opened.set(number + 1);
+    local.opened.borrow_mut().insert(number, backing);
+    Ok((number, facts))
+}
+
+/// Attaches a volume; on an error nothing stays attached. Returns true when data of the volume may be in the flash log
+/// because the policy set by command could not be restored.
+async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
+    let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
+    if spec.read_only && is_left(local, spec.incarnation) {
+        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without \
+                    read_only, then change that";
+        return Err(text.to_owned());
+    }
+    let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
+    if on_flash && spec.read_only {
+        return Err(
+            "the flash log holds data of it that is not on its backing; serve it without read_only, then change that"
+                .to_owned(),
+        );
+    }
+    // A change by command that a crash interrupted is repeated once the volume has recovered its data from flash.
+    let (policy, mode) = (spec.policy, spec.mode);
+    let again = on_flash && file_policy == WritePolicy::WriteBack;
+    let spec = match again {
+        true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
+        false => spec,
+    };
+    let volume = kept::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
+    if !again {
+        return Ok(false);
+    }
+    // A failure here does not prevent service: the volume runs with the settings from before the command.
+    let mut changed = volume.set_policy(policy).await;
+    if changed.is_ok() {
+        changed = volume.set_mode(mode).await;
+    }
+    if let Err(error) = &changed {
+        log::warn!(
+            target: VOLUME, volume = volume.name(),
+            "volume {}: the settings {policy}, {mode} made by command could not be restored: {error}",
+            volume.name()
+        );
+    }
+    Ok(changed.is_err())
+}

@@ -1,0 +1,179 @@
+//! Data cores. Each is a thread that runs a part of the engine and the front ends, and executes the messages sent to
+//! it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+
+use engine::{Backing, Core, CoreSpec};
+use seam::Seam;
+use seam::mailbox::{Sender, mailbox};
+use seam::model::SharedArray;
+use seam::real::{LeftBehind, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::iscsi::{IscsiSpec, server as server_of};
+use super::super::vhost_user::{VhostUser, VhostUserSpec};
+
+/// Capacity of a core's mailbox; further senders wait.
+const MAILBOX_ROOM: usize = 256;
+
+/// The objects that live on a data core.
+pub struct Local {
+    /// Its seam: disks, time, tasks.
+    pub seam: RealSeam,
+    /// Its part of the engine.
+    pub engine: Core<RealSeam>,
+    /// Its NBD server.
+    pub server: nbd::Server<RealSeam>,
+    /// Its iSCSI server, if there is one.
+    pub iscsi: Option<iscsi::Server<RealSeam>>,
+    /// Its vhost-user server, if there is one.
+    pub vhost_user: Option<VhostUser>,
+    /// Backings that are open and not attached to a volume yet, by the key that messages use.
+    pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
+    /// The next key for `opened`.
+    pub next_opened: Cell<u64>,
+    /// Persisted memory of earlier daemons.
+    pub left: RefCell<Vec<Rc<LeftBehind>>>,
+    /// Flash devices that are open and not part of an open store yet.
+    pub flash_devices: RefCell<Vec<RealDisk>>,
+    /// Modelled arrays that volumes share, by name.
+    pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
+    /// Set to end the core's message loop.
+    ending: Cell<bool>,
+}
+
+type Job = Box<dyn FnOnce(&Rc<Local>) + Send>;
+
+/// The core's thread has ended.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("data core {0} has ended; the daemon is going down")]
+pub struct CoreGone(pub usize);
+
+/// Handle of a data core.
+pub struct DataCore {
+    index: usize,
+    jobs: Sender<Job>,
+    /// Completes when the core's objects are dropped. The thread may stay longer: the kernel keeps it until its last
+    /// I/O completes.
+    over: RefCell<Option<oneshot::Receiver<()>>>,
+}
+
+/// Specification of a data core.
+pub struct DataCoreSpec {
+    /// Its number.
+    pub index: usize,
+    /// Its memory and processor.
+    pub real: RealCoreSpec,
+    /// Specification of the engine's core.
+    pub engine: CoreSpec,
+    /// Options of the NBD server.
+    pub nbd: nbd::Options,
+    /// Specification of the iSCSI server, if there is one.
+    pub iscsi: Option<IscsiSpec>,
+    /// Specification of the vhost-user server, if there is one.
+    pub vhost_user: Option<VhostUserSpec>,
+}
+
+impl DataCore {
+    /// Starts a core; returns when it runs. The core's number is sent to `ended` when its thread ends, also by a panic.
+    pub async fn start(spec: DataCoreSpec, ended: mpsc::UnboundedSender<usize>) -> Result<DataCore, RealError> {
+        let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_ROOM);
+        let (started, is_started) = oneshot::channel();
+        let index = spec.index;
+        let (over, is_over) = oneshot::channel::<()>();
+        let body = move || {
+            let _over = over;
+            let _ended = Ended(index, ended);
+            let started = Rc::new(Cell::new(Some(started)));
+            let on_core = started.clone();
+            let result = run_core(spec.real, move |seam| async move {
+                let engine = Core::new(seam.clone(), spec.engine);
+                let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
+                let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
+                let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
+                let local = Rc::new(Local {
+                    seam,
+                    engine,
+                    server,
+                    iscsi,
+                    vhost_user,
+                    opened: RefCell::default(),
+                    next_opened: Cell::default(),
+                    left: RefCell::default(),
+                    flash_devices: RefCell::default(),
+                    arrays: RefCell::default(),
+                    ending: Cell::default(),
+                });
+                if let Some(started) = on_core.take() {
+                    // The send fails if the caller has given up: the daemon is ending.
+                    let _ = started.send(Ok(()));
+                }
+                while let Some(job) = inbox.receive().await {
+                    job(&local);
+                    if local.ending.get() {
+                        break;
+                    }
+                }
+            });
+            if let (Err(error), Some(started)) = (result, started.take()) {
+                let _ = started.send(Err(error));
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("core-{index}")).spawn(body);
+        thread.map_err(|error| RealError::IoUringLimits { error })?;
+        let started = is_started.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: gone() }));
+        started.map(|()| DataCore { index, jobs, over: RefCell::new(Some(is_over)) })
+    }
+
+    /// Runs `work` on the core and returns what it returns. The core never waits for the caller.
+    pub async fn call<T, F>(&self, work: impl FnOnce(Rc<Local>) -> F + Send + 'static) -> Result<T, CoreGone>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (done, is_done) = oneshot::channel();
+        let job: Job = Box::new(move |local| {
+            let work = work(local.clone());
+            local.seam.spawn(async move {
+                // The caller may have stopped waiting; the work is done all the same.
+                let _ = done.send(work.await);
+            });
+        });
+        self.jobs.send(job).await.map_err(|_| CoreGone(self.index))?;
+        is_done.await.map_err(|_| CoreGone(self.index))
+    }
+
+    /// Its number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Ends the core's message loop and waits for its end.
+    pub async fn join(&self) {
+        let end: Job = Box::new(|local| local.ending.set(true));
+        // The send fails if the core has already ended.
+        let _ = self.jobs.send(end).await;
+        let over = self.over.take();
+        if let Some(over) = over {
+            // Completes when the thread drops the sender. A panic of the thread has been printed already.
+            let _ = over.await;
+        }
+    }
+}
+
+fn gone() -> std::io::Error {
+    std::io::Error::other("its thread ended at once")
+}
+
+/// Sends the core's number when its thread ends, also by a panic.
+struct Ended(usize, mpsc::UnboundedSender<usize>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // The receiver is gone once the daemon has stopped.
+        let _ = self.1.send(self.0);
+    }
+}

@@ -1,0 +1,63 @@
+//! The data cores of the daemon, and calls to one or all of them.
+
+mod attach;
+mod data_core;
+mod datastores;
+mod detach;
+mod evidence;
+mod open;
+mod volume;
+mod watchdog;
+
+use std::ops::Index;
+use std::slice::Iter;
+use std::time::Duration;
+
+use messages::{ErrorKind, Failure};
+
+pub use self::attach::{Attaching, Opened};
+pub use self::data_core::{CoreGone, DataCore, DataCoreSpec, Local};
+pub use self::evidence::Subject;
+pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
+
+/// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
+pub const CORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The data cores, by number. There is at least one.
+pub struct Cores(Vec<DataCore>);
+
+/// The failure of an action whose core has ended.
+pub fn core_gone(gone: CoreGone) -> Failure {
+    Failure::new(ErrorKind::Failed, gone.to_string())
+}
+
+impl Cores {
+    /// Running cores.
+    pub fn new(cores: Vec<DataCore>) -> Cores {
+        assert!(!cores.is_empty(), "a daemon has a data core");
+        Cores(cores)
+    }
+
+    /// The core of everything that exists once: the flash log, the iSCSI target, the listeners.
+    pub fn first(&self) -> &DataCore {
+        &self.0[0]
+    }
+
+    /// All cores.
+    pub fn iter(&self) -> Iter<'_, DataCore> {
+        self.0.iter()
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Index<usize> for Cores {
+    type Output = DataCore;
+
+    fn index(&self, core: usize) -> &DataCore {
+        &self.0[core]
+    }
+}

@@ -1,0 +1,117 @@
+//! Calls that concern a volume, on its core.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use control::ProgressSender;
+use engine::{RequestError, Volume};
+use messages::{ErrorKind, Failure};
+use seam::real::RealSeam;
+
+use super::super::cores::CORE_PATIENCE;
+use super::super::volumes::Placed;
+use super::data_core::Local;
+use super::{Cores, core_gone};
+
+/// Interval of progress reports of a long action.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+
+impl Cores {
+    /// Runs `work` with the volume on its core; `work` cannot wait there.
+    pub async fn with_volume<T: Send + 'static>(
+        &self,
+        name: &str,
+        placed: &Placed,
+        work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let volume = name.to_owned();
+        let called = self[placed.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
+        called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))
+    }
+
+    /// Runs `work` with the volume on its core, and meanwhile reports its dirty bytes as progress.
+    pub async fn on_volume<T, F>(
+        &self,
+        name: &str,
+        placed: &Placed,
+        what: &str,
+        progress: &ProgressSender,
+        work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, RequestError>> + 'static,
+    {
+        let volume = name.to_owned();
+        let called = self[placed.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
+            Some(volume) => work(volume).await,
+            None => Err(RequestError::ShuttingDown),
+        });
+        let result = self.watched(placed.core, name, what, progress, called).await.map_err(core_gone)?;
+        result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
+    }
+
+    /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
+    pub async fn watched<T>(
+        &self,
+        core: usize,
+        name: &str,
+        what: &str,
+        progress: &ProgressSender,
+        action: impl Future<Output = T>,
+    ) -> T {
+        let mut action = std::pin::pin!(action);
+        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
+        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
+        loop {
+            tokio::select! {
+                result = &mut action => return result,
+                _ = tick.tick() => {
+                    let volume = name.to_owned();
+                    let dirty = async move |local: Rc<Local>| {
+                        local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
+                    };
+                    if let Ok(dirty_bytes) = self[core].call(dirty).await {
+                        progress.say(what, dirty_bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Size of a volume in bytes.
+    pub async fn size_of(&self, name: &str, placed: &Placed) -> Result<u64, Failure> {
+        self.with_volume(name, placed, |volume| volume.size_bytes()).await
+    }
+
+    /// Dirty bytes of a volume now; 0 if its core does not answer.
+    pub async fn dirty_bytes_of(&self, volume: &str, core: usize) -> u64 {
+        let volume = volume.to_owned();
+        let dirty =
+            async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |found| found.stats().dirty_bytes);
+        let told = tokio::time::timeout(CORE_PATIENCE, self[core].call(dirty)).await;
+        told.ok().and_then(Result::ok).unwrap_or(0)
+    }
+
+    /// Dirty bytes of all volumes; `None` once a core has ended.
+    pub async fn dirty_bytes(&self) -> Option<u64> {
+        let mut dirty_bytes = 0;
+        for core in self.iter() {
+            let sum =
+                |local: &Local| local.engine.volumes().iter().map(|volume| volume.stats().dirty_bytes).sum::<u64>();
+            dirty_bytes += core.call(async move |local: Rc<Local>| sum(&local)).await.ok()?;
+        }
+        Some(dirty_bytes)
+    }
+
+    /// Reports a volume's new size to guests.
+    pub async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+        let name = name.to_owned();
+        let tell = async move |local: Rc<Local>| {
+            if let Some(vhost_user) = &local.vhost_user {
+                vhost_user.server.resized(&name);
+            }
+        };
+        self[placed.core].call(tell).await.map_err(core_gone)
+    }
+}

@@ -1,0 +1,100 @@
+//! Estimates of the benefit of more memory or flash per volume, for the command and the HTTP interface.
+
+use std::collections::BTreeSet;
+
+use messages::report::{AdvicePage, Assumptions};
+use messages::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
+
+use super::Daemon;
+use lab::report::advice;
+
+/// Maximum volumes per page: the curves of each are computed for the page.
+const VOLUMES_MAX: usize = 100;
+
+impl Daemon {
+    /// `advise`: sorted by name, either `volume` alone or the first `limit` volumes after `after`.
+    pub(super) async fn advise(
+        &self,
+        limit: usize,
+        after: Option<&str>,
+        volume: Option<&str>,
+        assumptions: &Assumptions,
+    ) -> Result<Answer, Failure> {
+        if !(1..=VOLUMES_MAX).contains(&limit) {
+            let text = format!("limit is {limit}; ask for 1 to {VOLUMES_MAX} volumes");
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
+        if assumptions.spindle_iops == 0 {
+            let text = "a disk that does no requests can be spared by nothing; assume 1 request a second at least";
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
+        let reports = self.volume_reports().await;
+        if let Some(name) = volume.filter(|name| !reports.iter().any(|report| report.name == **name)) {
+            return Err(Failure::no_volume(name));
+        }
+        let (reports, next) = part(reports, limit, after, volume);
+        let mut volumes = Vec::with_capacity(reports.len());
+        // Once a core does not answer, its other volumes are skipped: each would take a full time-out.
+        let mut silent = BTreeSet::new();
+        for report in &reports {
+            if report.state == VolumeState::Refused {
+                volumes.push(advice::of_nothing(report));
+                continue;
+            }
+            // The volume may have been removed meanwhile.
+            let Ok(placed) = self.volumes.placed(&report.name) else { continue };
+            let curve = if silent.contains(&placed.core) { None } else { self.curve(&report.name).await };
+            match curve {
+                Some(curve) => volumes.push(advice::of_volume(report, &curve, assumptions)),
+                None if self.volumes.placed(&report.name).is_err() => {}
+                None => {
+                    silent.insert(placed.core);
+                    volumes.push(advice::of_nothing(report));
+                }
+            }
+        }
+        let assumptions = (*assumptions).into();
+        Ok(Answer::Advice(Box::new(AdvicePage { assumptions, volumes, next })))
+    }
+}
+
+/// The volumes of a page, and the name after which the next page begins.
+fn part(
+    mut all: Vec<VolumeReport>,
+    limit: usize,
+    after: Option<&str>,
+    only: Option<&str>,
+) -> (Vec<VolumeReport>, Option<String>) {
+    all.retain(|report| only.is_none_or(|only| report.name == only) && after.is_none_or(|after| *report.name > *after));
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    let is_last = all.len() <= limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| !is_last).map(|report| report.name.clone());
+    (all, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_hold_each_volume_once_and_one_volume_can_be_selected() {
+        let all =
+            || ["b", "d", "a", "c"].map(|name| VolumeReport::idle(name, VolumeState::Active, "none", "/x")).to_vec();
+        for limit in 1..6 {
+            let (mut seen, mut after) = (Vec::new(), None);
+            loop {
+                let (page, next) = part(all(), limit, after.as_deref(), None);
+                assert!(page.len() <= limit);
+                seen.extend(page.into_iter().map(|report| report.name));
+                after = next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(seen, ["a", "b", "c", "d"], "{limit} a page");
+        }
+        let (page, next) = part(all(), 1, None, Some("c"));
+        assert_eq!((page.len(), page[0].name.as_str(), next), (1, "c", None));
+    }
+}

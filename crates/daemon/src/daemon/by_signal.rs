@@ -1,0 +1,55 @@
+//! Stop and reload by signal.
+
+use std::rc::Rc;
+
+use seam::real::Signal;
+
+use super::super::signals;
+use super::super::stop::Clients;
+use super::Daemon;
+use logging::{self as log, CONFIG, DAEMON};
+
+/// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
+pub async fn obey_signals(daemon: Rc<Daemon>) {
+    let mut signals = signals::obey(match daemon.memory.survives() {
+        true => "acknowledged writes stay in memory for the next start",
+        false => "flushed data is safe, unflushed data is lost",
+    });
+    while let Some(signal) = signals.recv().await {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => stop_by_signal(&daemon, signal),
+            Signal::Hangup => {
+                let daemon = daemon.clone();
+                tokio::task::spawn_local(async move { reload_by_signal(&daemon).await });
+            }
+        }
+    }
+}
+
+fn stop_by_signal(daemon: &Daemon, signal: Signal) {
+    let how = match daemon.flash.store() {
+        Some(_) => "leaving dirty data in the flash log",
+        None => "destaging dirty data",
+    };
+    let name = signal.name();
+    log::info!(target: DAEMON, "{name}: stopping; {how}, a second signal ends at once");
+    daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
+    // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
+    // manager closes their connections.
+    let hands_over = signal == Signal::Terminate && daemon.notifier.is_there();
+    daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
+}
+
+async fn reload_by_signal(daemon: &Daemon) {
+    if daemon.stop.is_stopping() {
+        return log::warn!(target: DAEMON, "SIGHUP: ignored, the daemon is stopping");
+    }
+    log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
+    match daemon.reload_for("SIGHUP").await {
+        Ok(said) => said.iter().for_each(|said| log::info!(target: CONFIG, "{said}")),
+        Err(failure) => {
+            log::error!(target: CONFIG, "{}", failure.message);
+            daemon.notifier.status("the changed configuration has errors; the old one stays in effect");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
+
+mod actions;
+mod add_remove;
+mod advice;
+mod audit;
+mod by_signal;
+mod configuration;
+mod flash_watch;
+mod flushes;
+mod heat;
+mod reload;
+mod retry;
+mod sample;
+mod start;
+mod status;
+mod stop;
+mod traces;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use control::{Actor, Handler, ProgressSender};
+use events::Wanted;
+use flash::Store;
+use messages::{Answer, ErrorKind, Failure, Request, Sampled};
+use seam::real::RealSeam;
+use tokio::sync::watch;
+
+pub use self::start::serve;
+pub use self::status::override_reports;
+use super::attachments::Attachments;
+use super::certificates::Certificates;
+use super::cores::{Cores, DataCore};
+use super::events::Journal;
+use super::flash::FlashLog;
+use super::http::HttpInterface;
+use super::iscsi::Units;
+use super::jobs::Jobs;
+use super::kept::{PersistedMemory, Plan};
+use super::listen::Listeners;
+use super::records::Records;
+use super::said::answer_of;
+use super::settings::Settings;
+use super::stop::Stop;
+use super::telemetry::Telemetry;
+use super::volume_settings::VolumeSettings;
+use super::volumes::Volumes;
+use config::Config;
+use logging::{self as log, CONTROL};
+use state::StateDir;
+use systemd::Notifier;
+
+/// The daemon's parts on the control thread. Each part owns its state; the methods here do what crosses parts.
+pub struct Daemon {
+    /// The configuration in force.
+    settings: Rc<Settings>,
+    /// The durable records.
+    records: Rc<Records>,
+    /// The data cores.
+    cores: Rc<Cores>,
+    /// All volumes.
+    volumes: Rc<Volumes>,
+    /// The flash log.
+    flash: Rc<FlashLog>,
+    /// Persisted memory.
+    memory: Rc<PersistedMemory>,
+    /// The volumes as units of the iSCSI target.
+    units: Rc<Units>,
+    /// Attaching and detaching volumes.
+    attachments: Attachments,
+    /// Settings of served volumes.
+    volume_settings: VolumeSettings,
+    /// The listeners of the front ends.
+    listeners: Listeners,
+    /// The HTTP interface.
+    http: Rc<HttpInterface>,
+    /// TLS certificates of the listeners.
+    certificates: Rc<Certificates>,
+    /// Samples and their history.
+    telemetry: Telemetry,
+    /// Flushes of volumes and changes of the flash devices.
+    jobs: Rc<Jobs>,
+    /// Events and alerts.
+    journal: Journal,
+    /// State of a stop.
+    stop: Stop,
+    /// Connection to the service manager.
+    notifier: Rc<Notifier>,
+}
+
+impl Daemon {
+    /// A daemon that serves nothing yet.
+    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, memory: Plan, notifier: Notifier) -> Daemon {
+        let journal = Journal::open(state.path(), config.alerts.webhook.clone());
+        let settings = Rc::new(Settings::new(config));
+        let records = Rc::new(Records::new(state));
+        let cores = Rc::new(Cores::new(cores));
+        let volumes = Rc::<Volumes>::default();
+        let certificates = Rc::<Certificates>::default();
+        let jobs = Rc::<Jobs>::default();
+        let flash = FlashLog::new(settings.clone(), records.clone(), cores.clone(), jobs.clone());
+        let flash = Rc::new(flash);
+        let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
+        let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
+        let attachments = Attachments::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            memory.clone(),
+            units.clone(),
+        );
+        let volume_settings = VolumeSettings::new(
+            settings.clone(),
+            records.clone(),
+            cores.clone(),
+            volumes.clone(),
+            flash.clone(),
+            units.clone(),
+        );
+        let http = HttpInterface::new(settings.clone(), records.clone(), certificates.clone());
+        Daemon {
+            attachments,
+            volume_settings,
+            listeners: Listeners::new(settings.clone(), cores.clone()),
+            http: Rc::new(http),
+            telemetry: Telemetry::new(),
+            stop: Stop::default(),
+            notifier: Rc::new(notifier),
+            settings,
+            records,
+            cores,
+            volumes,
+            flash,
+            memory,
+            units,
+            certificates,
+            jobs,
+            journal,
+        }
+    }
+
+    /// Dispatches a request of `actor`.
+    pub(super) async fn act(
+        self: &Rc<Self>,
+        actor: &Actor,
+        request: Request,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        if self.stop.is_stopping()
+            && !matches!(
+                request,
+                Request::Status {}
+                    | Request::VolumeList {}
+                    | Request::FlashList {}
+                    | Request::DatastoreList {}
+                    | Request::JobList {}
+                    | Request::Events { .. }
+                    | Request::Alerts {}
+                    | Request::Stop { .. }
+            )
+        {
+            return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
+        }
+        match request {
+            Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
+            Request::FlashList {} => Ok(self.flash_answer().await),
+            Request::FlashAdd { path, force } => {
+                self.flash.add(&path, force, progress).await?;
+                Ok(self.flash_answer().await)
+            }
+            Request::FlashRemove { path } => {
+                self.flash.remove(&path, progress).await?;
+                Ok(self.flash_answer().await)
+            }
+            Request::FlashReplace { old, new, force } => {
+                self.flash.replace(&old, &new, force, progress).await?;
+                Ok(self.flash_answer().await)
+            }
+            Request::FlashPause {} => self.steer_flash(|store| store.pause_job(true)).await,
+            Request::FlashResume {} => self.steer_flash(|store| store.pause_job(false)).await,
+            Request::FlashCancel {} => self.steer_flash(|store| store.cancel_job()).await,
+            Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
+            Request::VolumeShow { name } => self.show(&name).await,
+            Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
+            Request::VolumeFlush { name, aside: false } => self.flush(&name, progress).await,
+            Request::VolumeFlush { name, aside: true } => self.flush_aside(actor, &name).await,
+            Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
+            Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
+            Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
+            Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
+            Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
+            Request::VolumeSlow { name } => self.slow(&name).await,
+            Request::VolumeHeat { name } => self.heat(&name).await,
+            Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
+                let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
+                let (subject, is_known) = self.subject(volume, datastore)?;
+                self.telemetry.past(history::Question { subject, is_known, from, to, step, series }).await
+            }
+            Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
+                let limit = limit as usize;
+                Ok(self.journal.page(&Wanted {
+                    limit,
+                    before,
+                    after,
+                    since_unix_seconds,
+                    until_unix_seconds,
+                    subject,
+                    kind,
+                }))
+            }
+            Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
+            Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
+            Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
+            Request::JobCancel { id } => self.cancel_job(&id).await,
+            Request::Advice { limit, after, volume, assumptions } => {
+                self.advise(limit as usize, after.as_deref(), volume.as_deref(), &assumptions).await
+            }
+            Request::TraceOpen { name } => self.open_trace(&name).await,
+            Request::TraceTake { name, recorder } => self.take_trace(&name, recorder).await,
+            Request::TraceClose { name, recorder } => self.close_trace(&name, recorder).await,
+            Request::VolumeInvalidate { name, discard_dirty } => self.invalidate(&name, discard_dirty).await,
+            Request::VolumeResize { name, size_bytes, discard_dirty } => {
+                self.resize(&name, size_bytes, discard_dirty, progress).await
+            }
+            Request::VolumeAdd { name, backing, size_bytes, policy, read_only } => {
+                self.add(&name, &backing, size_bytes, policy.as_deref(), read_only).await
+            }
+            Request::VolumeRemove { name } => self.remove(&name, progress).await,
+            Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,
+            Request::TokenCreate { name, role } => self.http.create_token(&name, role),
+            Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
+            Request::TokenRevoke { name } => self.http.revoke_token(&name),
+            Request::TokenLink { role } => self.http.login_link(role),
+            Request::Reload {} => self.reload().await.map(answer_of),
+            Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
+        }
+    }
+}
+
+impl Daemon {
+    /// The report of the flash log, as the answer to a request.
+    pub(super) async fn flash_answer(&self) -> Answer {
+        Answer::Flash(Box::new(self.flash.report(&self.volumes).await.unwrap_or_default()))
+    }
+
+    /// `flash pause`, `resume`, `cancel`.
+    pub(super) async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.flash.steer(steer).await?;
+        Ok(self.flash_answer().await)
+    }
+
+    /// The last sample and the following ones.
+    pub fn samples(&self) -> watch::Receiver<Arc<Sampled>> {
+        self.telemetry.subscribe()
+    }
+}
+
+impl Handler for Daemon {
+    async fn handle(
+        self: Rc<Self>,
+        request: Request,
+        actor: Actor,
+        progress: ProgressSender,
+    ) -> Result<Answer, Failure> {
+        log::debug!(target: CONTROL, client = actor.show(), "request: {request:?}");
+        self.act_for(&actor, request, &progress).await
+    }
+}

@@ -1,0 +1,259 @@
+//! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
+//! configuration.
+
+use control::ProgressSender;
+use messages::{ErrorKind, Failure};
+
+use super::super::said::Said;
+use super::super::volumes::Standing;
+use super::Daemon;
+use config::{Config, LogConfig, VolumeConfig};
+use logging::{self as log, CONFIG};
+
+impl Daemon {
+    /// SIGHUP and `reload`: returns each change that was or was not applied.
+    pub async fn reload(&self) -> Result<Vec<Said>, Failure> {
+        let file = self.settings.current().file.clone();
+        let fresh = Config::load(&file).map_err(|problems| {
+            let text = format!("{problems}\nnothing was changed; the old configuration stays in force");
+            Failure::new(ErrorKind::Invalid, text)
+        })?;
+        let old = Config::clone(&self.settings.current());
+        let mut said: Vec<Said> = not_live(&old, &fresh).into_iter().map(Said::General).collect();
+        // The comparison is with the served volumes, not with the old file: a removal that failed earlier is tried
+        // again.
+        let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
+        let known = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        said.extend(
+            self.cores.reload_datastores(&old.datastores, &fresh.datastores).await.into_iter().map(Said::General),
+        );
+        if old.qos != fresh.qos {
+            said.push(Said::General(format!("[[qos]]: {} taken over", fresh.qos.len())));
+        }
+        if old.log.filter != fresh.log.filter {
+            log::set_filter(&fresh.log.filter);
+            said.push(Said::General("[log]: level and filter taken over".to_owned()));
+        }
+        for gone in known.iter().filter(|name| !is_fresh(name)) {
+            said.push(self.reload_gone(gone).await);
+        }
+        self.units.fix_luns(&fresh.volumes);
+        for volume in &fresh.volumes {
+            said.extend(self.reload_volume(volume).await);
+        }
+        said.extend(self.volume_settings.reload_rules(&fresh.qos).await);
+        self.cores.forget_datastores(&old.datastores, &fresh.datastores).await;
+        let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
+        if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
+            said.extend(self.certificates.reload("api", &now).map(Said::General));
+            *files = now;
+        }
+        if let (Some(tls), Some(now)) = (&mut nbd.tls, fresh.nbd.tls)
+            && tls.files.client_ca.is_some() == now.files.client_ca.is_some()
+        {
+            said.extend(self.certificates.reload("nbd", &now.files).map(Said::General));
+            tls.files = now.files;
+        }
+        // Values that need a restart stay as they were at the start, so that the next reload reports them again.
+        let written = old.written.renewed(fresh.written);
+        self.settings.replace(Config {
+            volumes: fresh.volumes,
+            absent: fresh.absent,
+            datastores: fresh.datastores,
+            qos: fresh.qos,
+            api,
+            nbd,
+            log: LogConfig { filter: fresh.log.filter, ..old.log },
+            written,
+            ..old
+        });
+        if said.is_empty() {
+            said.push(Said::General("the configuration was read again; nothing has changed".to_owned()));
+        }
+        Ok(said)
+    }
+
+    async fn reload_gone(&self, name: &str) -> Said {
+        let of_volume = |text: &str| Said::Volume(name.to_owned(), text.to_owned());
+        let (progress, _) = ProgressSender::new();
+        let Ok(_busy) = self.volumes.begin(name) else {
+            return of_volume("not removed, it is being changed right now; the next reload tries again");
+        };
+        let known = self.volumes.find(name);
+        let Some(known) = known.filter(|known| known.from_file) else {
+            return of_volume("gone from the file, and removed before");
+        };
+        if let Standing::Serving(placed) = &known.standing {
+            self.volumes.stand(name, Standing::Removing(placed.clone()));
+            if let Err(failure) = self.attachments.detach(name, placed.core, &progress).await {
+                self.volumes.stand(name, Standing::Serving(placed.clone()));
+                return Said::Failed(name.to_owned(), failure);
+            }
+            // The volume's record stays: the entry may return.
+            if let Err(error) = self.records.change(|state| state.mark_clean(placed.incarnation)) {
+                log::error!(target: CONFIG, "{error}");
+            }
+        }
+        if let Err(failure) = self.units.forget_absent(name).await {
+            return Said::Failed(name.to_owned(), failure);
+        }
+        self.volumes.remove(name);
+        if self.memory.left_of(name).await.is_ok_and(|left| !left.is_empty()) {
+            return of_volume(
+                "gone from the file; data of it is in memory alone, which keeps it until the machine ends",
+            );
+        }
+        if self.records.may_be_on_flash(name) {
+            return of_volume("gone from the file; data of it may lie in the flash log, which keeps it");
+        }
+        of_volume("removed; its backing is complete")
+    }
+
+    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<Said> {
+        let name = &now.name;
+        let of_volume = |text: &str| vec![Said::Volume(name.clone(), text.to_owned())];
+        let Ok(_busy) = self.volumes.begin(name) else {
+            return of_volume("not looked at, it is being changed right now; the next reload tries again");
+        };
+        let known = self.volumes.find(name);
+        let removed = self.records.view().removed.get(name) == Some(&now.entry());
+        match known {
+            None if removed => Vec::new(),
+            None => vec![self.reload_fresh(now).await],
+            Some(known) if !known.from_file => of_volume("not looked at, one of that name was added by command"),
+            Some(known) if known.refusal().is_some() => vec![self.reload_fresh(now).await],
+            Some(known) => self.volume_settings.reload(&known.config, now).await,
+        }
+    }
+
+    async fn reload_fresh(&self, now: &VolumeConfig) -> Said {
+        // An entry that changed after its volume was removed by command is added again.
+        let forgotten = self.records.change(|state| state.removed.remove(&now.name));
+        if let Err(error) = forgotten {
+            return Said::Volume(now.name.clone(), format!("not added: {error}"));
+        }
+        match self.attachments.attach(now.clone(), true, state::Acceptance::default()).await {
+            Ok(()) => Said::Volume(now.name.clone(), "added".to_owned()),
+            Err(failure) => Said::Failed(now.name.clone(), failure),
+        }
+    }
+}
+
+/// Messages for differences that need a restart.
+fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
+    // The struct is destructured so that the compiler reports a new field that is missing here.
+    let Config {
+        file: _,
+        cores,
+        state_directory,
+        memory_bytes,
+        keep_in,
+        flash,
+        control_socket,
+        api,
+        history,
+        alerts,
+        log,
+        nbd,
+        iscsi,
+        vhost_user,
+        arrays,
+        datastores: _,
+        qos: _,
+        volumes: _,
+        absent: _,
+        written: _,
+    } = old;
+    let changed = [
+        ("cores", *cores != fresh.cores),
+        ("[state] directory", *state_directory != fresh.state_directory),
+        ("[memory] size", *memory_bytes != fresh.memory_bytes),
+        ("[memory] keep_in", *keep_in != fresh.keep_in),
+        ("[flash]", *flash != fresh.flash),
+        ("[control] socket", *control_socket != fresh.control_socket),
+        ("[api]", api.differs_for_good(&fresh.api)),
+        ("[history]", *history != fresh.history),
+        ("[alerts]", *alerts != fresh.alerts),
+        ("[log] format", log.format != fresh.log.format),
+        ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
+        ("[iscsi]", *iscsi != fresh.iscsi),
+        ("[vhost_user]", *vhost_user != fresh.vhost_user),
+        ("[[array]]", *arrays != fresh.arrays),
+    ];
+    let changed = changed.iter().filter(|(_, changed)| *changed);
+    changed.map(|(what, _)| format!("{what} has changed: that needs a restart to take effect")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(Path::new("/etc/hotset.toml"), text).expect("a configuration without errors")
+    }
+
+    #[test]
+    fn changed_part_that_needs_a_restart_is_named() {
+        let cases = [
+            ("cores = [0]", "cores"),
+            ("[state]\ndirectory = \"/elsewhere\"", "[state] directory"),
+            ("[memory]\nsize = \"32 MiB\"", "[memory] size"),
+            ("[memory]\nkeep_in = \"none\"", "[memory] keep_in"),
+            ("[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]", "[flash]"),
+            ("[control]\nsocket = \"/elsewhere.sock\"", "[control] socket"),
+            ("[api]\nnames = [\"cache.example\"]", "[api]"),
+            ("[api]\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[api]"),
+            ("[history]\nsize = \"64 MiB\"", "[history]"),
+            ("[alerts]\ndirty_age = \"1min\"", "[alerts]"),
+            ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
+            ("[log]\nformat = \"json\"", "[log] format"),
+            ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
+            ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
+            ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
+            ("[vhost_user]\nsocket_mode = \"0600\"", "[vhost_user]"),
+            ("[[array]]\nname = \"shelf\"", "[[array]]"),
+        ];
+        for (text, part) in cases {
+            let said = vec![format!("{part} has changed: that needs a restart to take effect")];
+            assert_eq!((not_live(&config(""), &config(text)), not_live(&config(text), &config(text))), (said, vec![]));
+        }
+    }
+
+    #[test]
+    fn volume_applies_only_keys_that_need_no_restart() {
+        let volume = |text: &str| {
+            let datastores = "[[datastore]]\nname = \"a\"\n[[datastore]]\nname = \"b\"\n";
+            config(&format!("{datastores}[[volume]]\nname = \"v\"\n{text}")).volumes.remove(0)
+        };
+        let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
+        let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
+                    shares = \"high\"\nlimit_iops = 500\nreservation_iops = 300\n\
+                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\n\
+                    declared_lost = true\n";
+        let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
+        assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
+    }
+
+    #[test]
+    fn live_change_is_not_reported_as_needing_a_restart() {
+        let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
+        assert_eq!(not_live(&tls("a"), &tls("b")), Vec::<String>::new());
+        let nbd = |name, rest| {
+            config(&format!(
+                "[nbd]\ntls = \"allowed\"\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\"\n{rest}"
+            ))
+        };
+        assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
+        // Adding a CA for client certificates needs a restart.
+        assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
+        assert_eq!(not_live(&config(""), &config("[log]\nlevel = \"debug\"\nfilter = \"flash=warn\"")).len(), 0);
+        let fresh = config(
+            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
+             name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
+        );
+        assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
+    }
+}

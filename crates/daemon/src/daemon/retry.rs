@@ -1,0 +1,51 @@
+//! Retry of volumes whose backing could not be opened.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::Daemon;
+use logging::{self as log, VOLUME};
+
+/// Interval at which due attempts are collected.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
+
+impl Daemon {
+    /// Retries refused volumes until a stop is requested.
+    pub async fn retry_absent(self: Rc<Self>) {
+        while !self.stop.is_stopping() {
+            tokio::time::sleep(LOOK_PAUSE).await;
+            self.retry_due().await;
+        }
+    }
+
+    async fn retry_due(&self) {
+        let due = self.volumes.take_due(Instant::now());
+        if due.is_empty() || self.stop.is_stopping() {
+            return;
+        }
+        let (mut busy, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        for known in due {
+            // A change of this volume that is under way supersedes the retry.
+            let Ok(begun) = self.volumes.begin(&known.config.name) else { continue };
+            busy.push(begun);
+            before.push((known.config.name.clone(), known.refusal().cloned()));
+            wanted.push((known.config, known.from_file));
+        }
+        let results = self.attachments.attach_all(wanted, state::Acceptance::default()).await;
+        for ((name, refusal), result) in before.into_iter().zip(results) {
+            match result {
+                Ok(()) => log::info!(
+                    target: VOLUME, volume = name,
+                    "volume {name}: its backing is available again; the volume is in service"
+                ),
+                // Log a refusal only when it differs from the last one: repeating it every half minute would hide new
+                // messages.
+                Err(failure) if self.volumes.find(&name).is_none_or(|now| now.refusal() != refusal.as_ref()) => {
+                    log::error!(target: VOLUME, volume = name, "{}", failure.message);
+                }
+                Err(failure) => log::debug!(target: VOLUME, volume = name, "{}", failure.message),
+            }
+        }
+        drop(busy);
+    }
+}

@@ -1,0 +1,59 @@
+//! Sampling: once a second one report serves the stream, the history and the alerts.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use history::Subject;
+use messages::{ErrorKind, Failure, Sampled, moment};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::super::shortage::Shortage;
+use super::Daemon;
+
+/// Interval of the samples.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Daemon {
+    /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
+    /// tick stays in the same second.
+    pub async fn sample(self: Rc<Self>) {
+        let into = Duration::from_nanos(moment::since_1970().subsec_nanos().into());
+        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
+        let mut tick = interval_at(first, PAUSE);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut shortage = Shortage::default();
+        while !self.stop.is_stopping() {
+            tick.tick().await;
+            shortage.report(&self.journal);
+            self.journal.begin_look();
+            let mut status = self.look().await;
+            let at_unix_ms = moment::since_1970().as_millis() as u64;
+            self.journal.look(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
+            self.journal.tell_alerts(&mut status);
+            let events = self.journal.newest();
+            let sampled = Arc::new(Sampled { at_unix_ms, status, events });
+            self.telemetry.publish(sampled);
+        }
+    }
+
+    /// The subject of a history query, and whether it exists now.
+    pub fn subject(&self, volume: Option<String>, datastore: Option<String>) -> Result<(Subject, bool), Failure> {
+        match (volume, datastore) {
+            (None, None) => Ok((Subject::Whole, true)),
+            (Some(name), None) => {
+                let is_known = self.volumes.contains(&name);
+                Ok((Subject::Volume(name), is_known))
+            }
+            (None, Some(name)) => {
+                let is_known =
+                    name.is_empty() || self.settings.current().datastores.iter().any(|known| known.name == name);
+                Ok((Subject::Datastore(name), is_known))
+            }
+            (Some(_), Some(_)) => {
+                let text = "a history is of a volume or of a datastore; ask for each by itself";
+                Err(Failure::new(ErrorKind::Invalid, text))
+            }
+        }
+    }
+}

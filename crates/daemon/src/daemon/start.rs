@@ -1,0 +1,254 @@
+//! The start and the end of the daemon.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::CoreSpec;
+use messages::ErrorKind;
+use seam::real::{KeptFile, RealCoreSpec};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::super::certificates::Shown;
+use super::super::cores::{DataCore, DataCoreSpec};
+#[cfg(feature = "sabotage")]
+use super::super::sabotage;
+use super::super::stop::Clients;
+use super::super::volumes::Busy;
+use super::super::{handover, iscsi, kept, loss, vhost_user};
+use super::Daemon;
+use super::by_signal::obey_signals;
+use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
+use logging::{self as log, DAEMON, VOLUME};
+use state::{Acceptance, StateDir, draw_identity, draw_number};
+use systemd::Notifier;
+use terminal::{EXIT_FAILED, Failure};
+
+/// Time-out for a predecessor to end and release the state directory.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for the last log lines of a daemon that gives up: standard error may be stuck.
+const LAST_LINES_PATIENCE: Duration = Duration::from_secs(1);
+/// Time for the last answers to leave the control socket.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// Serves a configuration until stopped; `ready` is called when clients can connect.
+pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce()) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
+    let mut state =
+        StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
+    let (identity, life) = draw_identity()
+        .and_then(|identity| Ok((identity, draw_number()?)))
+        .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
+    state
+        .change(|state| {
+            state.begin_life(identity, life);
+            loss::note_boot(state);
+        })
+        .map_err(|error| failed(&error))?;
+    let (ended, mut has_ended) = mpsc::unbounded_channel();
+    let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
+    let (tls, shown) = tls.unzip();
+    let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
+    let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
+    let plan = kept::plan(&config, &mut state).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.kept.clone(), ended).await?;
+    let socket = config.control_socket.clone();
+    let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
+    // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
+    daemon.memory.open().await.map_err(|failure| Failure::failed(failure.message))?;
+    if let Some(shown) = shown {
+        daemon.certificates.set_nbd(shown);
+    }
+    tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
+    let wanted = wanted_volumes(&daemon);
+    // Before the control socket listens: a reload would open the volumes a second time.
+    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.volumes.begin(&config.name).ok()).collect();
+    tokio::task::spawn_local(obey_signals(daemon.clone()));
+    let (quit, quitting) = watch::channel(false);
+    let stopped = quitting.clone();
+    let (listens, is_listening) = oneshot::channel();
+    let control = tokio::task::spawn_local({
+        let daemon = daemon.clone();
+        // The start awaits the receiver below.
+        let listens = move || listens.send(()).expect("the start waits for the control socket");
+        async move { control::serve(&socket, daemon, control::Limits::default(), listens, quitting).await }
+    });
+    if is_listening.await.is_err() {
+        let error = control.await.map_err(|error| failed(&error))?;
+        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
+    }
+    daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
+    tokio::task::spawn_local(daemon.clone().sample());
+    daemon.http.clone().start(daemon.clone(), stopped);
+    let started = daemon.cores.patiently(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
+    if started.is_ok() {
+        ready();
+        daemon.cores.feed_watchdog().await;
+        tokio::task::spawn_local(daemon.clone().watch_flash());
+        tokio::task::spawn_local({
+            let (flash, daemon) = (daemon.flash.clone(), daemon.clone());
+            async move { flash.watch_drives(|| daemon.stop.is_stopping()).await }
+        });
+        tokio::task::spawn_local(daemon.clone().retry_absent());
+        tokio::select! {
+            () = daemon.stop.asked() => {}
+            Some(core) = has_ended.recv() => {
+                let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
+                log::error!(target: DAEMON, "{text}");
+                daemon.journal.note_daemon(&text);
+                daemon.journal.flush();
+                log::flush(LAST_LINES_PATIENCE);
+                std::process::exit(i32::from(EXIT_FAILED));
+            }
+        }
+    }
+    daemon.stop.ask(false, Clients::SendAway);
+    let complete = daemon.drain().await;
+    daemon.telemetry.end_history().await;
+    daemon.end_events();
+    tokio::time::sleep(LAST_WORDS).await;
+    // The receiver is gone if the server has failed.
+    let _ = quit.send(true);
+    let _ = control.await;
+    started?;
+    if !complete {
+        return Err(Failure::failed(daemon.stop.said()));
+    }
+    log::info!(target: DAEMON, "{}", daemon.stop.said());
+    Ok(())
+}
+
+async fn start_cores(
+    config: &Config,
+    tls: Option<nbd::Tls>,
+    (mut target, mut vhost_user): (Option<iscsi::IscsiSpec>, Option<vhost_user::VhostUserSpec>),
+    mut kept: Option<KeptFile>,
+    ended: mpsc::UnboundedSender<usize>,
+) -> Result<Vec<DataCore>, Failure> {
+    // One data core: a connection cannot move to another core yet, and would not find the volumes there.
+    let processors: Vec<Option<usize>> = match &config.cores {
+        Cores::Auto => vec![None],
+        Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
+    };
+    if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
+        log::warn!(target: DAEMON, "cores lists several CPUs; this version serves data on the first one");
+    }
+    let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
+    let of_spec = CoreSpec::default();
+    let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
+    let engine = CoreSpec {
+        #[cfg(feature = "sabotage")]
+        sabotage: sabotage::from_environment(),
+        flash_threshold,
+        ..of_spec
+    };
+    let mut cores = Vec::new();
+    for (index, cpu) in processors.into_iter().enumerate() {
+        let real = RealCoreSpec { cpu, kept: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
+        let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
+        let (iscsi, vhost_user) = (target.take(), vhost_user.take());
+        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi, vhost_user };
+        let core = DataCore::start(spec, ended.clone()).await;
+        cores.push(core.map_err(|error| Failure::failed(error.to_string()))?);
+    }
+    Ok(cores)
+}
+
+/// The TLS configuration of the NBD server, and its certificate for reports and renewal.
+fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
+    let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
+    let tls = nbd::Tls::new(identity.config, config.required);
+    let shared = tls.clone();
+    Ok((tls, Shown::new(&config.files, identity.chain, move |config| shared.renew(config))))
+}
+
+/// Attaches the volumes and starts the listeners. A volume that cannot be served does not prevent the others from being
+/// served.
+async fn start_serving(
+    daemon: &Rc<Daemon>,
+    wanted: Vec<(VolumeConfig, bool)>,
+    starting: Vec<Busy<'_>>,
+    clients: Vec<handover::Kept>,
+) -> Result<(), Failure> {
+    if daemon.settings.current().flash.is_some() {
+        daemon.notifier.status("replaying the flash log");
+    }
+    daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
+    let datastores = daemon.settings.current().datastores.clone();
+    daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
+    let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
+    let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
+    drop(starting);
+    let mut unnoted = 0;
+    for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
+        log::error!(target: VOLUME, volume = name, "{}", failure.message);
+        // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
+        unnoted += usize::from(failure.kind == ErrorKind::Failed);
+    }
+    if unnoted > 0 && daemon.volumes.count() == unnoted {
+        return Err(Failure::failed("none of the volumes can be served"));
+    }
+    daemon.flash.keep_two_copies().await;
+    let mut listening = daemon.listeners.listen_nbd().await.map_err(Failure::failed)?;
+    listening.extend(daemon.listeners.listen_iscsi().await.map_err(Failure::failed)?);
+    // Only after the last step of the start that can fail.
+    handover::take_over_clients(&daemon.notifier, &daemon.cores, clients).await;
+    daemon.listeners.announce(listening);
+    let count = daemon.volumes.served().len();
+    let plural = if count == 1 { "" } else { "s" };
+    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
+    log::info!(target: DAEMON, "{text}");
+    daemon.journal.begin_serving(&text, &daemon.look().await);
+    daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
+    Ok(())
+}
+
+/// The volumes to serve: the file's without the ones removed by command, and the ones added by command. An added volume
+/// supersedes an entry of the same name with another backing, because clients have written to the added one.
+fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
+    let (config, state) = (daemon.settings.current(), daemon.records.view());
+    let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());
+    let mut wanted: Vec<_> =
+        config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
+    for record in &state.volumes {
+        let Some(added) = &record.added else { continue };
+        let backing = BackingSpec::parse(&added.backing, Path::new("/"));
+        let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
+        if let Some(named) = named {
+            let entry = &wanted[named].0.backing;
+            if backing.as_ref().is_ok_and(|backing| backing == entry) {
+                log::warn!(
+                    target: VOLUME, volume = record.name,
+                    "volume {}: added by command and in the file now; the file's entry is served",
+                    record.name
+                );
+                continue;
+            }
+            log::warn!(
+                target: VOLUME, volume = record.name,
+                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
+                 ({entry}) and is left out. To serve that one: hotset volume remove {}, then read the configuration \
+                 again (SIGHUP)",
+                record.name,
+                added.backing,
+                record.name
+            );
+            wanted.remove(named);
+        }
+        match (backing, added.policy.parse()) {
+            (Ok(backing), Ok(policy)) => {
+                let (size_bytes, read_only) = (added.size_bytes, added.read_only);
+                let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
+                let volume = volume.by_rules(&config.qos);
+                wanted.push((volume, false));
+            }
+            (Err(error), _) | (_, Err(error)) => log::error!(
+                target: VOLUME, volume = record.name,
+                "volume {}: {error}",
+                record.name
+            ),
+        }
+    }
+    wanted
+}

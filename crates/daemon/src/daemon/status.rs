@@ -1,0 +1,320 @@
+//! Reports: the counters of the cores, combined with the control thread's state.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use engine::{BlockNo, CacheMode, DatastoreStats, VolumeStats, WritePolicy};
+use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
+use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
+use seam::{Nanos, Seam};
+
+use super::super::cores::{CORE_PATIENCE, Local};
+use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
+use super::super::volume_settings::qos_of;
+use super::super::volumes::{Known, Standing};
+use super::Daemon;
+use config::keys::set_by_command;
+use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
+use units::show_time;
+
+/// Time for which a core collects counters, of about twenty volumes, before it serves requests again. A report takes
+/// longer by the requests served in between.
+const COUNTED_AT_ONCE: Nanos = Nanos::from_micros(100);
+
+/// A core's counters of a volume.
+struct Counted {
+    stats: VolumeStats,
+    policy: String,
+    mode: CacheMode,
+    size_bytes: u64,
+    /// Blocks without a good copy on any flash device, in order.
+    lost: Vec<BlockNo>,
+}
+
+/// A core's counters.
+struct Seen {
+    report: CoreReport,
+    volumes: Vec<(String, Counted)>,
+    datastores: Vec<DatastoreStats>,
+    /// Time of the count by the core's clock.
+    now: Nanos,
+}
+
+/// An absolute path, valid in the working directory of any command.
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+impl Daemon {
+    /// `volume show`.
+    pub async fn show(&self, name: &str) -> Result<Answer, Failure> {
+        let reports = self.volume_reports().await;
+        let report = reports.into_iter().find(|report| report.name == name);
+        let mut report = report.ok_or_else(|| Failure::no_volume(name))?;
+        report.miss_ratio_curve = self.curve(name).await;
+        Ok(Answer::Volume(Box::new(report)))
+    }
+
+    /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
+    pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
+        let curve = self.on_core_of(name, |volume| miss_ratio_curve(&volume.curves(), volume.age().as_millis()));
+        tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
+    }
+
+    /// `volume list`.
+    pub async fn volume_reports(&self) -> Vec<VolumeReport> {
+        self.reports().await.1
+    }
+
+    /// `datastore list`.
+    pub async fn datastores(&self) -> Vec<DatastoreReport> {
+        self.reports().await.2
+    }
+
+    /// `status`.
+    pub async fn status(&self) -> StatusReport {
+        let mut status = self.look().await;
+        self.journal.tell_alerts(&mut status);
+        status
+    }
+
+    /// The status now, before alerts are evaluated.
+    pub async fn look(&self) -> StatusReport {
+        let (cores, volumes, datastores) = self.reports().await;
+        // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
+        let uptime = self.telemetry.uptime();
+        let flash = self.flash.report(&self.volumes).await;
+        let iscsi = self.units.report(self.listeners.portals()).await;
+        let config = self.settings.current();
+        let mut alerts: Vec<String> = Vec::new();
+        for report in &volumes {
+            alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
+        }
+        alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().map(|alert| alert.text.clone())));
+        let history = self.telemetry.history_health();
+        let failed = history.as_ref().and_then(|history| history.failed.as_ref());
+        alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
+        let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
+        alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
+        let state_failed = self.records.look();
+        let mut status = StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: uptime.as_secs(),
+            uptime_ms: uptime.as_millis() as u64,
+            stopping: self.stop.is_stopping(),
+            configuration: config.file.display().to_string(),
+            state_directory: Some(absolute(&self.records.folder())),
+            state_failed,
+            memory_not_kept: self.memory.not_kept(),
+            listen: self.listeners.shown(),
+            api: self.http.address().map_or(String::new(), |address| address.to_string()),
+            memory_bytes: config.memory_bytes,
+            jobs: self.jobs.under_way(flash.as_ref(), &volumes),
+            certificates: self.certificates.reports(),
+            ended_jobs: self.jobs.ended(),
+            flash,
+            iscsi,
+            cores,
+            datastores,
+            volumes,
+            overrides: self.overrides(),
+            history,
+            alerts,
+            ..StatusReport::default()
+        };
+        self.journal.tell_health(&mut status);
+        status
+    }
+
+    /// Changes made by command that differ from the file.
+    pub fn overrides(&self) -> Vec<OverrideReport> {
+        override_reports(&self.records.view(), |name, key| self.volumes.setting(name, key))
+    }
+
+    async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
+        let (mut cores, mut datastores) = (Vec::new(), Vec::new());
+        let mut counted = BTreeMap::new();
+        for core in self.cores.iter() {
+            let asked =
+                tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
+            if let Ok(Ok(Seen { mut report, volumes, datastores: seen, now })) = asked {
+                report.core = core.index();
+                cores.push(report);
+                counted.extend(volumes);
+                datastores.extend(self.telemetry.datastore_reports(seen, now));
+            }
+        }
+        let state = self.records.view();
+        let (records, has_store) = (state.by_names(), self.flash.store().is_some());
+        let reports = self.volumes.map(|known| {
+            let name = known.config.name.as_str();
+            let mut report = report(known, counted.remove(name));
+            let record = records.get(name).copied();
+            report_share(known, record, &mut report);
+            report.unit = self.units.report_of(known, record, state.host);
+            if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
+                report
+                    .alerts
+                    .push(Notice::new(AlertKind::Other, "declared lost: initiators see its LUN as permanently lost"));
+            }
+            if has_store {
+                alert_of_flash(known, record, &mut report);
+            }
+            report
+        });
+        (cores, reports, datastores)
+    }
+}
+
+fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+    let config = &known.config;
+    report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
+    report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
+    report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
+    report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
+    add_qos(&mut report.qos, qos_of(record, config.qos).of_engine());
+}
+
+/// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
+fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+    let wanted = effective_policy(record, known.config.policy);
+    let is = report.policy == WritePolicy::WriteThrough.to_string();
+    if is && wanted == WritePolicy::WriteBack {
+        report.alerts.push(Notice::new(
+            AlertKind::PolicyReduced,
+            "runs as write-through: fewer than two flash devices are in service",
+        ));
+    }
+}
+
+/// Changes made by command, where `file_of` returns the file's value of a volume's key.
+pub fn override_reports(state: &state::State, file_of: impl Fn(&str, &str) -> Option<String>) -> Vec<OverrideReport> {
+    let mut reports = Vec::new();
+    for record in &state.volumes {
+        for (key, held) in &record.overrides {
+            let live = set_by_command().any(|known| known == key);
+            let expired = live && file_of(&record.name, key).is_some_and(|file| file != held.file);
+            if !expired {
+                reports.push(OverrideReport {
+                    volume: record.name.clone(),
+                    key: key.clone(),
+                    value: held.value.clone(),
+                    file: held.file.clone(),
+                });
+            }
+        }
+        if record.added.is_some() {
+            reports.push(difference(&record.name, "volume", "added", "absent"));
+        }
+    }
+    reports.extend(state.removed.keys().map(|name| difference(name, "volume", "removed", "present")));
+    reports
+}
+
+fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideReport {
+    OverrideReport { volume: volume.to_owned(), key: key.to_owned(), value: value.to_owned(), file: file.to_owned() }
+}
+
+/// Collects the counters in short slices, and serves requests in between.
+async fn count(local: &Local) -> Seen {
+    let stats = local.engine.stats();
+    let volumes = local.engine.volumes();
+    let report = CoreReport {
+        core: 0,
+        volumes: volumes.len(),
+        connections: local.server.stats().connections,
+        pool_bytes: stats.pool_bytes,
+        pool_used_bytes: stats.pool_used_bytes,
+        index_bytes: stats.index_bytes,
+    };
+    let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
+    let mut counted = Vec::with_capacity(volumes.len());
+    let mut since = local.seam.now();
+    for volume in &volumes {
+        if local.seam.now().since(since) >= COUNTED_AT_ONCE {
+            local.seam.yield_now().await;
+            since = local.seam.now();
+        }
+        volume.turn_heat();
+        let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
+        let mut lost: Vec<BlockNo> = mine.map(|owner| owner.block).collect();
+        lost.sort_unstable();
+        let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
+        counted.push((volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost }));
+    }
+    Seen { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
+}
+
+fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
+    let config = &known.config;
+    let backing = config.backing.to_string();
+    let mut report = VolumeReport::idle(&config.name, VolumeState::Refused, &config.policy.to_string(), &backing);
+    report.datastore = config.datastore.clone();
+    report.labels = config.labels.clone();
+    report.read_only = config.read_only;
+    let (placed, removing) = match &known.standing {
+        Standing::Serving(placed) => (placed, false),
+        Standing::Removing(placed) => (placed, true),
+        Standing::Refused(failure) => {
+            report.size_bytes = config.size_bytes.unwrap_or(0);
+            report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
+            report.refusal = failure.refusal.clone();
+            return report;
+        }
+    };
+    report.incarnation = format!("{:016x}", placed.incarnation);
+    report.backing_identity = placed.identity.clone();
+    report.core = placed.core;
+    report.size_bytes = placed.geometry.size_bytes;
+    report.logical_block_bytes = placed.geometry.logical_block;
+    report.physical_block_bytes = placed.geometry.physical_block;
+    report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
+    let Some(counted) = counted else {
+        report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));
+        return report;
+    };
+    if !removing {
+        report.state = match counted.mode {
+            CacheMode::Active => VolumeState::Active,
+            CacheMode::Paused => VolumeState::Paused,
+            CacheMode::Frozen => VolumeState::Frozen,
+        };
+    }
+    report.policy = counted.policy;
+    if report.policy == engine::WritePolicy::WriteBackVolatile.to_string() {
+        let age = show_time(config.defer);
+        let text = format!("flushes are answered from memory: a crash may lose up to {age} of writes");
+        report.alerts.push(Notice::new(AlertKind::VolatileWrites, text));
+    }
+    report.size_bytes = counted.size_bytes;
+    report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
+    report.lost_bytes = counted.lost.len() as u64 * seam::BLOCK_BYTES as u64;
+    report.lost = lost_ranges(&counted.lost);
+    add_volume_stats(&mut report, counted.stats);
+    report
+}
+
+/// Maximum of lost ranges in a report.
+const LOST_RANGES_MAX: usize = 100;
+
+/// Merges adjacent blocks into ranges.
+fn lost_ranges(blocks: &[BlockNo]) -> Vec<LostRange> {
+    let block = seam::BLOCK_BYTES as u64;
+    let runs = blocks.chunk_by(|one, next| one.next() == *next);
+    let range = |run: &[BlockNo]| LostRange { at_bytes: run[0].offset(), length_bytes: run.len() as u64 * block };
+    runs.take(LOST_RANGES_MAX).map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_blocks_are_listed_as_exact_ranges() {
+        let range = |at_bytes, length_bytes| LostRange { at_bytes, length_bytes };
+        assert_eq!(lost_ranges(&[1, 2, 3, 7].map(BlockNo)), [range(4096, 12_288), range(28_672, 4096)]);
+        assert_eq!(lost_ranges(&(0..1_000).map(|block| BlockNo(block * 2)).collect::<Vec<_>>()).len(), LOST_RANGES_MAX);
+    }
+}

@@ -1,0 +1,194 @@
+//! Statistics of the engine, converted to reports.
+//!
+//! The conversions live here because the messages know no crate of the data path.
+
+use engine::backing::{Cause, Op};
+use engine::policy::curve::{CurveStats, VolumeCurves};
+use engine::{
+    BackingCount, DatastoreStats, Episode, FlashStats, LatencyCounts, LatencySummary, Limits, MemberStats, Qos,
+    QosStats, TOLD_OCTAVES, VolumeProblem, VolumeStats,
+};
+use messages::report::{
+    AlertKind, BackingRequests, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
+    LatencyCountsReport, LatencyReport, MemberReport, MissRatioCurve, Notice, Point, QosUse, Quantiles, SourceBytes,
+    VolumeReport,
+};
+use seam::Nanos;
+
+/// Copies the counters of a volume into its report.
+pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
+    report.reads = stats.reads;
+    report.writes = stats.writes;
+    report.flushes = stats.flushes;
+    report.zeroes = stats.zeroes;
+    report.read_bytes = stats.read_bytes;
+    report.write_bytes = stats.write_bytes;
+    report.memory_hits = stats.memory_hits;
+    report.prefetched_hits = stats.prefetched_hits;
+    report.source_bytes = source_bytes(stats.source_bytes);
+    report.flash_hits = stats.flash_hits;
+    report.promotions = stats.flash.promotions;
+    report.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;
+    report.flash = flash_use(stats.flash);
+    add_qos_stats(&mut report.qos, &stats.qos);
+    report.partial_hits = stats.partial_hits;
+    report.misses = stats.misses;
+    report.errors = stats.errors;
+    report.memory_bytes = stats.memory_bytes;
+    report.memory.target_bytes = stats.memory_target_bytes;
+    report.dirty_bytes = stats.dirty_bytes;
+    report.written_bytes = stats.written_bytes;
+    report.dirty_age_ms = stats.dirty_age_ms;
+    report.backing_reads = stats.backing_reads;
+    report.backing_writes = stats.backing_writes;
+    report.backing_flushes = stats.backing_flushes;
+    report.backing_read_bytes = stats.backing_read_bytes;
+    report.backing_write_bytes = stats.backing_write_bytes;
+    report.backing_errors = stats.backing_errors;
+    report.backing_unanswered_ms = stats.backing_unanswered_ms;
+    report.readahead_bytes = stats.readahead_bytes;
+    report.throttled_us = stats.throttled_us;
+    report.latency_us = LatencyReport { read: quantiles(stats.read_latency), write: quantiles(stats.write_latency) };
+    report.latency_counts = LatencyCountsReport { read: counts(stats.read_counts), write: counts(stats.write_counts) };
+    report.backing_requests = stats.backing.into_iter().map(backing_requests).collect();
+    report.alerts.extend(stats.problems.iter().map(notice));
+}
+
+fn source_bytes(bytes: engine::SourceBytes) -> SourceBytes {
+    let engine::SourceBytes { memory, prefetched, flash, backing } = bytes;
+    SourceBytes { memory, prefetched, flash, backing }
+}
+
+fn flash_use(stats: FlashStats) -> FlashUse {
+    let named = |counts: Vec<(&'static str, u64)>| {
+        counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
+    };
+    FlashUse {
+        checked: stats.checked,
+        pages: stats.pages,
+        cached_bytes: stats.cached_bytes,
+        pinned_pages: stats.pinned_pages,
+        pinned_whole_pages: stats.pinned_whole,
+        pin_waits: stats.pin_waits.unwrap_or_default().to_owned(),
+        min: String::new(),
+        max: String::new(),
+        read_bytes: stats.read_bytes,
+        bad_blocks: stats.bad_blocks,
+        promoted_bytes: stats.promoted_bytes,
+        logged_bytes: stats.logged_bytes,
+        not_hit: named(stats.not_hit),
+        not_promoted: named(stats.not_promoted),
+    }
+}
+
+fn quantiles(latency: LatencySummary) -> Quantiles {
+    Quantiles { p50: latency.p50_us, p99: latency.p99_us, p999: latency.p999_us }
+}
+
+fn counts(counts: LatencyCounts) -> Counts {
+    let below = TOLD_OCTAVES.iter().zip(counts.below);
+    let below = below.map(|(octave, count)| CountsBelow { us: (1u64 << octave) as f64 / 1e3, count }).collect();
+    Counts { below, all: counts.all, sum_us: counts.sum_ns as f64 / 1e3 }
+}
+
+fn backing_requests(count: BackingCount) -> BackingRequests {
+    let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
+    let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
+    BackingRequests {
+        op: op.to_owned(),
+        cause: cause.to_owned(),
+        requests: count.requests,
+        bytes: count.bytes,
+        latency: counts(count.latency),
+    }
+}
+
+fn notice(problem: &VolumeProblem) -> Notice {
+    let kind = match problem {
+        VolumeProblem::PagesDropped(_) => AlertKind::PagesDropped,
+        VolumeProblem::DestageFailing { .. } => AlertKind::DestageFailing,
+    };
+    Notice::new(kind, problem.to_string())
+}
+
+/// Copies the settings in force into the report.
+pub fn add_qos(report: &mut QosUse, qos: Qos) {
+    let Qos { shares, reservation_iops, limits: Limits { iops, burst_iops, bytes, burst_bytes } } = qos;
+    (report.shares, report.reservation_iops) = (shares, reservation_iops);
+    (report.limit_iops, report.burst_iops) = (iops, burst_iops);
+    (report.limit_bytes, report.burst_bytes) = (bytes, burst_bytes);
+}
+
+fn add_qos_stats(report: &mut QosUse, stats: &QosStats) {
+    (report.limit_waits, report.limit_waited_us) = (stats.limit_waits, stats.limit_waited_us);
+    (report.share_waits, report.share_waited_us) = (stats.share_waits, stats.share_waited_us);
+}
+
+/// The report of a datastore. The clock of `stats` began `epoch_ms` milliseconds after 1970.
+pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> DatastoreReport {
+    let ms = |time: Nanos| time.0 as f64 / 1e6;
+    DatastoreReport {
+        name: stats.name,
+        is_flash,
+        congested: stats.congested,
+        congested_seconds_total: ms(stats.congested_time) / 1e3,
+        congestion_episodes: stats.episodes,
+        threshold_ms: ms(stats.threshold),
+        threshold_found: stats.threshold_is_found,
+        latency_ms: ms(stats.latency),
+        accesses_per_second: stats.rate,
+        shown_accesses_per_second: stats.shown,
+        window: stats.window,
+        under_way: stats.under_way,
+        members: stats.members.into_iter().map(member).collect(),
+        episodes: stats.lately.into_iter().map(|lately| episode(lately, epoch_ms)).collect(),
+    }
+}
+
+fn member(stats: MemberStats) -> MemberReport {
+    MemberReport {
+        volume: stats.volume,
+        shares: stats.shares,
+        reservation_iops: stats.reservation_iops,
+        entitled_ratio: stats.entitled_ratio,
+        used_ratio: stats.used_ratio,
+        accesses: stats.accesses,
+        waits: stats.waits,
+        waited_us: stats.waited.as_micros(),
+        waiting: stats.waiting as u64,
+    }
+}
+
+fn episode(episode: Episode, epoch_ms: u64) -> EpisodeReport {
+    let date = |at: Nanos| (epoch_ms + at.as_millis()) / 1000;
+    EpisodeReport {
+        began_unix_seconds: date(episode.began),
+        ended_unix_seconds: episode.ended.map(date),
+        caused_by: episode.caused_by,
+        contenders: episode.contenders,
+    }
+}
+
+/// The report of a volume's miss-ratio curves.
+pub fn miss_ratio_curve(curves: &VolumeCurves, observed_ms: u64) -> MissRatioCurve {
+    MissRatioCurve { observed_ms, memory: curve(&curves.memory), flash: curve(&curves.flash) }
+}
+
+fn curve(stats: &CurveStats) -> Curve {
+    let CurveStats { unit_bytes, accesses, working_set_bytes, ref points } = *stats;
+    let points = points.iter().map(|point| Point { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
+    Curve { unit_bytes, accesses, working_set_bytes, points: points.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn episode_of_congestion_has_dates() {
+        let at = Nanos::from_secs;
+        let seen = Episode { began: at(5), ended: Some(at(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
+        let report = episode(seen, 1_000_000);
+        assert_eq!((report.began_unix_seconds, report.ended_unix_seconds), (1_005, Some(1_007)));
+    }
+}

@@ -1,0 +1,264 @@
+//! The report of the flash log, with its alerts.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, ScrubStats};
+use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
+use seam::Nanos;
+
+use super::super::cores::CORE_PATIENCE;
+use super::super::cores::Local;
+use super::super::volumes::Volumes;
+use super::open::Opened;
+use super::{Flash, FlashLog, ONE_COPY, change, wear};
+use config::FlashConfig;
+
+/// Lost blocks that get an alert; the report lists them all.
+const LOST_SHOWN: usize = 10;
+
+/// The open log as its core sees it.
+struct LogView {
+    members: Vec<MemberReport>,
+    /// Members in service that have the log.
+    copies: usize,
+    free_segments: usize,
+    segments: usize,
+    /// Volumes with dirty data in the log, and its bytes.
+    holders: Vec<(String, u64)>,
+    /// Volumes with data in the log that are not served.
+    unclaimed: usize,
+    pages: PagesReport,
+    /// Bytes written to each member.
+    written: Vec<PageMember>,
+    /// Bytes of clients that were written to flash.
+    content_bytes: u64,
+    job: Option<JobReport>,
+    scrub: ScrubStats,
+    /// Blocks without a good copy.
+    lost: Vec<Owner>,
+    /// Why a membership generation could not be saved, if so.
+    unnoted: Option<String>,
+    /// Age of the oldest unanswered request, by member.
+    unanswered: BTreeMap<u32, Nanos>,
+}
+
+impl FlashLog {
+    /// Report of the flash log, with the names of `volumes`; `None` when no log is configured.
+    pub async fn report(&self, volumes: &Volumes) -> Option<FlashReport> {
+        let flash = self.state.borrow().clone();
+        let settings = self.settings.current();
+        let config = settings.flash.as_ref()?;
+        let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
+        let opened = match flash {
+            Flash::Off => return None,
+            Flash::Unused(unused) => {
+                report.alerts = vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.why))];
+                report.refusal = unused.refusal.map(str::to_owned);
+                return Some(report);
+            }
+            Flash::Open(opened) => opened,
+        };
+        (report.in_use, report.store) = (true, opened.store.clone());
+        let asked = self.core().call(async |local: Rc<Local>| look(&local));
+        match tokio::time::timeout(CORE_PATIENCE, asked).await {
+            Ok(Ok(Some(view))) => self.fill(&mut report, view, &opened, config, volumes),
+            _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
+        }
+        Some(report)
+    }
+
+    fn fill(&self, report: &mut FlashReport, view: LogView, opened: &Opened, config: &FlashConfig, volumes: &Volumes) {
+        report.alerts.extend(unnoted_alert(view.unnoted.as_deref()));
+        report.alerts.extend(dropped_alert(&view.pages));
+        let bytes = |member: &PageMember| member.promotion_bytes + member.journal_bytes + member.log_bytes;
+        let bytes: u64 = view.written.iter().map(bytes).sum();
+        report.write_amplification = (view.content_bytes > 0).then(|| bytes as f64 / view.content_bytes as f64);
+        report.pages = view.pages;
+        report.copies = view.copies;
+        report.drives_unread = self.drives.missing();
+        (report.free_segments, report.segments) = (view.free_segments, view.segments);
+        report.dirty_bytes = view.holders.iter().map(|(_, bytes)| bytes).sum();
+        report.volumes = view.holders.into_iter().map(|(name, _)| name).collect();
+        report.unclaimed = view.unclaimed;
+        report.job = view.job.map(|job| change::job_report(job, &view.members, opened));
+        report.scrub = scrub_report(&view.scrub);
+        report.alerts.extend(scrub_alert(&view.scrub));
+        report.lost = view.lost.into_iter().map(|owner| lost_block(owner, volumes)).collect();
+        report.alerts.extend(report.lost.iter().take(LOST_SHOWN).map(lost_alert));
+        for member in view.members {
+            let written = view.written.iter().find(|written| written.member == member.member).copied();
+            let unanswered = view.unanswered.get(&member.member).copied();
+            let device = self.device_report(member, written.unwrap_or_default(), unanswered, opened, config);
+            report.alerts.extend(device_alert(&device));
+            report.devices.push(device);
+        }
+        report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.why)));
+        report.absent = opened.absent.iter().map(|absent| absent.why.clone()).collect();
+        report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
+        if report.unclaimed > 0 {
+            let text = format!("the flash log holds data of {} volumes that are not served", report.unclaimed);
+            report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
+        }
+    }
+
+    fn device_report(
+        &self,
+        member: MemberReport,
+        written: PageMember,
+        unanswered: Option<Nanos>,
+        opened: &Opened,
+        config: &FlashConfig,
+    ) -> FlashDeviceReport {
+        let (state, reason) = match member.status {
+            MemberStatus::InService => (IN_SERVICE, String::new()),
+            MemberStatus::Lost(why) => ("lost", why),
+            MemberStatus::Stale => ("stale", "it was taken out of service earlier; its data is outdated".to_owned()),
+        };
+        let role = match member.role {
+            Role::Log => "log",
+            Role::Pages => "pages",
+        };
+        let before = member.device.as_ref().and_then(|device| self.wear.of(device));
+        let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
+        let mut report = FlashDeviceReport {
+            number: member.member,
+            drive: self.drives.of(&device),
+            device,
+            size_bytes: member.size_bytes.unwrap_or(0),
+            role: role.to_owned(),
+            promotion_bytes: written.promotion_bytes,
+            journal_bytes: written.journal_bytes,
+            log_bytes: written.log_bytes,
+            unanswered_ms: unanswered.map_or(0, Nanos::as_millis),
+            state: state.to_owned(),
+            reason,
+            ..FlashDeviceReport::default()
+        };
+        wear::report(&mut report, before.as_ref(), &written, config.endurance_milli_dwpd);
+        report
+    }
+}
+
+/// State of a device in service, as reports name it.
+const IN_SERVICE: &str = "in-service";
+
+/// Looks at the log on its core; `None` when it is closed.
+fn look(local: &Local) -> Option<LogView> {
+    let log = local.engine.log()?;
+    let volumes = local.engine.volumes();
+    let stats: Vec<_> = volumes.iter().map(|volume| (volume.name(), volume.stats())).collect();
+    let holders = stats.iter().filter(|(_, stats)| stats.flash_dirty_bytes > 0);
+    let holders = holders.map(|(name, stats)| ((*name).to_owned(), stats.flash_dirty_bytes)).collect();
+    let content_bytes = stats.iter().map(|(_, stats)| stats.flash.promoted_bytes + stats.flash.logged_bytes).sum();
+    let (pages, written) = pages_report(local);
+    let (free_segments, segments) = log.room();
+    Some(LogView {
+        members: log.members(),
+        copies: log.copies(),
+        free_segments,
+        segments,
+        holders,
+        unclaimed: local.engine.unclaimed().len(),
+        pages,
+        written,
+        content_bytes,
+        job: log.job(),
+        scrub: log.scrub_stats(),
+        lost: log.lost(),
+        unnoted: log.unnoted(),
+        unanswered: log.unanswered(),
+    })
+}
+
+/// Report of the clean pages, and the bytes written to each member.
+fn pages_report(local: &Local) -> (PagesReport, Vec<PageMember>) {
+    let Some(stats) = local.engine.pages().map(|pages| pages.stats()) else {
+        return (PagesReport::default(), Vec::new());
+    };
+    let promotion = local.engine.stats().promotion;
+    let report = PagesReport {
+        loaded: stats.loaded,
+        dropped: local.engine.map_loaded().and_then(|loaded| loaded.dropped),
+        slots: stats.slots_max,
+        pages: stats.pages,
+        valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
+        suspect: stats.suspect,
+        evictions: stats.evictions,
+        regions_in_flux: stats.regions_in_flux,
+        memory_bytes: stats.memory_bytes + promotion.history_bytes,
+        endurance_left_bytes: promotion.left_bytes,
+        promotes_one_of: promotion.one_of,
+    };
+    (report, stats.members)
+}
+
+fn scrub_report(scrub: &ScrubStats) -> ScrubReport {
+    ScrubReport {
+        rounds: scrub.rounds,
+        read_bytes: scrub.bytes,
+        found: scrub.found,
+        repaired: scrub.repaired,
+        lost: scrub.lost,
+    }
+}
+
+/// Report of a lost block, with its volume's name.
+fn lost_block(owner: Owner, volumes: &Volumes) -> LostBlockReport {
+    LostBlockReport {
+        volume: volumes.name_of(owner.incarnation).unwrap_or_default(),
+        incarnation: format!("{:016x}", owner.incarnation),
+        at_bytes: owner.block.offset(),
+    }
+}
+
+fn unnoted_alert(why: Option<&str>) -> Option<Notice> {
+    let text = format!(
+        "flushes fail: a flash device is out of service, and the state directory could not note that ({}); make it \
+         writable, and they are answered again",
+        why?
+    );
+    Some(Notice::new(AlertKind::Other, text))
+}
+
+fn dropped_alert(pages: &PagesReport) -> Option<Notice> {
+    let text = format!("the clean pages from before the start were dropped: {}", pages.dropped.as_ref()?);
+    Some(Notice::new(AlertKind::PagesDropped, text))
+}
+
+fn scrub_alert(scrub: &ScrubStats) -> Option<Notice> {
+    let text = format!(
+        "the scrub found {} blocks without a good copy on flash; reads of them fail until they are overwritten",
+        scrub.lost
+    );
+    (scrub.lost > 0).then(|| Notice::new(AlertKind::FlashDataLost, text))
+}
+
+fn lost_alert(lost: &LostBlockReport) -> Notice {
+    let text = format!(
+        "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are \
+         written again",
+        lost.volume, lost.incarnation, lost.at_bytes
+    );
+    Notice::new(AlertKind::FlashDataLost, text)
+}
+
+fn device_alert(device: &FlashDeviceReport) -> Option<Notice> {
+    let FlashDeviceReport { device: path, number, state, reason, .. } = device;
+    let named = if path.is_empty() { format!("number {number}") } else { path.clone() };
+    let text = format!("flash device {named} is {state}: {reason}");
+    (state != IN_SERVICE).then(|| Notice::new(AlertKind::FlashDegraded, text))
+}
+
+fn copies_alert(copies: usize, allow_single_copy: bool) -> Option<Notice> {
+    let (kind, text) = match (copies, allow_single_copy) {
+        (0, _) => (AlertKind::NoCopy, "no flash device is left in service: flushes that need the log fail"),
+        (1, true) => (
+            AlertKind::SingleCopy,
+            "flushes are acknowledged with a single copy: the next device failure loses flushed data",
+        ),
+        (1, false) => (AlertKind::SingleCopy, ONE_COPY),
+        _ => return None,
+    };
+    Some(Notice::new(kind, text))
+}

@@ -1,0 +1,121 @@
+//! The HTTP interface: its start, and in [`tokens`] who may use it.
+
+mod tokens;
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tls::{Identity, ServerConfig};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::certificates::{Certificates, Shown};
+use super::daemon::Daemon;
+use super::records::Records;
+use super::settings::Settings;
+use logging::{self as log, API};
+
+/// Pause before an unavailable address or certificate is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// A listening socket, and the TLS configuration of its connections, if any.
+type Listening = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
+
+/// The HTTP interface: its listener, its tokens and its sessions.
+pub struct HttpInterface {
+    settings: Rc<Settings>,
+    records: Rc<Records>,
+    certificates: Rc<Certificates>,
+    /// Tokens and sessions.
+    access: Arc<api::Access>,
+    /// The address, once it listens.
+    address: Cell<Option<SocketAddr>>,
+}
+
+impl HttpInterface {
+    /// An interface that does not listen yet.
+    pub fn new(settings: Rc<Settings>, records: Rc<Records>, certificates: Rc<Certificates>) -> HttpInterface {
+        HttpInterface { settings, records, certificates, access: Arc::default(), address: Cell::default() }
+    }
+
+    /// The address, once it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.get()
+    }
+
+    /// Starts the HTTP interface, if one is configured, for the requests of `daemon`; it ends when `stop` turns true.
+    /// While the address or the certificate is unavailable, volumes are served without the interface, and the start is
+    /// retried.
+    pub fn start(self: Rc<Self>, daemon: Rc<Daemon>, stop: watch::Receiver<bool>) {
+        self.know_tokens();
+        let Some(address) = self.settings.current().api.listen else { return };
+        let listener = self.listen(address);
+        tokio::task::spawn_local(async move {
+            let (listener, tls) = match listener {
+                Ok(listening) => listening,
+                Err(why) => self.listen_later(address, why).await,
+            };
+            let config = self.settings.current().api.clone();
+            let options = api::Options {
+                names: config.names,
+                metrics_volumes: config.metrics_volumes as usize,
+                tls,
+                log: |client, line| log::info!(target: API, %client, "{line}"),
+            };
+            let samples = daemon.samples();
+            api::serve(listener, daemon, self.access.clone(), options, samples, stop).await;
+        });
+    }
+
+    /// Binds the socket and reads the certificate; the error names the reason.
+    fn listen(&self, address: SocketAddr) -> Result<Listening, String> {
+        // An unreadable certificate or key is an error: the interface must not fall back to plain HTTP.
+        let files = self.settings.current().api.tls.clone();
+        let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
+        let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
+        let listening = api::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (address, listener) = listening.map_err(|error| format!("[api] cannot listen on {address}: {error}"))?;
+        let tls = match identity {
+            Some((files, Identity { config, chain })) => {
+                log::info!(target: API, %address, "HTTPS on {address}");
+                let (sender, receiver) = watch::channel(api::encrypted(config));
+                let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
+                let shown = Shown::new(&files, chain, renew);
+                self.certificates.set_api(shown);
+                Some(receiver)
+            }
+            None => {
+                log::info!(target: API, %address, "HTTP on {address}");
+                if !address.ip().is_loopback() {
+                    log::warn!(
+                        target: API, %address,
+                        "[api] listen {address} is not a loopback address, so tokens are sent unencrypted; set \
+                         tls_certificate and tls_key, or put a TLS proxy in front"
+                    );
+                }
+                None
+            }
+        };
+        self.address.set(Some(address));
+        Ok((listener, tls))
+    }
+
+    async fn listen_later(&self, address: SocketAddr, mut why: String) -> Listening {
+        log::error!(target: API, "{why}; trying again, volumes are served without it");
+        loop {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            match self.listen(address) {
+                Ok(listening) => return listening,
+                // A repeated reason is logged once.
+                Err(again) if again == why => {}
+                Err(other) => {
+                    log::error!(target: API, "{other}; trying again, volumes are served without it");
+                    why = other;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The state directory as the control thread uses it: each change is durable before the call returns.
+
+use std::cell::{Ref, RefCell};
+use std::path::PathBuf;
+
+use engine::WritePolicy;
+use messages::{ErrorKind, Failure};
+
+use super::volumes::Placed;
+use config::VolumeConfig;
+use flash::StoreGeneration;
+use logging::{self as log, DAEMON};
+use state::{Refusal, State, StateDir, StateError, effective_policy};
+
+/// The daemon's durable records.
+pub struct Records(RefCell<StateDir>);
+
+/// The failure of an action whose record could not be saved.
+pub fn state_failed(error: StateError) -> Failure {
+    Failure::new(ErrorKind::Failed, error.to_string())
+}
+
+impl Records {
+    /// The records of an open state directory.
+    pub fn new(directory: StateDir) -> Records {
+        Records(RefCell::new(directory))
+    }
+
+    /// The records as they are now. The view must be dropped before the next change, so it never spans an await.
+    pub fn view(&self) -> Ref<'_, State> {
+        Ref::map(self.0.borrow(), StateDir::state)
+    }
+
+    /// Changes the records durably. After a failure they are as before.
+    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T, Failure> {
+        self.0.borrow_mut().change(change).map_err(state_failed)
+    }
+
+    /// As [`Records::change`], but logs a failure; true on success. After a failure the next start recovers as after a
+    /// crash.
+    pub fn change_or_log(&self, change: impl FnOnce(&mut State)) -> bool {
+        let noted = self.change(change);
+        if let Err(failure) = &noted {
+            log::error!(target: DAEMON, "{}", failure.message);
+        }
+        noted.is_ok()
+    }
+
+    /// Saves a refusal. Once found to be an older copy, the state directory counts as one until its records are
+    /// rebuilt, even if the store that revealed it is gone.
+    pub fn note_refusal(&self, refusal: &Refusal) -> Result<(), Failure> {
+        self.change(|state| state.note_store_refusal(refusal))
+    }
+
+    /// Saves the membership generation, so that a removed member is never taken for the last one in service.
+    pub fn note_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
+        let change = |state: &mut State| state.store_mut(store).generation = generation;
+        self.change(change)
+    }
+
+    /// Moves wear records from the names that earlier versions gave devices to their present names.
+    pub fn rename_devices(&self, renamed: &[(String, String)]) -> Result<(), Failure> {
+        let known = |former: &String| self.view().wear.contains_key(former);
+        if !renamed.iter().any(|(former, _)| known(former)) {
+            return Ok(());
+        }
+        let change = |state: &mut State| {
+            for (former, now) in renamed {
+                if let Some(written) = state.wear.remove(former) {
+                    state.wear.entry(now.clone()).or_insert(written);
+                }
+            }
+        };
+        self.change(change)
+    }
+
+    /// Writes to a volume that daemons before this generation acknowledged may be lost.
+    pub fn lost_before(&self, name: &str) -> u64 {
+        self.view().by_name(name).map_or(0, |record| record.lost_before)
+    }
+
+    /// True when the volume's backing may be incomplete because of dirty data on flash.
+    pub fn may_be_on_flash(&self, name: &str) -> bool {
+        self.view().by_name(name).is_some_and(|record| record.dirty_on_flash.is_some())
+    }
+
+    /// True when the policy of a volume with that configuration lets the flash log answer its flushes.
+    pub fn may_log(&self, config: &VolumeConfig) -> bool {
+        let policy = effective_policy(self.view().by_name(&config.name), config.policy);
+        policy == WritePolicy::WriteBack && !config.read_only
+    }
+
+    /// Records that a volume defers writes from now on: a kill loses some.
+    pub fn note_deferring(&self, placed: &Placed) -> Result<(), Failure> {
+        self.change(|state| {
+            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+                record.durable_writes = false;
+            }
+        })
+    }
+
+    /// Saves the overrides of these keys of the volume as they are in `fresh`.
+    pub fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
+        let of = |key: &str| {
+            let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
+            record.and_then(|record| record.overrides.get(key).cloned())
+        };
+        self.change(|state| {
+            let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
+            for key in keys {
+                match of(key) {
+                    Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),
+                    None => drop(record.overrides.remove(*key)),
+                }
+            }
+        })
+    }
+
+    /// The state directory.
+    pub fn folder(&self) -> PathBuf {
+        self.0.borrow().path().to_owned()
+    }
+
+    /// The reason why the records cannot be written now, if so.
+    pub fn look(&self) -> Option<String> {
+        self.0.borrow_mut().look()
+    }
+}

@@ -1,0 +1,50 @@
+//! What a reload of the configuration did, change by change.
+
+use std::fmt;
+
+use messages::{Answer, Failure};
+
+/// A change that a reload applied or did not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Of the daemon or of a datastore.
+    General(String),
+    /// Of the volume of that name.
+    Volume(String, String),
+    /// The failure of a change of the volume of that name; it names the volume itself.
+    Failed(String, Failure),
+}
+
+impl Said {
+    /// The volume that it concerns, if it concerns one.
+    pub fn subject(&self) -> Option<String> {
+        match self {
+            Said::General(_) => None,
+            Said::Volume(name, _) | Said::Failed(name, _) => Some(name.clone()),
+        }
+    }
+
+    /// The text of its event, which has the volume as its subject.
+    pub fn event(&self) -> String {
+        match self {
+            Said::General(text) | Said::Volume(_, text) => text.clone(),
+            Said::Failed(_, failure) => failure.message.clone(),
+        }
+    }
+}
+
+/// The sentence in an answer or in the log.
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::General(text) => f.write_str(text),
+            Said::Volume(name, text) => write!(f, "volume {name}: {text}"),
+            Said::Failed(_, failure) => f.write_str(&failure.message),
+        }
+    }
+}
+
+/// The answer to a request for a reload.
+pub fn answer_of(said: Vec<Said>) -> Answer {
+    Answer::Said(said.iter().map(Said::to_string).collect())
+}

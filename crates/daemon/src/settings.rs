@@ -1,0 +1,60 @@
+//! The configuration in force. A reload replaces it as a whole; a reader keeps the one that it began with.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use events::alerts::Limits;
+
+use config::Config;
+
+/// The configuration in force.
+pub struct Settings(RefCell<Rc<Config>>);
+
+impl Settings {
+    /// The configuration as it was read at the start.
+    pub fn new(config: Config) -> Settings {
+        Settings(RefCell::new(Rc::new(config)))
+    }
+
+    /// The configuration in force now.
+    pub fn current(&self) -> Rc<Config> {
+        self.0.borrow().clone()
+    }
+
+    /// Puts another configuration in force.
+    pub fn replace(&self, config: Config) {
+        self.0.replace(Rc::new(config));
+    }
+
+    /// Size of the memory cache in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.borrow().memory_bytes
+    }
+
+    /// True with an iSCSI target.
+    pub fn has_target(&self) -> bool {
+        self.0.borrow().iscsi.is_some()
+    }
+
+    /// The flash devices that the file lists.
+    pub fn flash_devices(&self) -> Vec<PathBuf> {
+        self.0.borrow().flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default()
+    }
+
+    /// True when the flash log may answer flushes from one copy.
+    pub fn allows_single_copy(&self) -> bool {
+        self.0.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
+    }
+
+    /// Thresholds of the alerts of a daemon with that many data cores.
+    pub fn alert_limits(&self, cores: usize) -> Limits {
+        let config = self.0.borrow();
+        Limits {
+            dirty_age: config.alerts.dirty_age,
+            endurance_until: config.alerts.endurance_until,
+            metrics_volumes: config.api.listen.map(|_| config.api.metrics_volumes as usize),
+            cores,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The clean stop: clients are disconnected, dirty data goes to the flash log or is destaged, volumes are recorded as
+//! clean, and the cores end.
+
+mod drain;
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use self::drain::{Drain, Drained, Fault};
+
+/// Time-out for answering the outstanding requests of clients at a stop or a removal.
+pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
+/// Interval of progress reports.
+pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+/// Phase of a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// No stop was requested.
+    #[default]
+    Running,
+    /// Under way.
+    Stopping,
+    /// All dirty data is on the backings or in the flash log; the process ends.
+    Stopped,
+    /// A data core ended or a backing stayed silent before all dirty data was safe; the process ends.
+    Failed,
+}
+
+/// Treatment of clients at a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clients {
+    /// Clients are disconnected after their outstanding requests are answered.
+    #[default]
+    SendAway,
+    /// As `SendAway`, except that NBD clients that the next daemon can continue to serve are handed over.
+    HandOver,
+}
+
+/// Message of a stop that left nothing on flash.
+const COMPLETE: &str = "stopped; the backings are complete";
+
+/// State of a stop.
+pub struct Stop {
+    phase: watch::Sender<Phase>,
+    /// Destage everything, even with a flash log.
+    destage: Cell<bool>,
+    clients: Cell<Clients>,
+    said: RefCell<String>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        let said = RefCell::new(COMPLETE.to_owned());
+        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), said }
+    }
+}
+
+impl Stop {
+    /// Requests a stop. With `destage` the backings are complete afterwards; otherwise dirty data stays in the flash
+    /// log, if there is one. A repeated request changes nothing.
+    pub fn ask(&self, destage: bool, clients: Clients) {
+        self.phase.send_if_modified(|phase| {
+            let first = *phase == Phase::Running;
+            if first {
+                *phase = Phase::Stopping;
+                self.destage.set(destage);
+                self.clients.set(clients);
+            }
+            first
+        });
+    }
+
+    /// True when everything is to be destaged, even with a flash log.
+    pub fn destages(&self) -> bool {
+        self.destage.get()
+    }
+
+    /// Treatment of clients.
+    pub fn clients(&self) -> Clients {
+        self.clients.get()
+    }
+
+    /// Message about the end of the stop, or the reason of its failure.
+    pub fn said(&self) -> String {
+        self.said.borrow().clone()
+    }
+
+    /// True once a stop was requested.
+    pub fn is_stopping(&self) -> bool {
+        *self.phase.borrow() != Phase::Running
+    }
+
+    /// Waits until a stop is requested.
+    pub async fn asked(&self) {
+        self.reached(|phase| phase != Phase::Running).await;
+    }
+
+    /// Waits until the stop reaches a phase.
+    pub async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
+        let mut watched = self.phase.subscribe();
+        *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
+    }
+
+    /// Sets the message about the end of the stop.
+    pub fn say(&self, text: String) {
+        *self.said.borrow_mut() = text;
+    }
+
+    /// Ends the stop; `complete` when all dirty data is safe.
+    pub fn finish(&self, complete: bool) {
+        self.phase.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
+    }
+}

@@ -1,0 +1,205 @@
+//! Settings of served volumes: policy, mode, quality of service, quotas and what the LUN says; changed by command or by
+//! a reload, applied on the core and saved.
+
+mod qos;
+mod reload;
+mod shares;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use control::ProgressSender;
+use engine::{CacheMode, Volume, WritePolicy};
+use messages::{ErrorKind, Failure};
+use seam::real::RealSeam;
+
+pub use self::qos::{qos_of, warn_of};
+pub use self::shares::{memory_share_of, share_of};
+use super::cores::Cores;
+use super::flash::FlashLog;
+use super::iscsi::Units;
+use super::records::Records;
+use super::settings::Settings;
+use super::volumes::{Placed, Volumes};
+use config::keys::{KEYS, find_key, nearest, set_by_command};
+use logging::{self as log, FLASH, VOLUME};
+use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
+
+/// Settings of served volumes.
+pub struct VolumeSettings {
+    settings: Rc<Settings>,
+    records: Rc<Records>,
+    cores: Rc<Cores>,
+    volumes: Rc<Volumes>,
+    flash: Rc<FlashLog>,
+    units: Rc<Units>,
+}
+
+/// The changes that a `volume set` asks for.
+pub struct Changes<'a> {
+    settings: &'a BTreeMap<String, String>,
+    policy: Option<WritePolicy>,
+    declared_lost: Option<bool>,
+}
+
+impl<'a> Changes<'a> {
+    /// Checks the keys and the values that need no volume.
+    pub fn parse(settings: &'a BTreeMap<String, String>) -> Result<Changes<'a>, Failure> {
+        let invalid = |text| Failure::new(ErrorKind::Invalid, text);
+        if let Some(key) = settings.keys().find(|key| !set_by_command().any(|known| known == *key)) {
+            return Err(invalid(refuse_key(key)));
+        }
+        if settings.is_empty() {
+            let known: Vec<_> = set_by_command().collect();
+            return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", known.join(" or "))));
+        }
+        let policy = settings.get(POLICY).map(|policy| policy.parse::<WritePolicy>()).transpose().map_err(invalid)?;
+        let declared_lost = settings.get(DECLARED_LOST).map(|lost| lost.parse::<bool>()).transpose();
+        let declared_lost = declared_lost
+            .map_err(|_| invalid(format!("{DECLARED_LOST} is true or false; write {DECLARED_LOST}=true")))?;
+        Ok(Changes { settings, policy, declared_lost })
+    }
+}
+
+impl VolumeSettings {
+    /// Settings of the volumes in `volumes`.
+    pub fn new(
+        settings: Rc<Settings>,
+        records: Rc<Records>,
+        cores: Rc<Cores>,
+        volumes: Rc<Volumes>,
+        flash: Rc<FlashLog>,
+        units: Rc<Units>,
+    ) -> VolumeSettings {
+        VolumeSettings { settings, records, cores, volumes, flash, units }
+    }
+
+    /// Makes the changes of a `volume set`, one after the other; fails with the first that cannot be made.
+    pub async fn apply(
+        &self,
+        name: &str,
+        placed: &Placed,
+        changes: &Changes<'_>,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        self.set_qos(name, placed, changes.settings).await?;
+        self.set_share(name, placed, changes.settings).await?;
+        if let Some(lost) = changes.declared_lost {
+            let file = self.volumes.setting(name, DECLARED_LOST).unwrap_or_default();
+            self.units.set_lost(name, placed, lost, &file).await?;
+        }
+        match changes.policy {
+            Some(policy) => self.set_policy(name, placed, policy, progress).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn set_policy(
+        &self,
+        name: &str,
+        placed: &Placed,
+        policy: WritePolicy,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        if policy == WritePolicy::WriteBack && self.flash.wants_two_copies().await {
+            let text = format!(
+                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is \
+                 not set"
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        let file = self.volumes.setting(name, POLICY).unwrap_or_default();
+        let before = self.records.view().clone();
+        self.records.change(|state| {
+            state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
+        })?;
+        if let Err(failure) = self.change_policy(name, placed, policy, progress).await {
+            self.records.change(|state| {
+                let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
+                let value = held.map_or_else(|| file.clone(), |held| held.value);
+                state.set_override(placed.incarnation, POLICY, &value, &file);
+            })?;
+            return Err(failure);
+        }
+        log::info!(target: VOLUME, volume = name, "volume {name}: policy {policy} by command");
+        Ok(())
+    }
+
+    /// Changes the policy. The mark "dirty on flash" in the state directory is true before, during and after the
+    /// change.
+    pub async fn change_policy(
+        &self,
+        name: &str,
+        placed: &Placed,
+        policy: WritePolicy,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
+        if policy == WritePolicy::WriteBack {
+            self.flash.note_policy_on_flash(placed, policy, read_only)?;
+        }
+        if policy.defers_writes() && !read_only {
+            self.records.note_deferring(placed)?;
+        }
+        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
+        self.cores.on_volume(name, placed, "changing the policy", progress, work).await?;
+        self.flash.note_policy_on_flash(placed, policy, read_only)
+    }
+
+    /// `volume pause`, `freeze` and `resume`.
+    pub async fn set_mode(
+        &self,
+        name: &str,
+        placed: &Placed,
+        mode: CacheMode,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
+        self.cores.on_volume(name, placed, "changing the mode", progress, work).await?;
+        self.records.change(|state| {
+            state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
+        })?;
+        log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
+        Ok(())
+    }
+
+    /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once there is
+    /// one.
+    pub async fn restore_write_back(&self) {
+        for name in self.flash.written_through().await {
+            let known = self.volumes.find(&name);
+            let wanted = known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
+            // A change of the volume that is under way takes precedence.
+            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) =
+                (wanted, self.volumes.begin(&name), self.volumes.placed(&name))
+            else {
+                continue;
+            };
+            let (progress, _) = ProgressSender::new();
+            match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
+                Ok(()) => log::info!(
+                    target: FLASH, volume = name,
+                    "volume {name}: write-back again, flash keeps enough copies"
+                ),
+                Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
+            }
+        }
+    }
+}
+
+fn refuse_key(key: &str) -> String {
+    match find_key("volume", key) {
+        Some(_) => {
+            format!(
+                "\"{key}\" cannot be changed while the volume is served; change it in the configuration and restart"
+            )
+        }
+        None => match nearest(key, KEYS.iter().filter(|known| known.table == "volume").map(|known| known.name)) {
+            Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
+            None => {
+                let known: Vec<_> = set_by_command().collect();
+                format!("a volume has no setting \"{key}\"; `volume set` knows {}", known.join(", "))
+            }
+        },
+    }
+}

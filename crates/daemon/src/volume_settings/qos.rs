@@ -1,0 +1,102 @@
+//! Quality of service of volumes, and their datastores, as the file gives it or as commands have changed it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use engine::ReservationError;
+use messages::{ErrorKind, Failure};
+
+use super::super::cores::{Cores, Local, core_gone};
+use super::super::volumes::Placed;
+use super::VolumeSettings;
+use config::VolumeConfig;
+use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
+use logging::{self as log, QOS};
+use state::{State, VolumeRecord, effective};
+
+/// The quality of service in force, where `file` is the file's.
+pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
+    VolumeQos {
+        shares: effective(record, SHARES, file.shares),
+        limit_iops: effective(record, LIMIT_IOPS, file.limit_iops),
+        limit_bytes: effective(record, LIMIT_BYTES, file.limit_bytes),
+        burst_iops: effective(record, BURST_IOPS, file.burst_iops),
+        burst_bytes: effective(record, BURST_BYTES, file.burst_bytes),
+        reservation_iops: effective(record, RESERVATION_IOPS, file.reservation_iops),
+    }
+}
+
+impl VolumeSettings {
+    /// Changes a volume's quality of service and saves it; fails if it cannot be guaranteed.
+    pub(super) async fn set_qos(
+        &self,
+        name: &str,
+        placed: &Placed,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<(), Failure> {
+        let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let config = self.volumes.config_of(name)?;
+        let mut state = self.records.view().clone();
+        let mut qos = qos_of(state.by_name(name), config.qos);
+        let has_datastore = !config.datastore.is_empty();
+        let before = qos.fault(has_datastore, false);
+        for (key, value) in &wanted {
+            qos.set(key, value).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
+            let (value, file) = (qos.setting(key).unwrap_or_default(), config.setting(key));
+            state.set_override(placed.incarnation, key, &value, &file);
+        }
+        let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
+        // A contradiction that a rule or the file causes does not block a change of other keys.
+        let by_this = |key: &str| before.is_none() || wanted.iter().any(|(other, _)| *other == key);
+        if let Some((_, what, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
+            return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
+        }
+        apply(&self.cores, &config, placed, &state).await?;
+        let noted = self.records.note_overrides(placed, &state, &KEYS);
+        noted.inspect(|()| {
+            log::info!(
+                target: QOS, volume = name,
+                "volume {name}: its quality of service was changed by command"
+            )
+        })
+    }
+
+    /// Applies the quality of service that the file now gives a volume.
+    pub(super) async fn reload_qos(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+        let mut state = self.records.view().clone();
+        for key in KEYS {
+            state.expire_override(placed.incarnation, key, &now.setting(key));
+        }
+        apply(&self.cores, now, placed, &state).await?;
+        self.records.note_overrides(placed, &state, &KEYS)
+    }
+}
+
+/// Warns of values that rules give a volume and that cannot take effect.
+pub fn warn_of(config: &VolumeConfig) {
+    if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
+        log::warn!(
+            target: QOS, volume = config.name,
+            "volume {}: {what}, so it counts for nothing; {remedy}",
+            config.name
+        );
+    }
+}
+
+/// Gives a volume on its core the quality of service that `state` and its configuration say.
+async fn apply(cores: &Cores, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+    let qos = qos_of(state.by_name(&config.name), config.qos).of_engine();
+    let volume = config.name.clone();
+    let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
+        Some(volume) => volume.set_qos(qos),
+        None => Ok(()),
+    };
+    let done: Result<(), ReservationError> = cores[placed.core].call(call).await.map_err(core_gone)?;
+    done.map_err(|error| {
+        let text = format!("volume {} keeps the quality of service that it has: {error}", config.name);
+        Failure::new(ErrorKind::Conflict, text)
+    })
+}

@@ -1,0 +1,139 @@
+//! Planned attempts at volumes whose backing could not be opened, with growing pauses, until each is served.
+//!
+//! A helper thread checks that a path exists before it is opened. While such a check hangs, no further attempt is made
+//! for that path: a dead network mount must not block a thread with every attempt.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+
+use config::{BackingSpec, is_device};
+
+/// Pause between the first failure and the next attempt.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The next attempt to open a volume's backing.
+struct Attempt {
+    due: Instant,
+    pause: Duration,
+    /// The check that the path exists; only for backings that are paths.
+    look: Option<JoinHandle<bool>>,
+}
+
+/// Planned attempts, by volume name.
+#[derive(Default)]
+pub struct Attempts(BTreeMap<String, Attempt>);
+
+impl Attempts {
+    /// Plans the next attempt at a volume that could not be opened.
+    pub fn plan(&mut self, name: &str, now: Instant) {
+        let pause = self.0.get(name).map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
+        self.0.insert(name.to_owned(), Attempt { due: now + pause, pause, look: None });
+    }
+
+    /// Cancels the attempts at a volume that is served, refused for another reason, or gone.
+    pub fn forget(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// Names of the volumes with a planned attempt.
+    pub fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// True when the volume's attempt is due and its path, if it has one, exists. Starts the check of the path if none
+    /// is running.
+    pub fn take_due(&mut self, name: &str, path: Option<PathBuf>, now: Instant) -> bool {
+        let Some(attempt) = self.0.get_mut(name) else { return false };
+        if attempt.due > now {
+            return false;
+        }
+        let Some(path) = path else { return true };
+        match &attempt.look {
+            Some(look) if !look.is_finished() => false,
+            Some(_) => {
+                let looked = attempt.look.take().and_then(FutureExt::now_or_never);
+                let is_there = matches!(looked, Some(Ok(true)));
+                if !is_there {
+                    attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
+                    attempt.due = now + attempt.pause;
+                }
+                is_there
+            }
+            None => {
+                attempt.look = Some(tokio::task::spawn_blocking(move || path.metadata().is_ok()));
+                false
+            }
+        }
+    }
+}
+
+/// The remedy for a backing that cannot be opened, worded for its kind.
+pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
+    let what = match backing {
+        BackingSpec::Path(path) if is_device(path) => {
+            "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
+        }
+        BackingSpec::Path(_) if is_known => {
+            "mount its file system or restore the file; hotset creates no new file for a volume that had one".to_owned()
+        }
+        BackingSpec::Path(_) if has_size => {
+            "mount its file system, or create its directory and give hotset write access".to_owned()
+        }
+        BackingSpec::Path(_) => {
+            "mount its file system, correct the path, or add size = \"100 GiB\" to have the file created".to_owned()
+        }
+        BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
+        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "free space in the state directory".to_owned(),
+    };
+    format!("{what}. The daemon retries automatically, and at once on a reload")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn spec(text: &str) -> BackingSpec {
+        BackingSpec::parse(text, Path::new("/srv")).expect("a backing")
+    }
+
+    #[test]
+    fn remedy_matches_kind_of_backing() {
+        let cases = [
+            ("/dev/disk/by-id/wwn-1", false, false, "multipath"),
+            ("/dev/shm/a.img", false, false, "size ="),
+            ("/srv/a.img", false, false, "size ="),
+            ("/srv/a.img", true, false, "directory"),
+            ("/srv/a.img", true, true, "no new file"),
+            ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
+        ];
+        for (text, has_size, is_known, word) in cases {
+            let said = remedy(&spec(text), has_size, is_known);
+            assert!(said.contains(word) && said.contains("reload"), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn retry_pauses_double_up_to_a_limit() {
+        let (mut attempts, mut now) = (Attempts::default(), Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            attempts.plan("v", now);
+            let planned = now;
+            while !attempts.take_due("v", None, now) {
+                now += Duration::from_millis(500);
+            }
+            pauses.push((now - planned).as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        attempts.forget("v");
+        assert!(!attempts.take_due("v", None, now));
+    }
+}

@@ -1,0 +1,245 @@
+//! Zero-ranges (R4): whole blocks whose newest content is zeroes, kept without memory for each block.
+//!
+//! Ranges never overlap. A written block leaves its range; the rest of the range stays.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use flash::{Epoch, VolumeId};
+use seam::{Nanos, RangeKind, RangeNote};
+
+use super::noted::Noted;
+use super::{BlockNo, Written};
+
+/// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
+pub const RANGES_MAX: usize = 1 << 12;
+/// Number of ranges above which destage works without a flush or a waiting request.
+pub const RANGES_CROWDED: usize = RANGES_MAX / 2;
+/// Longest range that merging creates, in blocks: other writes to the backing get their chance between two ranges.
+const MERGED_BLOCKS_MAX: u64 = 1 << 16;
+
+/// Write-back state of a zero-range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroState {
+    /// Not on the backing.
+    Dirty,
+    /// The operation with this number is writing it to the backing.
+    InFlight(u64),
+    /// On the backing, not flushed there.
+    Written(Written),
+}
+
+/// A run of blocks that read as zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZeroRange {
+    /// One past its last block.
+    pub end: BlockNo,
+    /// Oldest epoch whose content the range carries.
+    pub epoch: Epoch,
+    /// Its write-back state.
+    pub state: ZeroState,
+    /// Time at which it became dirty.
+    pub since: Nanos,
+    /// True if the backing may release the space.
+    pub may_unmap: bool,
+    /// True if only this range still holds acknowledged content, so that a failed write must not abandon it.
+    pub owed: bool,
+}
+
+impl ZeroRange {
+    /// True if merging the two ranges loses no information.
+    fn merges_with(&self, other: &ZeroRange) -> bool {
+        let dirty = self.state == ZeroState::Dirty && other.state == ZeroState::Dirty;
+        let same = (self.epoch, self.may_unmap, self.owed) == (other.epoch, other.may_unmap, other.owed);
+        dirty && same
+    }
+}
+
+/// The zero-ranges of a volume.
+#[derive(Default)]
+pub struct ZeroRanges {
+    ranges: BTreeMap<BlockNo, ZeroRange>,
+    /// The ranges' tags in persisted memory.
+    noted: Noted,
+}
+
+impl ZeroRanges {
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// True if there are no ranges.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The range that contains a block.
+    pub fn find(&self, block: BlockNo) -> Option<(BlockNo, ZeroRange)> {
+        let (start, range) = self.ranges.range(..=block).next_back()?;
+        (block < range.end).then_some((*start, *range))
+    }
+
+    /// True if a block reads as zeroes because of a range.
+    pub fn contains(&self, block: BlockNo) -> bool {
+        !self.ranges.is_empty() && self.find(block).is_some()
+    }
+
+    /// All ranges, by their first block, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, &ZeroRange)> {
+        self.ranges.iter().map(|(start, range)| (*start, range))
+    }
+
+    /// The range that starts at `start`.
+    pub fn get_mut(&mut self, start: BlockNo) -> Option<&mut ZeroRange> {
+        self.ranges.get_mut(&start)
+    }
+
+    /// Adds a range over blocks that are in no range.
+    pub fn insert(&mut self, start: BlockNo, range: ZeroRange) {
+        assert!(start < range.end, "a range holds a block at least");
+        let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
+        assert!(!overlap, "zero-ranges do not overlap");
+        self.ranges.insert(start, range);
+        self.noted.changed(start);
+    }
+
+    /// Stops tracking changes: no memory outlives the process.
+    pub fn forget_changes(&mut self) {
+        self.noted.forget_changes();
+    }
+
+    /// See [`Noted::follow`].
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+        let ranges = &self.ranges;
+        let wanted = |start| {
+            let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
+            Some(RangeNote { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
+        };
+        self.noted.follow(wanted, note)
+    }
+
+    /// The range before the one at `start`, if the two may be merged.
+    pub fn left_to_merge(&self, start: BlockNo) -> Option<BlockNo> {
+        let range = self.ranges.get(&start)?;
+        let (left, before) = self.ranges.range(..start).next_back()?;
+        (before.end == start && before.merges_with(range) && range.end.since(*left) <= MERGED_BLOCKS_MAX)
+            .then_some(*left)
+    }
+
+    /// Merges the range at `right` into the one at `left`, which ends where it starts.
+    pub fn merge(&mut self, left: BlockNo, right: BlockNo) {
+        let taken = self.ranges.remove(&right).expect("a range that may be merged");
+        let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
+        (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
+        [left, right].into_iter().for_each(|start| self.noted.changed(start));
+    }
+
+    /// The range that starts where the one at `start` ends.
+    pub fn next_of(&self, start: BlockNo) -> Option<BlockNo> {
+        let end = self.ranges.get(&start)?.end;
+        self.ranges.contains_key(&end).then_some(end)
+    }
+
+    /// First blocks of the ranges in `blocks` that operation `id` is writing.
+    pub fn in_flight(&self, blocks: Range<BlockNo>, id: u64) -> Vec<BlockNo> {
+        let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
+        here.map(|(start, _)| *start).collect()
+    }
+
+    /// Removes the range that starts at `start`.
+    pub fn remove(&mut self, start: BlockNo) -> Option<ZeroRange> {
+        self.noted.changed(start);
+        self.ranges.remove(&start)
+    }
+
+    /// Cuts `blocks` out of all ranges. Returns the ranges as they were and their remainders, so that counts can
+    /// follow.
+    pub fn cut(&mut self, blocks: Range<BlockNo>) -> Cut {
+        let mut cut = Cut::default();
+        let starts: Vec<BlockNo> = {
+            let before = self.ranges.range(..blocks.start).next_back().filter(|(_, range)| range.end > blocks.start);
+            before.into_iter().chain(self.ranges.range(blocks.clone())).map(|(start, _)| *start).collect()
+        };
+        for start in starts {
+            let range = self.ranges.remove(&start).expect("just seen");
+            cut.removed.push((start, range));
+            self.noted.changed(start);
+            if start < blocks.start {
+                let left = ZeroRange { end: blocks.start, ..range };
+                self.ranges.insert(start, left);
+                cut.left.push((start, left));
+            }
+            if range.end > blocks.end {
+                self.ranges.insert(blocks.end, range);
+                self.noted.changed(blocks.end);
+                cut.left.push((blocks.end, range));
+            }
+        }
+        cut
+    }
+}
+
+/// Result of [`ZeroRanges::cut`].
+#[derive(Debug, Default)]
+pub struct Cut {
+    /// The ranges before the cut.
+    pub removed: Vec<(BlockNo, ZeroRange)>,
+    /// Their remainders.
+    pub left: Vec<(BlockNo, ZeroRange)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(end: u64) -> ZeroRange {
+        ZeroRange {
+            end: BlockNo(end),
+            epoch: Epoch(1),
+            state: ZeroState::Dirty,
+            since: Nanos::ZERO,
+            may_unmap: false,
+            owed: false,
+        }
+    }
+
+    #[test]
+    fn write_in_the_middle_splits_a_range() {
+        let mut zeroes = ZeroRanges::default();
+        zeroes.insert(BlockNo(10), range(20));
+        let cut = zeroes.cut(BlockNo(14).only());
+        assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
+        assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
+        assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));
+    }
+
+    #[test]
+    fn only_equal_adjacent_dirty_ranges_merge() {
+        let mut zeroes = ZeroRanges::default();
+        zeroes.insert(BlockNo(0), range(4));
+        zeroes.insert(BlockNo(4), range(8));
+        zeroes.insert(BlockNo(8), ZeroRange { may_unmap: true, ..range(12) });
+        zeroes.insert(BlockNo(12), ZeroRange { epoch: Epoch(2), may_unmap: true, ..range(16) });
+        zeroes.insert(BlockNo(17), range(20));
+        assert_eq!(
+            [4, 8, 12, 17].map(|start| zeroes.left_to_merge(BlockNo(start))),
+            [Some(BlockNo(0)), None, None, None]
+        );
+        zeroes.merge(BlockNo(0), BlockNo(4));
+        assert_eq!((zeroes.find(BlockNo(7)).map(|(start, _)| start), zeroes.len()), (Some(BlockNo(0)), 4));
+        assert_eq!((zeroes.next_of(BlockNo(0)), zeroes.next_of(BlockNo(12))), (Some(BlockNo(8)), None));
+    }
+
+    #[test]
+    fn cut_across_several_ranges_removes_or_trims_each() {
+        let mut zeroes = ZeroRanges::default();
+        zeroes.insert(BlockNo(0), range(4));
+        zeroes.insert(BlockNo(6), range(8));
+        zeroes.insert(BlockNo(9), range(20));
+        let cut = zeroes.cut(BlockNo(2)..BlockNo(10));
+        assert_eq!((cut.removed.len(), cut.left.len()), (3, 2));
+        let left: Vec<_> = zeroes.iter().map(|(start, range)| (start.0, range.end.0)).collect();
+        assert_eq!(left, [(0, 2), (10, 20)]);
+    }
+}

@@ -1,0 +1,111 @@
+//! The slowest requests of the last hour, with the step in which each waited longest.
+
+use std::cell::{Cell, RefCell};
+
+use seam::Nanos;
+
+use super::latency::{LatencyTrace, OpKind, Step};
+
+/// Number of requests kept.
+const REMEMBERED: usize = 100;
+/// Time for which they are kept.
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+/// A slow request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowRequest {
+    /// End of the request.
+    pub ended: Nanos,
+    /// Its duration.
+    pub took: Nanos,
+    /// Its operation.
+    pub op: OpKind,
+    /// First byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The step in which it waited longest.
+    pub step: Step,
+    /// Time spent in that step.
+    pub waited: Nanos,
+}
+
+/// The slowest requests of one volume.
+#[derive(Default)]
+pub struct SlowRequests {
+    found: RefCell<Vec<SlowRequest>>,
+    /// Duration above which a request enters the list.
+    least: Cell<Nanos>,
+    /// Time at which the oldest entry expires.
+    expires: Cell<Nanos>,
+}
+
+impl SlowRequests {
+    /// Records a request that has ended.
+    pub fn ended(&self, trace: &LatencyTrace, op: OpKind, at: u64, len: u64, now: Nanos) {
+        let took = trace.elapsed(now);
+        if took == Nanos::ZERO || (took <= self.least.get() && now < self.expires.get()) {
+            return;
+        }
+        let (step, waited) = trace.longest();
+        let mut found = self.found.borrow_mut();
+        found.retain(|slow| slow.ended + HOUR > now);
+        if found.len() >= REMEMBERED {
+            let fastest = (0..found.len()).min_by_key(|index| found[*index].took).expect("there are some");
+            if found[fastest].took < took {
+                found.swap_remove(fastest);
+            }
+        }
+        if found.len() < REMEMBERED {
+            found.push(SlowRequest { ended: now, took, op, at, len, step, waited });
+        }
+        let full = found.len() == REMEMBERED;
+        let least = found.iter().map(|slow| slow.took).min().filter(|_| full);
+        self.least.set(least.unwrap_or(Nanos::ZERO));
+        let oldest = found.iter().map(|slow| slow.ended).min();
+        self.expires.set(oldest.map_or(now, |oldest| oldest + HOUR));
+    }
+
+    /// The slowest requests of the last hour, in descending order of duration.
+    pub fn list(&self, now: Nanos) -> Vec<SlowRequest> {
+        let mut list: Vec<SlowRequest> =
+            self.found.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
+        list.sort_by_key(|slow| std::cmp::Reverse((slow.took, slow.ended)));
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(slow: &SlowRequests, begun: Nanos, flash_ms: u64, backing_ms: u64) {
+        let trace = LatencyTrace::new(begun);
+        trace.record(Step::Flash, begun + Nanos::from_millis(flash_ms));
+        let end = begun + Nanos::from_millis(flash_ms + backing_ms);
+        trace.record(Step::Backing, end);
+        slow.ended(&trace, OpKind::Read, 0, 4096, end);
+    }
+
+    #[test]
+    fn slowest_hundred_of_an_hour_are_kept_with_longest_step() {
+        let slow = SlowRequests::default();
+        for number in 1..=1_000u64 {
+            let begun = Nanos::from_secs(number);
+            let (flash, backing) = if number.is_multiple_of(2) { (1, number) } else { (number, 1) };
+            request(&slow, begun, flash, backing);
+        }
+        let list = slow.list(Nanos::from_secs(1_002));
+        assert_eq!(list.len(), 100);
+        assert_eq!(
+            (list[0].took, list[0].step, list[0].waited),
+            (Nanos::from_millis(1_001), Step::Backing, Nanos::from_millis(1_000))
+        );
+        assert_eq!((list[99].took, list[99].step), (Nanos::from_millis(902), Step::Flash));
+        // An hour later only newer requests count, however fast they were.
+        request(&slow, Nanos::from_secs(4_700), 1, 2);
+        let list = slow.list(Nanos::from_secs(4_701));
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].step, Step::Backing);
+    }
+}

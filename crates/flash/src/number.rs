@@ -1,0 +1,260 @@
+//! Numbers that are easily mixed up, each with its own type.
+//!
+//! The integer inside is public. Code reads it only where a number leaves its type: in a disk format, as an index or a
+//! count, or in text. Arithmetic has named methods only. There is no implicit conversion from or to an integer.
+
+use std::fmt;
+use std::ops::Range;
+
+use seam::BLOCK_BYTES;
+
+use crate::format::page::PAGE_BLOCKS;
+
+/// Defines a number that prints like its integer.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+/// Gives a number a successor.
+macro_rules! counted {
+    ($name:ident) => {
+        impl $name {
+            /// The number after this one.
+            #[inline]
+            #[must_use]
+            pub fn next(self) -> Self {
+                $name(self.0 + 1)
+            }
+        }
+    };
+}
+
+number! {
+    /// The persistent identity of a volume: its incarnation. It is never reused, unlike a name.
+    VolumeId
+}
+
+impl fmt::LowerHex for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
+number! {
+    /// The number of an opening of the store. It seeds the checksums of the log, so a torn batch never becomes whole.
+    BootEpoch
+}
+counted!(BootEpoch);
+
+number! {
+    /// The place of a batch in the log's order: +1 with every batch, over all openings.
+    Sequence
+}
+counted!(Sequence);
+
+number! {
+    /// The place of a commit in the map journal's order: +1 with every commit, over all openings.
+    CommitNo
+}
+counted!(CommitNo);
+
+number! {
+    /// The number of the last durable change of the members.
+    StoreGeneration
+}
+counted!(StoreGeneration);
+
+impl StoreGeneration {
+    /// The 32 bits of it that a member's entry keeps.
+    #[inline]
+    pub fn since(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+number! {
+    /// The number of a checkpoint of the map journal, which is the generation of its half.
+    HalfGeneration
+}
+counted!(HalfGeneration);
+
+number! {
+    /// The number of a block inside its volume.
+    BlockNo
+}
+counted!(BlockNo);
+
+impl BlockNo {
+    /// The first block.
+    pub const ZERO: BlockNo = BlockNo(0);
+    /// A number that no block has.
+    pub const MAX: BlockNo = BlockNo(u64::MAX);
+    /// All blocks that a volume may have.
+    pub const ALL: Range<BlockNo> = BlockNo::ZERO..BlockNo::MAX;
+
+    /// The block `blocks` later.
+    #[inline]
+    #[must_use]
+    pub fn plus(self, blocks: u64) -> BlockNo {
+        BlockNo(self.0 + blocks)
+    }
+
+    /// The block `blocks` later, if there is such a number.
+    #[inline]
+    pub fn checked_plus(self, blocks: u64) -> Option<BlockNo> {
+        self.0.checked_add(blocks).map(BlockNo)
+    }
+
+    /// The block `blocks` earlier, which there must be.
+    #[inline]
+    #[must_use]
+    pub fn minus(self, blocks: u64) -> BlockNo {
+        BlockNo(self.0 - blocks)
+    }
+
+    /// The offset of its first byte in the volume.
+    #[inline]
+    pub fn offset(self) -> u64 {
+        self.0 * BLOCK_BYTES as u64
+    }
+
+    /// The block before this one, which is not the first.
+    #[inline]
+    #[must_use]
+    pub fn previous(self) -> BlockNo {
+        BlockNo(self.0 - 1)
+    }
+
+    /// The number of blocks from `first`, which does not come later, to this one.
+    #[inline]
+    pub fn since(self, first: BlockNo) -> u64 {
+        self.0 - first.0
+    }
+
+    /// The last multiple of `boundary` that does not come after the block.
+    #[inline]
+    #[must_use]
+    pub fn align_down(self, boundary: u64) -> BlockNo {
+        BlockNo(self.0 / boundary * boundary)
+    }
+
+    /// The range of this block alone.
+    #[inline]
+    pub fn only(self) -> Range<BlockNo> {
+        self..self.next()
+    }
+
+    /// The range of `blocks` blocks from this one on.
+    #[inline]
+    pub fn run(self, blocks: u64) -> Range<BlockNo> {
+        self..self.plus(blocks)
+    }
+
+    /// The blocks of a range, in order.
+    #[inline]
+    pub fn each(blocks: &Range<BlockNo>) -> impl DoubleEndedIterator<Item = BlockNo> + Clone + use<> {
+        (blocks.start.0..blocks.end.0).map(BlockNo)
+    }
+
+    /// The blocks from this one on, in order.
+    #[inline]
+    pub fn onward(self) -> impl Iterator<Item = BlockNo> + Clone {
+        (self.0..).map(BlockNo)
+    }
+
+    /// The number of blocks in a range, which does not end before it starts.
+    #[inline]
+    pub fn count(blocks: &Range<BlockNo>) -> u64 {
+        blocks.end.since(blocks.start)
+    }
+
+    /// The page of the block, and the block's index in it.
+    #[inline]
+    pub fn page(self) -> (PageNo, usize) {
+        let blocks = u64::from(PAGE_BLOCKS);
+        (PageNo(self.0 / blocks), (self.0 % blocks) as usize)
+    }
+}
+
+number! {
+    /// The number of a page inside its volume.
+    PageNo
+}
+counted!(PageNo);
+
+impl PageNo {
+    /// All pages that a volume may have.
+    pub const ALL: Range<PageNo> = PageNo(0)..PageNo(u64::MAX);
+
+    /// The block at index `place` of the page.
+    #[inline]
+    pub fn block(self, place: usize) -> BlockNo {
+        assert!(place < PAGE_BLOCKS as usize, "a page has 16 blocks");
+        BlockNo(self.0 * u64::from(PAGE_BLOCKS) + place as u64)
+    }
+
+    /// The first block of the page.
+    #[inline]
+    pub fn first_block(self) -> BlockNo {
+        BlockNo(self.0 * u64::from(PAGE_BLOCKS))
+    }
+
+    /// The pages that contain these blocks.
+    #[inline]
+    pub fn covering(blocks: &Range<BlockNo>) -> Range<PageNo> {
+        let per_page = u64::from(PAGE_BLOCKS);
+        PageNo(blocks.start.0 / per_page)..PageNo(blocks.end.0.div_ceil(per_page))
+    }
+
+    /// The pages of a range, in order.
+    #[inline]
+    pub fn each(pages: &Range<PageNo>) -> impl DoubleEndedIterator<Item = PageNo> + use<> {
+        (pages.start.0..pages.end.0).map(PageNo)
+    }
+
+    /// The number of pages in a range.
+    #[inline]
+    pub fn count(pages: &Range<PageNo>) -> u64 {
+        pages.end.0.saturating_sub(pages.start.0)
+    }
+}
+
+number! {
+    /// An epoch of a volume: the writes between two flushes.
+    Epoch
+}
+counted!(Epoch);
+
+impl Epoch {
+    /// The epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
+    pub const OLDEST: Epoch = Epoch(0);
+}
+
+number! {
+    /// The place of a completed write in the order of a volume's completions on its backing. A flush of the backing
+    /// covers all completions below a number.
+    CompletionNo
+}
+counted!(CompletionNo);
+
+impl CompletionNo {
+    /// Above all completions.
+    pub const MAX: CompletionNo = CompletionNo(u64::MAX);
+}

@@ -1,0 +1,32 @@
+//! Hostile cases that broke other caches, each under its name.
+
+mod backing_dies;
+mod bad_sector;
+mod beside_destage;
+mod causes;
+mod crashes;
+mod every_policy;
+mod fail_write_k;
+mod flash_devices;
+mod flash_log;
+mod flash_pages;
+mod flash_shares;
+mod flash_states;
+mod flush_ends;
+mod hangs;
+mod idle;
+mod kills;
+mod kills_flash;
+mod many_discards;
+mod one_block_often;
+mod resized;
+mod scans;
+mod slow_backing;
+mod soak;
+mod spilled;
+mod state_matrix;
+mod stripes;
+mod torture_found;
+mod uncongested;
+mod whole_blocks_only;
+mod worlds_end;

@@ -1,0 +1,216 @@
+//! Flash devices that are pulled, die, are replaced, grow and shrink under a volume: cases 13, 14 and 18 of the hostile
+//! cases.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
+use flash::{FormatOptions, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
+use lab::fixture::{Fixture, read, write};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
+use seam::{Disk, DiskOpen, Nanos, Seam};
+
+const MIB: u64 = 1 << 20;
+const SEGMENT: u64 = 64 << 10;
+/// Number of written blocks.
+const BLOCKS: u64 = 60;
+
+fn spec(seed: u64) -> WorldSpec {
+    WorldSpec { blocks: 4096, ..WorldSpec::new(seed) }
+}
+
+async fn disk(seam: &SimSeam, name: &str) -> SimDisk {
+    let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+    seam.open_disk(&open).await.expect("the disk exists")
+}
+
+/// Opens the log on the member devices among `names`, and attaches the volume.
+async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<SimSeam>) {
+    let mut disks = Vec::new();
+    for name in names {
+        disks.push(disk(&fixture.seam, name).await);
+    }
+    let (store, found) = loop {
+        match Store::open(&fixture.seam, &disks, OpenOptions::default()).await {
+            Err(StoreError::NoStore { device, .. }) if disks.len() > 1 => {
+                disks.retain(|disk| disk.identity() != device);
+            }
+            opened => break opened.expect("the store opens"),
+        }
+    };
+    fixture.core.open_log(store.clone(), found);
+    let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
+    let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
+    (volume.expect("the log is readable"), store)
+}
+
+/// Creates a world with a new log on the first two of the devices with `segments`, and a volume.
+fn first_session(seed: u64, segments: &[u64]) -> (Fixture, Volume<SimSeam>, Store<SimSeam>) {
+    let fixture = Fixture::new(spec(seed), CoreSpec::default());
+    fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    for (name, segments) in ["flash0", "flash1", "flash2"].iter().zip(segments) {
+        fixture.world.add_disk(name, SimDiskSpec::new(MIB + segments * SEGMENT));
+    }
+    let (volume, store) = fixture.world.block_on(async {
+        let disks = [disk(&fixture.seam, "flash0").await, disk(&fixture.seam, "flash1").await];
+        let options = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
+        Store::format(&fixture.seam, &disks, options).await.expect("empty devices");
+        drop(disks);
+        serve(&fixture, &["flash0", "flash1"]).await
+    });
+    (fixture, volume, store)
+}
+
+async fn write_all(volume: &Volume<SimSeam>, generation: u64) {
+    for block in 0..BLOCKS {
+        write(volume, block * 24, 8, generation).await.expect("memory has space");
+    }
+    volume.flush().await.expect("one copy accepts it");
+}
+
+/// Checks that every block holds its flushed content or a newer one.
+fn check(fixture: &Fixture, volume: &Volume<SimSeam>, flushed: u64, what: &str) {
+    for block in 0..BLOCKS {
+        let content = fixture.world.block_on(read(volume, block * 24, 8)).expect("one copy is intact");
+        assert!(
+            content[0] >= flushed && content == [content[0]; 8],
+            "{what}: block {block} is {content:?}, not {flushed}"
+        );
+    }
+}
+
+#[test]
+fn case_13_device_pulled_at_depth_128_fails_no_request() {
+    let (fixture, volume, store) = first_session(1, &[40, 40]);
+    fixture.world.block_on(async {
+        write_all(&volume, 1).await;
+        let (left, failed) = (Rc::new(Cell::new(128)), Rc::new(Cell::new(0)));
+        for writer in 0..128 {
+            let (volume, left, failed) = (volume.clone(), Rc::clone(&left), Rc::clone(&failed));
+            fixture.seam.spawn(async move {
+                for round in 0..3 {
+                    let written = write(&volume, (BLOCKS + writer) * 24, 8, 10 + round).await.is_ok();
+                    if !written || volume.flush().await.is_err() {
+                        failed.set(failed.get() + 1);
+                    }
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        fixture.seam.sleep(Nanos::from_micros(300)).await;
+        fixture.world.disk("flash0").unwrap().vanish();
+        while left.get() > 0 {
+            fixture.seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert_eq!((failed.get(), store.copies()), (0, 1));
+        write_all(&volume, 20).await;
+    });
+    drop((volume, store));
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(2));
+    let (volume, store) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1"]));
+    assert_eq!(store.members()[0].status, MemberStatus::Stale);
+    check(&fixture, &volume, 20, "after the device came back");
+}
+
+/// Without the note, the dropped device alone would pass for the last one in service at the next start.
+#[test]
+fn flushes_fail_until_the_dropped_device_is_recorded() {
+    let (fixture, volume, store) = first_session(3, &[40, 40]);
+    let (noted, may_note) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
+    let (note, may) = (Rc::clone(&noted), Rc::clone(&may_note));
+    store.note_generations(move |generation| {
+        let may = may.get();
+        note.set(if may { generation } else { note.get() });
+        Box::pin(async move { if may { Ok(()) } else { Err("the disk is full".to_owned()) } })
+    });
+    fixture.world.block_on(async {
+        write_all(&volume, 1).await;
+        fixture.world.disk("flash0").unwrap().vanish();
+        for generation in 2..5 {
+            write(&volume, 0, 8, generation).await.expect("memory has space");
+            let error = volume.flush().await.expect_err("one copy, and no note of it").to_string();
+            assert!(error.contains("could not be recorded (the disk is full)"), "{error}");
+        }
+        assert_eq!((noted.get(), store.copies()), (StoreGeneration(0), 1));
+        may_note.set(true);
+        fixture.seam.sleep(Nanos::from_secs(2)).await;
+        write_all(&volume, 5).await;
+        assert_eq!(noted.get(), store.generation());
+    });
+    drop((volume, store));
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(4));
+    let (volume, _) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1"]));
+    check(&fixture, &volume, 5, "after the crash");
+}
+
+/// Runs `change` under writes and crashes it after every `every`-th request, until a crash point comes too late.
+fn cut_everywhere(segments: &[u64], every: usize, change: impl AsyncFn(&Fixture, &Store<SimSeam>)) {
+    for (number, cut) in (0..).step_by(every).enumerate() {
+        let (fixture, volume, store) = first_session(number as u64, segments);
+        let flushed = Rc::new(Cell::new(1));
+        fixture.world.block_on(write_all(&volume, 1));
+        fixture.world.crash_at_io(fixture.world.io_count() + 1 + cut);
+        let ended = fixture.world.run_until(async {
+            let (writing, own, done) = (volume.clone(), Rc::clone(&flushed), Rc::new(Cell::new(false)));
+            let (flag, stop) = (Rc::clone(&done), Rc::new(Cell::new(false)));
+            let stops = Rc::clone(&stop);
+            fixture.seam.spawn(async move {
+                for generation in 2.. {
+                    write_all(&writing, generation).await;
+                    own.set(generation);
+                    if stops.get() {
+                        break;
+                    }
+                }
+                flag.set(true);
+            });
+            change(&fixture, &store).await;
+            stop.set(true);
+            while !done.get() {
+                fixture.seam.sleep(Nanos::from_micros(100)).await;
+            }
+        });
+        let over = match ended {
+            Ok(()) => true,
+            Err(Stop::CrashPoint) => false,
+            Err(stop) => panic!("cut {cut}: {stop}"),
+        };
+        drop((volume, store));
+        let fixture = fixture.crash(CrashMode::Any, spec(1000 + number as u64));
+        let (volume, _) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1", "flash2"]));
+        check(&fixture, &volume, flushed.get(), &format!("cut {cut}"));
+        if over {
+            assert!(number > 10, "the change ended before the first crash point");
+            return;
+        }
+    }
+}
+
+#[test]
+fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
+    cut_everywhere(&[40, 40, 30], 11, async |fixture, store| {
+        fixture.world.disk("flash1").unwrap().add_fault(Rule::new(
+            Fault::Error,
+            Ops::CHANGE | Ops::FLUSH,
+            When::Always,
+        ));
+        let new = disk(&fixture.seam, "flash2").await;
+        while store.copies() == 2 {
+            fixture.seam.sleep(Nanos::from_micros(100)).await;
+        }
+        store.replace(1, new, false).await.expect("the new device is filled");
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+#[test]
+fn case_18_flash_resize_under_dirty_data_survives_any_crash() {
+    cut_everywhere(&[24, 24, 12], 13, async |fixture, store| {
+        let small = disk(&fixture.seam, "flash2").await;
+        store.replace(0, small, false).await.expect("data past its end is destaged");
+        assert_eq!((store.copies(), store.room().1), (2, 12));
+        let large = disk(&fixture.seam, "flash0").await;
+        store.replace(2, large, false).await.expect("the device is empty again");
+        assert_eq!(store.copies(), 2);
+    });
+}

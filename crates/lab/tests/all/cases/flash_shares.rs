@@ -1,0 +1,142 @@
+//! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
+
+use engine::{Amount, CoreSpec, FlashShare, PageNo, ShareError, Volume};
+use lab::fixture::{Fixture, Target, lively_disk, read, write};
+use lab::torture::flash::FlashOptions;
+use lab::workload::{Load, Pattern, play};
+use seam::Nanos;
+use seam::sim::{SimSeam, WorldSpec};
+
+const MIB: u64 = 1 << 20;
+
+/// Creates a world with flash for at least 150 pages, and two volumes.
+fn two_volumes(seed: u64, shares: [FlashShare; 2]) -> (Fixture, [Volume<SimSeam>; 2]) {
+    let spec = WorldSpec { blocks: 128, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
+    let fixture = Fixture::new(spec, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
+    let devices = FlashOptions::plain(2, MIB, 8);
+    devices.add_disks(&fixture.world);
+    let opened = fixture.world.block_on(devices.open(&fixture.seam, &fixture.core, true, true));
+    opened.expect("the devices are empty");
+    let volumes = ["small", "greedy"].map(|name| {
+        fixture.add_disk(name, lively_disk(64 * MIB));
+        let share = shares[usize::from(name == "greedy")].clone();
+        fixture.attach(name, |spec| spec.flash = share).expect("the log has no data of it")
+    });
+    fixture.world.run_for(Nanos::from_secs(1)).expect("the map is read");
+    (fixture, volumes)
+}
+
+/// Runs rounds of random reads within `bytes`, calling `look` after each.
+fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: u64, mut look: impl FnMut()) {
+    for seed in 0..rounds {
+        let load = Load { pattern: Pattern::random(bytes, 4096, 100), depth: 4, time: Nanos::from_millis(150), seed };
+        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
+        fixture.world.run_for(Nanos::from_millis(500)).expect("no task is stuck");
+        look();
+    }
+}
+
+fn min(pages: u64) -> FlashShare {
+    FlashShare { min: Amount::Pages(pages), ..FlashShare::default() }
+}
+
+#[test]
+fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
+    // Without a minimum the neighbour takes the pages, so the test can fail.
+    for (promised, share) in [(40, min(40)), (0, FlashShare::default())] {
+        let (fixture, [small, greedy]) = two_volumes(1, [share, FlashShare::default()]);
+        read_rounds(&fixture, &small, 3 * MIB, 20, || ());
+        let before = small.stats().flash.pages;
+        assert!(before >= 40, "{before} pages of its hot set were promoted");
+        read_rounds(&fixture, &greedy, 16 * MIB, 30, || {
+            let left = small.stats().flash.pages;
+            assert!(left >= promised, "{left} of {promised} pages are left");
+        });
+        let left = small.stats().flash.pages;
+        println!("promised {promised}: {before} pages before, {left} after, greedy {}", greedy.stats().flash.pages);
+        assert!(promised > 0 || left < 40, "the neighbour evicted too few pages: {left} pages are left");
+    }
+}
+
+#[test]
+fn case_24_pinned_pages_are_loaded_kept_and_updated() {
+    // Without a pin none of the pages would be there, so the test can fail.
+    for pinned in [vec![PageNo(8)..PageNo(20), PageNo(40)..PageNo(48)], Vec::new()] {
+        let share = FlashShare { pinned: pinned.clone(), ..FlashShare::default() };
+        let (fixture, [small, greedy]) = two_volumes(4, [share.clone(), FlashShare::default()]);
+        fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
+        let flash = small.stats().flash;
+        let count = pinned.iter().map(PageNo::count).sum::<u64>();
+        assert_eq!((flash.pages, flash.pinned_whole, flash.pin_waits), (count, count, None));
+        read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
+        assert_eq!(small.stats().flash.pages, count);
+        if pinned.is_empty() {
+            continue;
+        }
+        fixture.world.block_on(async {
+            write(&small, 8 * 128, 128, 77).await.expect("memory has space");
+            small.destage_all().await.expect("a disk without faults");
+        });
+        fixture.world.run_for(Nanos::from_secs(60)).expect("no task is stuck");
+        assert_eq!(small.stats().flash.pinned_whole, count, "{:?}", small.stats().flash);
+        // The neighbour's reads evict the pages from memory.
+        read_rounds(&fixture, &greedy, 16 * MIB, 3, || ());
+        let before = small.stats().backing_reads;
+        let content = fixture.world.block_on(read(&small, 8 * 128, 128)).expect("the page is on flash");
+        assert_eq!((content, small.stats().backing_reads), (vec![77; 128], before));
+        let counts = || ["small", "greedy", "flash1", "flash2"].map(|disk| fixture.world.disk(disk).unwrap().counts());
+        fixture.world.run_for(Nanos::from_secs(60)).expect("no task is stuck");
+        let before = counts();
+        fixture.world.run_for(Nanos::from_secs(3_600)).expect("no task is stuck");
+        assert_eq!(counts(), before, "case 21: an hour without clients");
+        small.set_flash_share(FlashShare::default()).expect("less is always possible");
+        read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
+        assert!(small.stats().flash.pages < count, "unpinned pages are evicted like others");
+    }
+}
+
+#[test]
+fn pinning_more_than_fits_is_refused() {
+    let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashShare::default()]);
+    let slots = fixture.core.pages().expect("there is flash").slots_max();
+    let pin = |pages: u64| FlashShare {
+        pinned: std::iter::once(PageNo(0)..PageNo(pages)).collect(),
+        ..FlashShare::default()
+    };
+    let refused = greedy.set_flash_share(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
+    assert!(refused.to_string().contains("can still be promised"), "{refused}");
+    let few = FlashShare { max: Some(Amount::Pages(10)), ..pin(11) };
+    assert!(matches!(greedy.set_flash_share(few), Err(ShareError::PinnedAboveMax { .. })));
+    drop(small);
+}
+
+#[test]
+fn maximum_share_holds_and_admits_a_new_hot_set() {
+    let share = FlashShare { max: Some(Amount::Pages(50)), ..FlashShare::default() };
+    let (fixture, [small, _]) = two_volumes(2, [share, FlashShare::default()]);
+    let most = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
+    read_rounds(&fixture, &small, 6 * MIB, 20, most);
+    assert!(small.stats().flash.pages >= 45, "{:?}", small.stats().flash);
+    let promotions = small.stats().flash.promotions;
+    read_rounds(&fixture, &small, 2 * MIB, 20, most);
+    let more = small.stats().flash.promotions - promotions;
+    assert!(more >= 10, "{more} pages replaced others");
+}
+
+#[test]
+fn overcommitted_minimum_is_refused_and_live_changes_hold() {
+    let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashShare::default()]);
+    let slots = fixture.core.pages().expect("there is flash").slots_max();
+    let refused = greedy.set_flash_share(min(slots - 50)).expect_err("60 pages are reserved");
+    assert!(matches!(refused, ShareError::NoRoom { .. }), "{refused}");
+    assert_eq!(greedy.flash_share(), FlashShare::default());
+    let backwards = FlashShare { max: Some(Amount::Pages(3)), ..min(4) };
+    assert!(matches!(greedy.set_flash_share(backwards), Err(ShareError::MinAboveMax { .. })));
+    small.set_flash_share(FlashShare::default()).expect("less is always possible");
+    greedy.set_flash_share(min(slots - 50)).expect("nothing is reserved for others");
+    read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
+    greedy.set_flash_share(FlashShare { max: Some(Amount::PerMille(100)), ..FlashShare::default() }).expect("less");
+    read_rounds(&fixture, &small, 9 * MIB, 30, || ());
+    let left = greedy.stats().flash.pages;
+    assert!(left < slots / 2, "pages above its maximum are evicted first: {left} of {slots}");
+}

@@ -1,0 +1,12 @@
+//! The engine in simulated worlds. One test binary, since each would compile the whole engine anew.
+
+mod administrator;
+mod cases;
+mod changed_backing;
+mod division;
+mod live_curves;
+mod policies;
+mod sabotage;
+mod scenarios;
+mod torture;
+mod workload;

@@ -1,0 +1,178 @@
+//! Replacement and admission policies on real block traces, compared with the promised and the published figures.
+//!
+//! `HOTSET_TRACES` names the folder of the traces; without it nothing is measured. Command for the table: `cargo test
+//! --release -p lab --test all -- --nocapture policies::`.
+
+mod traces;
+
+use engine::policy::curve::Curve;
+use lab::curve::LruCurve;
+use lab::replay::engine_policy::mix_bits;
+use lab::replay::staged::Staged;
+use lab::replay::{Amount, Outcome, Pages, Plan, Recording, Replacement, simulate};
+use traces::{Row, Traces};
+
+/// Cache sizes in percent of the footprint.
+const SIZES: [u64; 3] = [5, 10, 20];
+
+fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.into_iter().collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn lab_policies_match_the_published_miss_ratios() {
+    let Some(traces) = Traces::open() else { return };
+    let policies = [
+        ("LRU", Replacement::Lru),
+        ("ARC", Replacement::Arc),
+        ("LIRS", Replacement::Lirs),
+        ("TwoQ", Replacement::TwoQ),
+        ("S3FIFO", Replacement::S3Fifo),
+        ("Sieve", Replacement::Sieve),
+        ("Belady", Replacement::Belady),
+    ];
+    for row in traces.published() {
+        let pages = traces.pages(&row);
+        assert_eq!(pages.share(row.percent), row.slots, "{} has a different footprint than published", row.trace);
+        for (column, policy) in policies {
+            let (ours, published) = (policy.play(row.slots, pages).miss_ratio(), row.miss_ratio(column));
+            let off = (ours - published).abs();
+            assert!(
+                off <= 0.001,
+                "{column} on {} at {} %: {ours:.4}, published {published:.4}",
+                row.trace,
+                row.percent
+            );
+        }
+    }
+}
+
+#[test]
+fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
+    let Some(traces) = Traces::open() else { return };
+    let mut all = Vec::new();
+    println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
+    for row in traces.published().into_iter().filter(|row| !row.large) {
+        let ours = Replacement::Default.play(row.slots, traces.pages(&row)).miss_ratio();
+        let [s3, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
+        println!("{:28} {:>2} % {ours:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
+        assert!(ours <= s3 + 0.01, "{} at {} %: {ours:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
+        if SIZES.contains(&row.percent) {
+            all.push(ours);
+        }
+    }
+    let ours = mean(all);
+    println!("mean at 5, 10, 20 %: {ours:.4}");
+    assert!(ours <= 0.4400, "the default misses {ours:.4}; the best of nine policies a row misses 0.4474");
+}
+
+/// Result of one admission policy of a flash cache over all rows.
+struct Way {
+    name: &'static str,
+    miss_ratio: f64,
+    written: f64,
+    worse_than_lru: f64,
+}
+
+fn way(name: &'static str, rows: &[(Row, Outcome)], play: impl Fn(&Row) -> Outcome) -> Way {
+    let outcomes: Vec<_> = rows.iter().map(|(row, lru)| (play(row), lru)).collect();
+    let worse = outcomes.iter().map(|(ours, lru)| ours.miss_ratio() - lru.miss_ratio());
+    Way {
+        name,
+        miss_ratio: mean(outcomes.iter().map(|(ours, _)| ours.miss_ratio())),
+        written: mean(outcomes.iter().map(|(ours, lru)| ours.admitted as f64 / lru.admitted as f64)),
+        worse_than_lru: worse.fold(f64::MIN, f64::max),
+    }
+}
+
+#[test]
+fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
+    let Some(traces) = Traces::open() else { return };
+    let rows: Vec<_> = traces.published().into_iter().filter(|row| row.large && SIZES.contains(&row.percent)).collect();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|row| {
+            let lru = Replacement::Lru.play(row.slots, traces.pages(&row));
+            (row, lru)
+        })
+        .collect();
+    let staged = |percent: usize| {
+        let traces = &traces;
+        move |row: &Row| {
+            let pages: &Pages = traces.pages(row);
+            let stage = row.slots * percent / 100;
+            lab::replay::play(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
+        }
+    };
+    let plain = |policy: Replacement| {
+        let traces = &traces;
+        move |row: &Row| policy.play(row.slots, traces.pages(row))
+    };
+    let ways = [
+        way("default, stage 10 %", &rows, staged(10)),
+        way("default, stage 5 %", &rows, staged(5)),
+        way("default, stage 2 %", &rows, staged(2)),
+        way("default, stage 1 %", &rows, staged(1)),
+        way("LRU", &rows, plain(Replacement::Lru)),
+        way("S3-FIFO", &rows, plain(Replacement::S3Fifo)),
+        way("2Q", &rows, plain(Replacement::TwoQ)),
+        way("third touch and LRU", &rows, plain(Replacement::ThirdTouch)),
+    ];
+    println!("{:24} {:>10} {:>22} {:>22}", "64 KiB", "miss ratio", "written against LRU", "worst row against LRU");
+    for Way { name, miss_ratio, written, worse_than_lru } in &ways {
+        println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
+    }
+    for percent in [10, 1] {
+        println!("the frontier, with a stage of {percent} %:");
+        for (name, policy) in Replacement::frontier() {
+            let Way { miss_ratio, written, worse_than_lru, .. } = way("", &rows, |row| {
+                let pages: &Pages = traces.pages(row);
+                let stage = row.slots * percent / 100;
+                lab::replay::play(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
+            });
+            println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
+        }
+    }
+    let (default, small) = (&ways[0], &ways[3]);
+    assert!(default.miss_ratio <= 0.2160 && default.written <= 0.15, "the default has become worse");
+    assert!(default.worse_than_lru <= 0.02, "on some row the default is worse than LRU by {}", default.worse_than_lru);
+    assert!(small.miss_ratio <= 0.2325 && small.written <= 0.21, "the default with little memory has become worse");
+    assert!((ways[4].miss_ratio - 0.2339).abs() < 0.0005, "LRU's miss ratio was published as 0.2339");
+    assert!(ways[7].miss_ratio > ways[4].miss_ratio, "the literal third touch was expected to fail");
+}
+
+#[test]
+fn sampled_curve_is_close_to_the_exact_one() {
+    let Some(traces) = Traces::open() else { return };
+    for row in traces.published().into_iter().filter(|row| row.percent == 10) {
+        let pages = traces.pages(&row);
+        let (exact, mut sampled) = (LruCurve::of(pages), Curve::default());
+        pages.accesses.iter().for_each(|page| sampled.used(mix_bits(*page)));
+        let off = |percent| {
+            let slots = pages.share(percent);
+            (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
+        };
+        let error = mean((1..=100).map(off));
+        println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.large { 64 } else { 4 });
+        assert!(error <= 0.03, "{}: the curve is off by {error:.4}", row.trace);
+        let published = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
+        assert!(published <= 0.0002, "the exact curve differs from the published one by {published:.4}");
+    }
+}
+
+#[test]
+fn simulated_layers_match_the_policies_alone() {
+    let Some(traces) = Traces::open() else { return };
+    let recording: Recording = traces.recording("cloudphysics-vm.vscsi");
+    let plan = |memory, flash| Plan { memory, flash, stage_share: 10_000, policy: Replacement::Default };
+    let (none, tenth) = (Amount::Bytes(0), Amount::Share(10_000));
+    let memory = simulate(&recording, &plan(tenth, none)).memory;
+    let slots = recording.blocks.share(10);
+    assert_eq!(memory.outcome, Replacement::Default.play(slots, &recording.blocks));
+    let flash = simulate(&recording, &plan(none, tenth)).flash;
+    let (slots, stage) = (recording.pages.share(10), recording.pages.share(10) / 10);
+    let admission = engine::policy::promotion::LateReturn::new(slots as u64, stage as u64);
+    let mut staged = Staged::new(admission, stage, slots, recording.pages.distinct);
+    assert_eq!(flash.outcome, lab::replay::play(&mut staged, &recording.pages.accesses));
+}

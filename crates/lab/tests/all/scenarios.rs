@@ -1,0 +1,73 @@
+//! Properties that the scenarios rely on: a run depends only on its seed, and clients with a fixed rate keep it.
+
+use engine::WritePolicy;
+use lab::fixture::FlashPlan;
+use lab::scenario::bed::{Plan, TestBed};
+use lab::scenario::{Point, report};
+use lab::workload::row::Layout;
+use lab::workload::{Job, Pace, Pattern};
+use seam::Nanos;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+
+const MIB: u64 = 1 << 20;
+
+fn plan(seed: u64) -> Plan {
+    let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
+    Plan {
+        seed,
+        memory_bytes: 32 * MIB,
+        arrays: vec![(array, 128 * MIB), (array, 128 * MIB)],
+        layout: Layout::Striped(64 << 20),
+        flash: Some(FlashPlan { devices: 2, bytes: 512 * MIB, iops: 3_500 }),
+        policy: WritePolicy::WriteBack,
+        cached: true,
+        speedup: 10,
+    }
+}
+
+fn run(seed: u64) -> Vec<Point> {
+    let mut bed = TestBed::new(&plan(seed));
+    let mut points = bed.play(&Pattern::random(256 * MIB, 8192, 67), 8, 3, false, seed);
+    let jobs = [Job::eager("a", Pattern::random(64 * MIB, 4096, 50), 4).paced(Pace::Rate(300.0))];
+    let clients = bed.send(&jobs, seed);
+    points.push(bed.minute(&clients, Nanos::from_secs(6)));
+    bed.dismiss(clients);
+    points
+}
+
+#[test]
+fn equal_seeds_run_equally_and_others_differ() {
+    let first = run(1);
+    assert_eq!(first, run(1));
+    assert_ne!(first, run(2));
+    assert!(first.iter().all(|point| point.errors == 0 && point.iops > 0.0));
+}
+
+#[test]
+fn rate_clients_keep_their_rate_and_latency_counts_from_due_time() {
+    let jobs = |rate| [Job::eager("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(rate))];
+    let play = |rate| {
+        let mut bed = TestBed::new(&Plan { cached: false, flash: None, ..plan(3) });
+        let clients = bed.send(&jobs(rate), 3);
+        let point = bed.minute(&clients, Nanos::from_secs(20));
+        bed.dismiss(clients);
+        point
+    };
+    let (calm, flooded) = (play(200.0), play(20_000.0));
+    assert!((190.0..210.0).contains(&calm.iops), "{} a second of 200", calm.iops);
+    assert!(flooded.iops < 5_000.0, "{} a second of five disks", flooded.iops);
+    assert!(
+        flooded.latency_ms > 1_000.0 && calm.latency_ms < 50.0,
+        "{} ms, {} ms",
+        flooded.latency_ms,
+        calm.latency_ms
+    );
+}
+
+#[test]
+fn scenarios_have_unique_names_and_a_setting() {
+    let names: std::collections::BTreeSet<_> = lab::scenario::ALL.iter().map(|scenario| scenario.name).collect();
+    assert_eq!(names.len(), lab::scenario::ALL.len());
+    assert!(lab::scenario::ALL.iter().all(|scenario| !scenario.setting.is_empty() && !scenario.source.is_empty()));
+    assert!(report::html(&[]).contains("</html>"));
+}

@@ -1,0 +1,103 @@
+//! The log of the daemon and of other commands that run for long, on standard error. It holds what an administrator
+//! wants to know, never single requests. An event has a level, its subsystem as target, a sentence that can be read
+//! without the fields, and fields for programs.
+//!
+//! `filter.rs`   levels by subsystem
+//! `format.rs`   text and JSON
+//! `writer.rs`   the thread that writes, and the bounded queue before it
+//!
+//! An event takes no lock that is held during I/O: a data core may log.
+
+mod filter;
+mod format;
+mod writer;
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+pub use tracing::level_filters::LevelFilter;
+pub use tracing::{debug, error, info, warn};
+
+pub use self::filter::{Filter, FilterError};
+pub use self::format::Format;
+use self::writer::Writer;
+
+/// Time for the last lines at the end of the process.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+macro_rules! subsystems {
+    ($($name:ident $text:literal $doc:literal)+) => {
+        $(#[doc = $doc] pub const $name: &str = $text;)+
+
+        /// Every subsystem and what it logs.
+        pub const SUBSYSTEMS: &[(&str, &str)] = &[$(($text, $doc)),+];
+    };
+}
+
+subsystems! {
+    API "api" "the HTTP interface: changes with actor and result, logins, tokens"
+    ATTACH "attach" "`hotset attach`, which has a log of its own"
+    CONFIG "config" "the configuration and its reload"
+    CONTROL "control" "requests to the daemon, and jobs"
+    DAEMON "daemon" "start, stop, signals, file descriptors, the log itself"
+    EVENTS "events" "the webhook of alerts"
+    FLASH "flash" "flash devices, the flash log, clean pages on flash"
+    HISTORY "history" "figures over time"
+    ISCSI "iscsi" "the iSCSI target and its reservations"
+    MEMORY "memory" "memory that outlives the daemon"
+    NBD "nbd" "NBD clients over a restart"
+    QOS "qos" "limits, shares, reservations"
+    TRACE "trace" "recordings of requests"
+    VHOST_USER "vhost_user" "virtual machines at vhost-user sockets"
+    VOLUME "volume" "volumes: served, refused, changed, destaged at a stop"
+}
+
+struct Running {
+    set_filter: format::FilterHandle,
+    writer: Writer,
+}
+
+static RUNNING: OnceLock<Running> = OnceLock::new();
+
+/// The log of this process. Dropping it waits for the last lines.
+#[must_use]
+pub struct Log(());
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        flush(END_PATIENCE);
+    }
+}
+
+/// Starts the log of this process; without it events go nowhere. A process has one log: a second call only changes the
+/// filter.
+pub fn start(filter: &Filter, format: Format) -> io::Result<Log> {
+    if RUNNING.get().is_none() {
+        let writer = Writer::start(writer::standard_error()?, |lines| {
+            warn!(target: DAEMON, lines, "{lines} lines are missing here: standard error did not take them in time");
+        })?;
+        let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+        let (subscriber, set_filter) = format::subscriber(filter, format, is_journal, writer.clone());
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            RUNNING.get_or_init(|| Running { set_filter, writer });
+        }
+    }
+    set_filter(filter);
+    Ok(Log(()))
+}
+
+/// Replaces the filter.
+pub fn set_filter(filter: &Filter) {
+    if let Some(running) = RUNNING.get() {
+        // It fails only when the subscriber is gone, and a global one stays.
+        let _ = running.set_filter.reload(filter.targets());
+    }
+}
+
+/// Waits until all events so far are written, for `patience` at most: standard error may be stuck.
+pub fn flush(patience: Duration) {
+    if let Some(running) = RUNNING.get() {
+        running.writer.flush(patience);
+    }
+}

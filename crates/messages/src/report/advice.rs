@@ -1,0 +1,125 @@
+//! Advice: the gain of each further step of memory or flash, with its assumptions.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Assumed latencies and disk performance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Assumptions {
+    /// Requests per second of one disk of the array.
+    pub spindle_iops: u32,
+    /// Latency of the array, in nanoseconds.
+    pub array_ns: u64,
+    /// Latency of flash.
+    pub flash_ns: u64,
+    /// Latency of memory.
+    pub memory_ns: u64,
+}
+
+impl Default for Assumptions {
+    /// A 15k disk in a busy array, an SSD through a file system, memory through a socket.
+    fn default() -> Self {
+        Assumptions { spindle_iops: 180, array_ns: 8_000_000, flash_ns: 200_000, memory_ns: 20_000 }
+    }
+}
+
+/// A page of advice: volumes by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AdvicePage {
+    /// Assumptions.
+    pub assumptions: AssumptionsReport,
+    /// Advice by volume.
+    pub volumes: Vec<VolumeAdvice>,
+    /// Value of `after` for the next page; null on the last page.
+    pub next: Option<String>,
+}
+
+/// Assumptions of advice in display units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AssumptionsReport {
+    /// Requests per second of one disk.
+    pub spindle_requests_per_s: f64,
+    /// Latency of the array.
+    pub array_latency_us: f64,
+    /// Latency of flash.
+    pub flash_latency_us: f64,
+    /// Latency of memory.
+    pub memory_latency_us: f64,
+}
+
+impl From<Assumptions> for AssumptionsReport {
+    fn from(assumed: Assumptions) -> Self {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        AssumptionsReport {
+            spindle_requests_per_s: f64::from(assumed.spindle_iops),
+            array_latency_us: micros(assumed.array_ns),
+            flash_latency_us: micros(assumed.flash_ns),
+            memory_latency_us: micros(assumed.memory_ns),
+        }
+    }
+}
+
+/// Gain of a volume by more memory and by more flash, each alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeAdvice {
+    /// Its name.
+    pub volume: String,
+    /// Reason for missing advice; null if there is advice.
+    pub nothing: Option<String>,
+    /// Requests since the volume was attached.
+    pub requests: u64,
+    /// Bytes of recently used data.
+    pub footprint_bytes: u64,
+    /// Mean request rate since the volume was attached.
+    pub requests_per_s: Option<f64>,
+    /// Advice on memory.
+    pub memory: SideAdvice,
+    /// Advice on flash.
+    pub flash: SideAdvice,
+}
+
+/// Gain by one kind of cache.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SideAdvice {
+    /// Present state; absent for a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub today: Option<TodayAdvice>,
+    /// Size past which the gain is below average: the size worth buying. Null for an even curve.
+    pub knee_bytes: Option<u64>,
+    /// Steps by growing size.
+    pub steps: Vec<StepAdvice>,
+}
+
+impl SideAdvice {
+    /// The step past which the gain is below average.
+    pub fn knee(&self) -> Option<&StepAdvice> {
+        self.steps.iter().find(|step| Some(step.size_bytes) == self.knee_bytes)
+    }
+}
+
+/// Present size and hit ratio of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TodayAdvice {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Hit ratio of reads.
+    pub hit_ratio: f64,
+}
+
+/// A cache size with its effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StepAdvice {
+    /// The cache's size.
+    pub size_bytes: u64,
+    /// Hit ratio of requests.
+    pub hit_ratio: f64,
+    /// Miss ratio of blocks or pages.
+    pub miss_ratio: f64,
+    /// Miss ratio of an LRU cache.
+    pub lru_miss_ratio: f64,
+    /// Mean latency of a request.
+    pub latency_us: f64,
+    /// Array disks saved by the hits; null without a known request rate.
+    pub saved_spindles: Option<f64>,
+}

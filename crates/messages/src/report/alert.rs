@@ -1,0 +1,222 @@
+//! Alerts: the list of kinds, active alerts, and the state of their delivery.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Data is lost or at stake, or clients are not served.
+    Critical,
+    /// An administrator has to act soon.
+    Warning,
+    /// Intended by an administrator, or costs hits alone.
+    #[default]
+    Info,
+}
+
+impl Severity {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Critical => "critical",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+/// A sentence of a report that states a problem, with the problem's kind of alert. JSON has the sentence alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Notice {
+    /// The kind; [`AlertKind::Other`] where no other one fits, and in a report that was read from JSON.
+    pub kind: AlertKind,
+    /// The sentence.
+    pub text: String,
+}
+
+impl Notice {
+    /// A notice of that kind.
+    pub fn new(kind: AlertKind, text: impl Into<String>) -> Notice {
+        Notice { kind, text: text.into() }
+    }
+
+    /// The sentences in one line.
+    pub fn join<'a>(notices: impl IntoIterator<Item = &'a Notice>) -> String {
+        notices.into_iter().map(|notice| notice.text.as_str()).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl From<String> for Notice {
+    fn from(text: String) -> Notice {
+        Notice::new(AlertKind::Other, text)
+    }
+}
+
+impl From<Notice> for String {
+    fn from(notice: Notice) -> String {
+        notice.text
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.text)
+    }
+}
+
+/// Writes the enum, its names and severities from one list.
+macro_rules! alert_kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal $severity:ident;)*) => {
+        /// Kinds of alerts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum AlertKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl AlertKind {
+            /// All of them, the most severe first.
+            pub const ALL: &'static [AlertKind] = &[$(AlertKind::$kind,)*];
+
+            /// Its name, as in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(AlertKind::$kind => $name,)* }
+            }
+
+            /// Severity.
+            pub fn severity(self) -> Severity {
+                match self { $(AlertKind::$kind => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+alert_kinds! {
+    /// A volume is not served.
+    VolumeRefused "volume-refused" Critical;
+    /// A data core does not answer.
+    CoreSilent "core-silent" Critical;
+    /// Dirty blocks of which no flash device has a good copy.
+    FlashDataLost "flash-data-lost" Critical;
+    /// No flash device is left in service.
+    NoCopy "no-copy" Critical;
+    /// Flash is configured and not in use.
+    FlashUnused "flash-unused" Critical;
+    /// A flash device is not in service.
+    FlashDegraded "flash-degraded" Critical;
+    /// The drive of a flash device reports that it is failing.
+    DriveFailing "drive-failing" Critical;
+    /// Dirty data cannot be destaged.
+    DestageFailing "destage-failing" Critical;
+    /// The backing failed requests recently.
+    BackingErrors "backing-errors" Critical;
+    /// The backing has not answered a request for ten seconds.
+    BackingHung "backing-hung" Critical;
+    /// A flash device has not answered a request for ten seconds.
+    FlashHung "flash-hung" Critical;
+    /// A server certificate has expired.
+    CertificateExpired "certificate-expired" Critical;
+    /// The state directory cannot be written.
+    StateDisk "state-disk" Critical;
+    /// Persisted memory is configured and not in use.
+    MemoryNotKept "memory-not-kept" Warning;
+    /// A single flash device holds the dirty data.
+    SingleCopy "single-copy" Warning;
+    /// A write-back volume runs as write-through for lack of a second copy.
+    PolicyReduced "policy-reduced" Warning;
+    /// Dirty data is older than its limit.
+    DirtyTooOld "dirty-too-old" Warning;
+    /// Many reads took longer than a second.
+    BackingSlow "backing-slow" Warning;
+    /// A datastore has been congested for a minute.
+    DatastoreCongested "datastore-congested" Warning;
+    /// A flash device will be worn out before the configured date.
+    Endurance "endurance" Warning;
+    /// The flash log holds data of volumes that are not served.
+    FlashUnclaimed "flash-unclaimed" Warning;
+    /// A server certificate expires soon.
+    CertificateExpires "certificate-expires" Warning;
+    /// The history cannot be written.
+    HistoryDisk "history-disk" Warning;
+    /// The log of events cannot be written.
+    EventsDisk "events-disk" Warning;
+    /// Alerts cannot be delivered.
+    WebhookFailing "webhook-failing" Warning;
+    /// A problem without a kind of its own.
+    #[default]
+    Other "other" Warning;
+    /// A volume is paused or frozen.
+    CachePaused "cache-paused" Info;
+    /// Flushes of a volume are answered from memory.
+    VolatileWrites "volatile-writes" Info;
+    /// Clean pages on flash were dropped.
+    PagesDropped "pages-dropped" Info;
+    /// Some volumes have no metrics of their own.
+    MetricsLeftOut "metrics-left-out" Info;
+}
+
+impl fmt::Display for AlertKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+/// An active alert.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AlertReport {
+    /// Kind.
+    pub kind: AlertKind,
+    /// Severity.
+    pub severity: Severity,
+    /// The volume, device or part of the daemon concerned; null for the whole daemon.
+    pub subject: Option<String>,
+    /// Start, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Cause.
+    pub cause: String,
+    /// Effect.
+    pub effect: String,
+    /// Remedy.
+    pub remedy: String,
+}
+
+/// State of the delivery of alerts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WebhookHealth {
+    /// Destination, without secrets.
+    pub to: String,
+    /// Delivered messages.
+    pub delivered: u64,
+    /// Failed attempts.
+    pub failures: u64,
+    /// Dropped messages.
+    pub dropped: u64,
+    /// Waiting messages.
+    pub waiting: u64,
+    /// Error of the last attempt; null if it succeeded.
+    pub failed: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_has_one_name_and_the_most_severe_kinds_come_first() {
+        for kind in AlertKind::ALL {
+            assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());
+        }
+        assert!(AlertKind::ALL.is_sorted_by_key(|kind| kind.severity()) && AlertKind::ALL.is_sorted());
+    }
+}

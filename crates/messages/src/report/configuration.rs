@@ -1,0 +1,74 @@
+//! The configuration in force, key by key.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeySource {
+    /// The file does not name the key.
+    #[default]
+    Default,
+    /// The file.
+    File,
+    /// A command, the HTTP interface or the page; it holds until the key changes in the file.
+    Command,
+}
+
+/// When a change of a key in the file takes effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakesEffect {
+    /// After a restart.
+    #[default]
+    Restart,
+    /// When the file is read again (SIGHUP).
+    Reload,
+    /// As `reload`, if the key was and remains present.
+    Renewal,
+    /// As `reload`; at once by command, over HTTP and on the page.
+    Command,
+}
+
+/// All keys that this version knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConfigurationReport {
+    /// The file.
+    pub file: String,
+    /// In the order of the documentation.
+    pub keys: Vec<KeyReport>,
+}
+
+/// A key. Values are written as in the file, without quotes, brackets and secrets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyReport {
+    /// Its table; empty at the top of the file.
+    pub table: String,
+    /// Its name.
+    pub key: String,
+    /// Default.
+    pub default: String,
+    /// Value in force; absent for a repeated table.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// Source of the value.
+    pub source: KeySource,
+    /// When a change of it in the file takes effect.
+    #[serde(default)]
+    pub takes_effect: TakesEffect,
+    /// Values of a repeated table that differ from the default, by the name of the volume, datastore or array.
+    #[serde(default)]
+    pub entries: Vec<EntryReport>,
+}
+
+/// Value of one volume, datastore or array.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EntryReport {
+    /// Its name.
+    pub name: String,
+    /// Value in force.
+    pub value: String,
+    /// Source of the value.
+    pub source: KeySource,
+}

@@ -1,0 +1,190 @@
+//! The flash cache: its devices, its log, its clean pages, its scrub.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{DriveReport, Notice};
+
+/// Bytes written to a flash device over all restarts, by cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WrittenReport {
+    /// Bytes of clean pages.
+    pub promotion_bytes: u64,
+    /// Bytes of the log: dirty data with headers.
+    pub dirty_bytes: u64,
+    /// Bytes of the map of clean pages.
+    pub journal_bytes: u64,
+    /// When counting began, in seconds since 1970.
+    pub since_unix_seconds: u64,
+}
+
+/// A device of the flash log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FlashDeviceReport {
+    /// Its number in the store, from 0.
+    pub number: u32,
+    /// Its path; empty while it is absent.
+    pub device: String,
+    /// Its size; 0 while it is absent.
+    pub size_bytes: u64,
+    /// `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone.
+    #[serde(default)]
+    pub role: String,
+    /// Bytes of pages written to it since the start.
+    #[serde(default)]
+    pub promotion_bytes: u64,
+    /// Bytes of the map of pages written to it since the start.
+    #[serde(default)]
+    pub journal_bytes: u64,
+    /// Bytes of the log written to it since the start.
+    #[serde(default)]
+    pub log_bytes: u64,
+    /// Bytes written to it over all restarts.
+    #[serde(default)]
+    pub written: WrittenReport,
+    /// Used part of its rated writes (`endurance_dwpd` a day for five years); absent without a rating.
+    #[serde(default)]
+    pub endurance_used_ratio: Option<f64>,
+    /// Days until the rated writes are used up at the mean rate so far; absent in the first hour.
+    #[serde(default)]
+    pub endurance_left_days: Option<u64>,
+    /// Health of the drive; absent for a file and before the first reading.
+    #[serde(default)]
+    pub drive: Option<DriveReport>,
+    /// Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all.
+    #[serde(default)]
+    pub unanswered_ms: u64,
+    /// `in-service`, `lost` or `stale`.
+    pub state: String,
+    /// Reason why it is not in service.
+    pub reason: String,
+}
+
+impl FlashDeviceReport {
+    /// Its path, or its number while it is absent.
+    pub fn name(&self) -> String {
+        if self.device.is_empty() { format!("number {}", self.number) } else { self.device.clone() }
+    }
+}
+
+/// A change of the flash devices in progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FlashJobReport {
+    /// `add`, `remove`, `replace` or `take-over`.
+    pub kind: String,
+    /// The device, by path or number.
+    pub device: String,
+    /// Bytes copied.
+    pub done_bytes: u64,
+    /// Bytes in total.
+    pub total_bytes: u64,
+    /// Estimated remaining time; absent if unknown.
+    pub left_seconds: Option<u64>,
+    /// True while it is paused until `flash resume`.
+    pub paused: bool,
+}
+
+/// A dirty block without a good copy on any flash device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostBlockReport {
+    /// The volume; empty while it is not served.
+    pub volume: String,
+    /// Its identity, 16 hexadecimal digits.
+    pub incarnation: String,
+    /// Byte offset of the 4 KiB block.
+    pub at_bytes: u64,
+}
+
+/// Findings of the log's scrub since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubReport {
+    /// Completed passes.
+    pub rounds: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Blocks with a bad copy.
+    pub found: u64,
+    /// Copies that were repaired.
+    pub repaired: u64,
+    /// Blocks without a good copy.
+    pub lost: u64,
+}
+
+/// Clean pages on flash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PagesReport {
+    /// True once the map was read.
+    pub loaded: bool,
+    /// Reason why all pages from before the start were dropped.
+    pub dropped: Option<String>,
+    /// Capacity in pages.
+    pub slots: u64,
+    /// Pages present.
+    pub pages: u64,
+    /// Bytes that can be read from them.
+    pub valid_bytes: u64,
+    /// Suspect pages: compared with the backing before use.
+    pub suspect: u64,
+    /// Evicted pages.
+    pub evictions: u64,
+    /// Dirty regions of 4 MiB: a crash would make their pages suspect.
+    pub regions_in_flux: u64,
+    /// Memory for the map.
+    pub memory_bytes: u64,
+    /// Bytes that promotion may write now within the devices' endurance; none without a limit.
+    pub endurance_left_bytes: Option<u64>,
+    /// One in this many earned promotions is carried out, by the recent gain of promotions.
+    pub promotes_one_of: u64,
+}
+
+/// The flash log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FlashReport {
+    /// True while flushes are acknowledged from it.
+    pub in_use: bool,
+    /// Identity of the store, 32 hexadecimal digits; empty if it is not in use.
+    pub store: String,
+    /// Its devices.
+    pub devices: Vec<FlashDeviceReport>,
+    /// Clean pages.
+    #[serde(default)]
+    pub pages: PagesReport,
+    /// Devices in service.
+    pub copies: usize,
+    /// Configured to work with a single copy.
+    pub allow_single_copy: bool,
+    /// Segments of the log that are free.
+    pub free_segments: usize,
+    /// Segments of the log.
+    pub segments: usize,
+    /// Bytes of dirty data in the log.
+    pub dirty_bytes: u64,
+    /// Volumes with dirty data in the log.
+    pub volumes: Vec<String>,
+    /// Volumes with data in the log that are not served.
+    pub unclaimed: usize,
+    /// Configured devices that are not in use, with reasons.
+    #[serde(default)]
+    pub absent: Vec<String>,
+    /// Reason why the health of no drive is known.
+    #[serde(default)]
+    pub drives_unread: Option<String>,
+    /// The change of devices in progress.
+    #[serde(default)]
+    pub job: Option<FlashJobReport>,
+    /// Bytes written to all devices for each byte of content since the start; absent without content.
+    #[serde(default)]
+    pub write_amplification: Option<f64>,
+    /// Findings of the scrub.
+    #[serde(default)]
+    pub scrub: ScrubReport,
+    /// Lost blocks found by reads: they cannot be read until they are written again.
+    #[serde(default)]
+    pub lost: Vec<LostBlockReport>,
+    /// Present problems.
+    #[schema(value_type = Vec<String>)]
+    pub alerts: Vec<Notice>,
+    /// Code of the refusal (`docs/admin/refusals.md`), if the cache is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+}

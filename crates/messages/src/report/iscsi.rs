@@ -1,0 +1,78 @@
+//! The iSCSI target, its sessions, and the units that volumes are.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IscsiReport {
+    /// Its name.
+    pub target: String,
+    /// Where it listens.
+    pub portals: Vec<String>,
+    /// Connections since the start.
+    pub connections: u64,
+    /// Connections now that are not logged in.
+    pub half_open: u64,
+    /// Connections that did not get through the log-in: refused, garbage, lost, too slow.
+    pub failed_logins: u64,
+    /// Sessions.
+    pub sessions: Vec<IscsiSessionReport>,
+}
+
+/// An initiator's session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IscsiSessionReport {
+    /// Its number (TSIH).
+    pub session: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The initiator's alias; may be empty.
+    pub alias: String,
+    /// The portal that it connected to.
+    pub portal: String,
+    /// True for a discovery session.
+    pub discovery: bool,
+    /// True if the initiator has authenticated itself.
+    pub authenticated: bool,
+    /// Headers are followed by a checksum.
+    pub header_digest: bool,
+    /// Data are followed by a checksum.
+    pub data_digest: bool,
+    /// Commands so far.
+    pub commands: u64,
+    /// Commands in flight.
+    pub under_way: u64,
+    /// Commands that were aborted.
+    pub aborted: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// The slowest commands of the last hour that had to wait, the slowest first, eight at most.
+    pub slowest: Vec<SlowCommandReport>,
+}
+
+/// A slow command of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SlowCommandReport {
+    /// Since it ended.
+    pub ago_ms: u64,
+    /// Its name in the standards.
+    pub command: String,
+    /// The LUN that it was for.
+    pub lun: Option<u16>,
+    /// How long it took.
+    pub took_us: u64,
+}
+
+/// A volume's identity for initiators.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnitReport {
+    /// The number of its LUN.
+    pub lun: u16,
+    /// Its NAA designator and serial number, 32 hexadecimal digits.
+    pub naa: String,
+    /// True if its backing was declared lost: the target reports the LUN as permanently gone.
+    pub declared_lost: bool,
+}

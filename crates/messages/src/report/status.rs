@@ -1,0 +1,145 @@
+//! Status of the whole daemon.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    AlertReport, CertificateReport, DatastoreReport, EndedJobReport, EventsHealth, FlashReport, HistoryHealth,
+    IscsiReport, JobReport, VolumeReport, WebhookHealth,
+};
+
+/// A change made by command that differs from the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OverrideReport {
+    /// The volume.
+    pub volume: String,
+    /// The key.
+    pub key: String,
+    /// Value in force.
+    pub value: String,
+    /// Value in the file.
+    pub file: String,
+}
+
+/// Volumes, connections and memory of one data core.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CoreReport {
+    /// Its number, from 0.
+    pub core: usize,
+    /// Volumes that it serves.
+    pub volumes: usize,
+    /// Connections that it serves.
+    pub connections: u64,
+    /// Size of its pool.
+    pub pool_bytes: u64,
+    /// Bytes in use.
+    pub pool_used_bytes: u64,
+    /// Bytes of index and policy.
+    pub index_bytes: u64,
+}
+
+/// Status of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StatusReport {
+    /// Version of Hotset.
+    pub version: String,
+    /// Process identifier.
+    pub pid: u32,
+    /// Time since it started.
+    pub uptime_seconds: u64,
+    /// Uptime in milliseconds, for rates of the counters.
+    #[serde(default)]
+    pub uptime_ms: u64,
+    /// True while it is stopping.
+    pub stopping: bool,
+    /// Configuration file.
+    pub configuration: String,
+    /// State directory; absent in reports of older versions.
+    #[serde(default)]
+    pub state_directory: Option<String>,
+    /// Error of writing the state directory; null without one.
+    #[serde(default)]
+    pub state_failed: Option<String>,
+    /// Reason why configured persisted memory is not in use; null otherwise.
+    #[serde(default)]
+    pub memory_not_kept: Option<String>,
+    /// Addresses for clients.
+    pub listen: Vec<String>,
+    /// Address of the HTTP interface; empty without one.
+    #[serde(default)]
+    pub api: String,
+    /// Configured memory.
+    pub memory_bytes: u64,
+    /// The flash cache; absent if none is configured.
+    #[serde(default)]
+    pub flash: Option<FlashReport>,
+    /// The iSCSI target; absent if none is configured.
+    #[serde(default)]
+    pub iscsi: Option<IscsiReport>,
+    /// Data cores.
+    pub cores: Vec<CoreReport>,
+    /// Datastores and flash: congestion, and the use of each volume.
+    #[serde(default)]
+    pub datastores: Vec<DatastoreReport>,
+    /// Volumes.
+    pub volumes: Vec<VolumeReport>,
+    /// Changes made by command that differ from the file.
+    pub overrides: Vec<OverrideReport>,
+    /// State of the history; absent if none is kept.
+    #[serde(default)]
+    pub history: Option<HistoryHealth>,
+    /// Server certificates.
+    #[serde(default)]
+    pub certificates: Vec<CertificateReport>,
+    /// Jobs in progress.
+    #[serde(default)]
+    pub jobs: Vec<JobReport>,
+    /// Jobs that ended in the last half minute, the oldest first.
+    #[serde(default)]
+    pub ended_jobs: Vec<EndedJobReport>,
+    /// State of the event log.
+    #[serde(default)]
+    pub events: EventsHealth,
+    /// State of the delivery of alerts; absent without a webhook.
+    #[serde(default)]
+    pub webhook: Option<WebhookHealth>,
+    /// Present problems.
+    pub alerts: Vec<String>,
+    /// Active alerts as of the last second, the most severe first.
+    #[serde(default)]
+    pub active_alerts: Vec<AlertReport>,
+}
+
+impl StatusReport {
+    /// A copy without volumes.
+    pub fn without_volumes(&self) -> StatusReport {
+        StatusReport {
+            version: self.version.clone(),
+            pid: self.pid,
+            uptime_seconds: self.uptime_seconds,
+            uptime_ms: self.uptime_ms,
+            stopping: self.stopping,
+            configuration: self.configuration.clone(),
+            state_directory: self.state_directory.clone(),
+            state_failed: self.state_failed.clone(),
+            memory_not_kept: self.memory_not_kept.clone(),
+            listen: self.listen.clone(),
+            api: self.api.clone(),
+            memory_bytes: self.memory_bytes,
+            flash: self.flash.clone(),
+            iscsi: self.iscsi.clone(),
+            cores: self.cores.clone(),
+            datastores: self.datastores.iter().map(DatastoreReport::in_short).collect(),
+            volumes: Vec::new(),
+            overrides: self.overrides.clone(),
+            history: self.history.clone(),
+            certificates: self.certificates.clone(),
+            jobs: self.jobs.clone(),
+            ended_jobs: self.ended_jobs.clone(),
+            events: self.events.clone(),
+            webhook: self.webhook.clone(),
+            alerts: self.alerts.clone(),
+            active_alerts: self.active_alerts.clone(),
+        }
+    }
+}

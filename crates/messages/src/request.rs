@@ -1,0 +1,296 @@
+//! Requests to a daemon, one message an action.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Role;
+use crate::report::{Assumptions, EventKind};
+
+/// An action. On the socket one JSON object on one line: `{"action":"volume-flush","name":"web01"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Status of the daemon.
+    Status {},
+    /// The flash log and its devices.
+    FlashList {},
+    /// Add a device to the flash log while it serves.
+    FlashAdd {
+        /// The device, partition or file.
+        path: String,
+        /// Destroy its content.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Take a device out of the flash log while it serves.
+    FlashRemove {
+        /// Its path, or its number.
+        path: String,
+    },
+    /// Replace a device while the flash log serves.
+    FlashReplace {
+        /// The old device: its path, or its number.
+        old: String,
+        /// The new device.
+        new: String,
+        /// Destroy the new device's content.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Pause the change of the flash devices.
+    FlashPause {},
+    /// Resume it.
+    FlashResume {},
+    /// Cancel it.
+    FlashCancel {},
+    /// Every volume.
+    VolumeList {},
+    /// One volume.
+    VolumeShow {
+        /// The volume.
+        name: String,
+    },
+    /// Change settings of a volume; they hold over a restart until the key changes in the file.
+    VolumeSet {
+        /// The volume.
+        name: String,
+        /// Keys and values as in the configuration.
+        settings: BTreeMap<String, String>,
+    },
+    /// Destage all dirty data, then flush the backing.
+    VolumeFlush {
+        /// The volume.
+        name: String,
+        /// Answer with the job once it has begun.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        aside: bool,
+    },
+    /// Bypass the cache.
+    VolumePause {
+        /// The volume.
+        name: String,
+    },
+    /// Serve hits, add nothing to the cache.
+    VolumeFreeze {
+        /// The volume.
+        name: String,
+    },
+    /// Cache again.
+    VolumeResume {
+        /// The volume.
+        name: String,
+    },
+    /// Promote pages to flash and keep them there.
+    VolumePin {
+        /// The volume.
+        name: String,
+        /// First byte.
+        #[serde(default)]
+        from_bytes: u64,
+        /// End of the range; default: the volume's end.
+        #[serde(default)]
+        to_bytes: Option<u64>,
+    },
+    /// Unpin pages.
+    VolumeUnpin {
+        /// The volume.
+        name: String,
+        /// First byte.
+        #[serde(default)]
+        from_bytes: u64,
+        /// End of the range; default: the volume's end.
+        #[serde(default)]
+        to_bytes: Option<u64>,
+    },
+    /// The slowest requests of the last hour.
+    VolumeSlow {
+        /// The volume.
+        name: String,
+    },
+    /// Heat map of a volume in the last hour.
+    VolumeHeat {
+        /// The volume.
+        name: String,
+    },
+    /// Figures over time.
+    History {
+        /// The volume.
+        #[serde(default)]
+        volume: Option<String>,
+        /// The datastore, empty for volumes without one. Default, without a volume either: all volumes together.
+        #[serde(default)]
+        datastore: Option<String>,
+        /// Start in seconds since 1970; default: an hour before the end.
+        #[serde(default)]
+        from_unix_seconds: Option<u64>,
+        /// End; default: now.
+        #[serde(default)]
+        to_unix_seconds: Option<u64>,
+        /// Seconds of a step; default: suited to a chart.
+        #[serde(default)]
+        step_seconds: Option<u64>,
+        /// Figures; default: all.
+        #[serde(default)]
+        series: Vec<String>,
+    },
+    /// Events, the newest first.
+    Events {
+        /// Most events in the answer.
+        limit: u32,
+        /// Events with smaller numbers.
+        #[serde(default)]
+        before: Option<u64>,
+        /// Events with larger numbers.
+        #[serde(default)]
+        after: Option<u64>,
+        /// Events from this second since 1970 on.
+        #[serde(default)]
+        since_unix_seconds: Option<u64>,
+        /// Events before this second since 1970.
+        #[serde(default)]
+        until_unix_seconds: Option<u64>,
+        /// Events of this volume or device.
+        #[serde(default)]
+        subject: Option<String>,
+        /// Events of this kind.
+        #[serde(default)]
+        kind: Option<EventKind>,
+    },
+    /// Active alerts.
+    Alerts {},
+    /// All keys of the configuration.
+    Configuration {},
+    /// Datastores: congestion, and the use of each volume.
+    DatastoreList {},
+    /// Jobs in progress.
+    JobList {},
+    /// Cancel a job.
+    JobCancel {
+        /// Its identifier in `job list`.
+        id: String,
+    },
+    /// Gain of the volumes by more memory and flash, by name.
+    Advice {
+        /// Most volumes in the answer.
+        limit: u32,
+        /// Volumes with names after this one.
+        #[serde(default)]
+        after: Option<String>,
+        /// This volume alone.
+        #[serde(default)]
+        volume: Option<String>,
+        /// Assumptions.
+        #[serde(default)]
+        assumptions: Assumptions,
+    },
+    /// Start recording a volume's requests.
+    TraceOpen {
+        /// The volume.
+        name: String,
+    },
+    /// Take the requests recorded since the last query; at least once a second.
+    TraceTake {
+        /// The volume.
+        name: String,
+        /// The recorder's number.
+        recorder: u64,
+    },
+    /// Stop recording.
+    TraceClose {
+        /// The volume.
+        name: String,
+        /// The recorder's number.
+        recorder: u64,
+    },
+    /// Drop all cached data, including flash.
+    VolumeInvalidate {
+        /// The volume.
+        name: String,
+        /// Discard dirty data instead of refusing.
+        #[serde(default)]
+        discard_dirty: bool,
+    },
+    /// Change the size of a volume.
+    VolumeResize {
+        /// The volume.
+        name: String,
+        /// The new size; default: the backing's size.
+        size_bytes: Option<u64>,
+        /// Discard dirty data past the new end.
+        discard_dirty: bool,
+    },
+    /// Add a volume.
+    VolumeAdd {
+        /// Its name.
+        name: String,
+        /// Its backing, as in the configuration.
+        backing: String,
+        /// Its size, for a backing without a size of its own.
+        size_bytes: Option<u64>,
+        /// Its policy; default: the configured one.
+        policy: Option<String>,
+        /// Refuse writes.
+        read_only: bool,
+    },
+    /// Destage a volume and stop serving it.
+    VolumeRemove {
+        /// The volume.
+        name: String,
+    },
+    /// Bind a volume to another backing than before, by explicit consent.
+    VolumeAdopt {
+        /// The volume.
+        name: String,
+        /// The data that may be lost: the name of an incarnation or a flash store.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        give_up: Option<String>,
+    },
+    /// Create a token for the HTTP interface.
+    TokenCreate {
+        /// Its name.
+        name: String,
+        /// Role.
+        role: Role,
+    },
+    /// The tokens, without their secrets.
+    TokenList {},
+    /// Revoke a token and its sessions.
+    TokenRevoke {
+        /// Its name.
+        name: String,
+    },
+    /// Create a single-use link that logs a browser in.
+    TokenLink {
+        /// Role.
+        role: Role,
+    },
+    /// Read the configuration again and apply the keys that do not need a restart.
+    Reload {},
+    /// Stop the daemon.
+    Stop {
+        /// Destage all dirty data first.
+        destage: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_one_readable_object() {
+        let request = Request::VolumeFlush { name: "web01".to_owned(), aside: false };
+        let text = serde_json::to_string(&request).expect("text keys");
+        assert_eq!(text, r#"{"action":"volume-flush","name":"web01"}"#);
+        assert_eq!(serde_json::from_str::<Request>(&text).expect("its own text"), request);
+        assert_eq!(serde_json::from_str::<Request>(r#"{"action":"status"}"#).expect("no fields"), Request::Status {});
+    }
+
+    #[test]
+    fn unknown_actions_and_fields_are_refused() {
+        for text in [r#"{"action":"explode"}"#, r#"{"action":"status","loud":true}"#, r#"{}"#, "[]", "7"] {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+    }
+}

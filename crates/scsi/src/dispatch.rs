@@ -1,0 +1,68 @@
+//! Dispatch of commands to the units of a target.
+
+use std::rc::Rc;
+
+use seam::{Piece, Seam};
+
+use crate::cdb::Cdb;
+use crate::commands::{self, Task};
+use crate::exchange::{Command, DataIn, DataOut};
+use crate::failure::Failure;
+use crate::lun::Lun;
+use crate::nexus::Nexus;
+use crate::opcodes::{Kind, Opcode};
+use crate::sense::Format;
+use crate::status::{Outcome, Status};
+use crate::target::Target;
+use crate::unit::Unit;
+
+impl<S: Seam> Target<S> {
+    /// Reads without waiting: appends the whole answer to `pieces` and returns true, or leaves the command to
+    /// [`Target::execute`].
+    pub fn read_now(&self, nexus: &Nexus, command: &Command<'_>, pieces: &mut Vec<Piece<S::Block>>) -> bool {
+        self.ready_unit(nexus, command, Kind::Read)
+            .is_some_and(|(unit, cdb)| commands::read_now(&unit, &cdb, command.expected.in_bytes, pieces))
+    }
+
+    /// Writes `data` without waiting, if the range is within one block of the engine; otherwise leaves the command to
+    /// [`Target::execute`].
+    pub fn write_now(&self, nexus: &Nexus, command: &Command<'_>, data: &[u8]) -> bool {
+        self.ready_unit(nexus, command, Kind::Write)
+            .is_some_and(|(unit, cdb)| commands::write_now(&unit, &cdb, command.expected.out_bytes, data))
+    }
+
+    /// Executes a command. The future must run to its end, because operations of the engine are in flight;
+    /// [`Command::cancel`] ends it early.
+    pub async fn execute(
+        &self,
+        nexus: &Nexus,
+        command: Command<'_>,
+        out: &mut impl DataOut,
+        input: &mut impl DataIn<S>,
+    ) -> Outcome {
+        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun));
+        let format = unit.as_ref().map_or(Format::Fixed, |unit| unit.format());
+        let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
+        let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
+        let done = task.run(command.cdb).await;
+        let status = match done {
+            Ok(status) => status,
+            Err(Failure::Check(sense)) => Status::CheckCondition(sense.bytes(format)),
+            Err(Failure::Conflict) => Status::ReservationConflict,
+            Err(Failure::Gone) => Status::Aborted,
+        };
+        Outcome { status, transfer_bytes: task.transfer_bytes() }
+    }
+
+    /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
+    fn ready_unit<'a>(&self, nexus: &Nexus, command: &Command<'a>, kind: Kind) -> Option<(Rc<Unit<S>>, Cdb<'a>)> {
+        let (opcode, cdb) = Opcode::of(command.cdb).ok()?;
+        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun))?;
+        let ready = opcode.kind == kind
+            && opcode.check(&cdb).is_ok()
+            && !unit.has_attention(nexus)
+            && unit.reservations.check(nexus, opcode.reserved).is_ok()
+            && unit.check_present().is_ok();
+        ready.then_some((unit, cdb))
+    }
+}

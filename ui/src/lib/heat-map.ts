@@ -1,0 +1,139 @@
+// Heat map of a volume: minutes on the x axis, addresses on the y axis, requests as colour.
+
+import type { Heat } from './types';
+
+/** Kinds of requests to count. */
+export const KINDS = [
+  { key: '', label: 'reads and writes' },
+  { key: 'reads', label: 'reads' },
+  { key: 'writes', label: 'writes' },
+] as const;
+export type Kind = (typeof KINDS)[number]['key'];
+
+/** Colour steps; each starts at a quarter of the next one's lower bound. */
+export const STEPS = 5;
+const RATIO = 4;
+/** The part of all requests that the summary accounts for. */
+const SUMMARY_RATIO = 0.8;
+
+/** Adjacent parts of one minute with the same colour. */
+export interface Run {
+  column: number;
+  /** First part. */
+  from: number;
+  /** One past the last part. */
+  to: number;
+  /** From 1 (palest) to `STEPS`. */
+  step: number;
+}
+
+export interface Part {
+  from: number;
+  to: number;
+  reads: number;
+  writes: number;
+}
+
+export class HeatMap {
+  /** Number of parts of the volume. */
+  readonly parts: number;
+  /** Start of each column, Unix seconds. */
+  readonly at: number[];
+  private readonly rows: (Heat['rows'][number] | undefined)[];
+  /** Lower bound of each colour step, palest first; empty without requests. */
+  readonly least: number[];
+
+  /** Covers the retained minutes up to `now`, Unix seconds. */
+  constructor(
+    private readonly heat: Heat,
+    private readonly kind: Kind,
+    now: number,
+  ) {
+    const { step_seconds: step, keep_seconds: kept, rows } = heat;
+    this.parts = Math.max(1, Math.ceil(heat.size_bytes / heat.part_bytes));
+    // All minutes start at about the same second.
+    const phase = rows.at(-1)?.at_unix_seconds ?? now;
+    const newest = phase + step * Math.max(0, Math.floor((now - phase) / step));
+    const columns = kept / step;
+    this.at = Array.from({ length: columns }, (_, column) => newest - step * (columns - 1 - column));
+    this.rows = this.at.map((at) => rows.find((row) => Math.abs(row.at_unix_seconds - at) < step / 2));
+    const most = Math.max(0, ...this.rows.flatMap((_, column) => this.column(column)));
+    const least = Array.from({ length: STEPS }, (_, step) => Math.ceil(most / RATIO ** (STEPS - step)));
+    this.least = most === 0 ? [] : [...new Set([1, ...least.slice(1)])];
+  }
+
+  /** Requests to a part in a minute. */
+  cell(column: number, part: number): Part {
+    const { part_bytes: bytes, size_bytes: size } = this.heat;
+    const row = this.rows[column];
+    return {
+      from: part * bytes,
+      to: Math.min(size, (part + 1) * bytes),
+      reads: row?.reads[part] ?? 0,
+      writes: row?.writes[part] ?? 0,
+    };
+  }
+
+  /** Requests of the selected kind. */
+  count({ reads, writes }: Part): number {
+    return (this.kind === 'writes' ? 0 : reads) + (this.kind === 'reads' ? 0 : writes);
+  }
+
+  private column(column: number): number[] {
+    return Array.from({ length: this.parts }, (_, part) => this.count(this.cell(column, part)));
+  }
+
+  private stepOf(count: number): number {
+    const reached = this.least.filter((least) => count >= least).length;
+    return reached === 0 ? 0 : reached + STEPS - this.least.length;
+  }
+
+  runs(): Run[] {
+    return this.at.flatMap((_, column) => {
+      const runs: Run[] = [];
+      for (const [part, count] of this.column(column).entries()) {
+        const step = this.stepOf(count);
+        const last = runs.at(-1);
+        if (last?.step === step) last.to = part + 1;
+        else runs.push({ column, from: part, to: part + 1, step });
+      }
+      return runs.filter(({ step }) => step > 0);
+    });
+  }
+
+  /** Requests per part over all minutes, hottest first. */
+  hottest(): Part[] {
+    const parts = Array.from({ length: this.parts }, (_, part) =>
+      this.at
+        .map((_, column) => this.cell(column, part))
+        .reduce((sum, { reads, writes, ...rest }) => ({
+          ...rest,
+          reads: sum.reads + reads,
+          writes: sum.writes + writes,
+        })),
+    );
+    return parts.filter((part) => this.count(part) > 0).toSorted((a, b) => this.count(b) - this.count(a));
+  }
+
+  /** All requests, and the number of hottest parts that received `ratio` of them. */
+  summary(): { all: number; hotParts: number; ratio: number } {
+    const counts = this.hottest().map((part) => this.count(part));
+    const all = counts.reduce((sum, count) => sum + count, 0);
+    let [hotParts, covered] = [0, 0];
+    while (covered < all * SUMMARY_RATIO) covered += counts[hotParts++]!;
+    return { all, hotParts, ratio: all > 0 ? covered / all : 0 };
+  }
+
+  /** One line per part and minute with requests. */
+  csv(): string {
+    const lines = ['time,at_unix_seconds,from_bytes,to_bytes,reads,writes'];
+    for (const [column, seconds] of this.at.entries()) {
+      for (let part = 0; part < this.parts; part++) {
+        const { from, to, reads, writes } = this.cell(column, part);
+        if (reads + writes === 0) continue;
+        lines.push([new Date(seconds * 1e3).toISOString(), seconds, from, to, reads, writes].join(','));
+      }
+    }
+    return `${lines.join('\n')}\n`;
+  }
+}
