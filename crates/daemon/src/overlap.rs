@@ -131,7 +131,7 @@ mod tests {
         let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
         let own = OwnVolumes(vec![VolumeId(0xab)]);
         let refused = own.check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")]).expect_err("it is its own");
-        assert!(refused.contains("/dev/dm-1 lies on /dev/nbd3"), "{refused}");
+        assert!(refused.contains("/dev/dm-1 is on /dev/nbd3"), "{refused}");
         for foreign in ["hotset:00000000000000ac/v", "hotset:nonsense", "qemu"] {
             assert_eq!(own.check(&"/dev/dm-1", &[device(foreign)]), Ok(()), "{foreign}");
         }

@@ -569,7 +569,7 @@ fn qos_changes_live_and_survives_a_restart() {
     assert!(shown.contains("2,000, 300 IOPS reserved"), "{shown}");
     for (setting, why) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
-        ("shares=most", "\"most\" is no weight"),
+        ("shares=most", "\"most\" is not a weight"),
         ("limit_bytes=20", "give at least 64 KiB"),
         ("burst_iops=-1", "is not a number of requests"),
     ] {

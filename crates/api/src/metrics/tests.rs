@@ -201,10 +201,10 @@ fn parser_refuses_malformed_texts() {
 }
 
 #[test]
-fn volume_has_64_series_at_most() {
+fn volume_has_72_series_at_most() {
     let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("it is sound");
     let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
-    assert!((50..=64).contains(&own), "{own}");
+    assert!((50..=72).contains(&own), "{own}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Families of volumes: at most 64 series each.
+//! Families of volumes: at most 72 series each.
 
 use messages::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 
-/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 64
+/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 72
 /// series whatever the engine adds.
 const CAUSES_MAX: usize = 7;
 

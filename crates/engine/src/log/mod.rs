@@ -78,7 +78,8 @@ fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<Block
 
 /// `range` in pieces of at most one tombstone each.
 fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
-    let starts = BlockNo::each(&range).step_by(TOMBSTONE_BLOCKS_MAX as usize);
+    // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
+    let starts = (range.start.0..range.end.0).step_by(TOMBSTONE_BLOCKS_MAX as usize).map(BlockNo);
     starts.map(move |start| start..range.end.min(start.plus(TOMBSTONE_BLOCKS_MAX)))
 }
 
@@ -422,5 +423,19 @@ impl<S: Seam> Shard<S> {
         self.let_go();
         self.seam().sleep(FULL_PAUSE).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_possible_blocks_are_few_tombstones() {
+        let pieces: Vec<_> = pieces_of(BlockNo(7)..BLOCKS_EVER).collect();
+        assert_eq!(pieces.len(), 8);
+        assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), BLOCKS_EVER));
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= TOMBSTONE_BLOCKS_MAX));
     }
 }

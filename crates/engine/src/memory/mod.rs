@@ -97,7 +97,7 @@ impl<S: Seam> Memory<S> {
             return;
         }
         let mut run = [BlockNo(0); HINTS_MAX];
-        let count = BlockNo::each(&blocks).count().min(HINTS_MAX);
+        let count = BlockNo::count(&blocks).min(HINTS_MAX as u64) as usize;
         run.iter_mut().zip(BlockNo::each(&blocks)).for_each(|(slot, block)| *slot = block);
         self.hint(volume, &run[..count]);
     }

@@ -137,7 +137,7 @@ impl<S: Seam> Shard<S> {
 
     fn is_whole(&self, pages: &PagesOf<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
-        let count = BlockNo::each(&blocks).count() as u64;
+        let count = BlockNo::count(&blocks);
         u64::from(pages.valid(page).count_ones()) >= count
     }
 }

@@ -345,7 +345,7 @@ impl<S: Seam> Shard<S> {
             return figures.not_promoted(why);
         }
         self.put(page, content, true).await;
-        if pages.valid(page).count_ones() < BlockNo::each(&blocks).count() as u32 {
+        if pages.valid(page).count_ones() < BlockNo::count(&blocks) as u32 {
             self.later(page, Task::Complete);
         }
     }

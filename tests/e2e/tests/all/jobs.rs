@@ -109,7 +109,7 @@ fn cancelled_flush_answers_its_waiting_client() {
     assert_eq!(client.read(1_999 * 65_536, 4096).expect("it reads"), [1; 4096]);
     drop(client);
     let changes = daemon.command(&["events", "--kind", "change"]);
-    assert!(changes.contains("off"), "{changes}");
+    assert!(changes.contains("cancel flush-1"), "{changes}");
     daemon.kill();
 }
 
