@@ -11,7 +11,7 @@ use crate::device::{block_of, place};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::membership::{failures_of, give_back, have_noted, save_tail, take_out_unnoted};
-use crate::pages::share::reclaim;
+use crate::pages::segment_lending::reclaim_for_log;
 use crate::record::{Content, Position};
 use crate::slow::{GRACE, InLine, Work, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
@@ -66,7 +66,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                     // Reclaim in advance, so that the next segment is ready when it is needed.
                     let task = Rc::clone(inner);
                     inner.seam.spawn(async move {
-                        let _ = reclaim(&task).await;
+                        let _ = reclaim_for_log(&task).await;
                     });
                 }
                 return Some(requests);
@@ -77,7 +77,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
         let full = match from {
             // When the store has failed, the next round answers every request with the error.
             Room::Tail => save_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
-            Room::Pages => !reclaim(inner).await,
+            Room::Pages => !reclaim_for_log(inner).await,
         };
         if full && let Some(front) = inner.state.borrow_mut().pending.pop_front() {
             front.answer.give(Err(StoreError::Full));

@@ -60,7 +60,7 @@ pub struct Inspection<S: Seam> {
     log: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and first sequence number for the batch at each position: they seed the checksums.
-    lives: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
+    batch_of_block: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
 }
 
 /// The identity of a store on devices, and its last owner.
@@ -148,21 +148,33 @@ async fn look<S: Seam>(
             (chain, lost, Some(as_it_is.unwrap_or(error)))
         }
     };
-    let mut lives = BTreeMap::new();
+    let mut batch_of_block = BTreeMap::new();
     for link in &chain.links {
         let header = &link.header;
-        lives.extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first))));
+        batch_of_block
+            .extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first))));
     }
     let (dirty, _) = newest::newest(&chain);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);
-    Inspection { devices, store, missing, problem, lost_batches, dirty, seam: seam.clone(), log, segment_bytes, lives }
+    Inspection {
+        devices,
+        store,
+        missing,
+        problem,
+        lost_batches,
+        dirty,
+        seam: seam.clone(),
+        log,
+        segment_bytes,
+        batch_of_block,
+    }
 }
 
 impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let position = dirty.position;
-        let (boot, first) = self.lives.get(&(position.segment, position.index))?;
+        let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
         let seed = data_seed(dirty.owner.incarnation, dirty.owner.block, *boot, *first);
         let at = place(self.segment_bytes, position.segment, position.index);
         for device in &self.log {

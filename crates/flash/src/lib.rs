@@ -47,8 +47,8 @@ pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PageNo, Sequence, StoreGeneration, VolumeId,
 };
 pub use pages::{
-    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,
-    ShareError, Unread, WriteMark,
+    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS,
+    Unread, VolumePages, WriteIntent,
 };
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

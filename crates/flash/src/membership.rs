@@ -52,7 +52,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         let since = state.superblock.generation.next().since();
         let entry = &mut state.superblock.members[*member as usize];
         (entry.state, entry.since) = (MemberState::Lost, since);
-        inner.pages.borrow_mut().lose_member(*member);
+        inner.pages.borrow_mut().drop_member_pages(*member);
         state.devices.iter().filter(|device| device.member == *member).for_each(|device| device.abort.abort());
         let report = state.reports.iter_mut().find(|report| report.member == *member);
         report.expect("every member has a report").status = MemberStatus::Lost(reason(error));

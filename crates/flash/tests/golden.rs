@@ -83,7 +83,7 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
-    pages.volume(CACHED).destaged(BlockNo(77), &block(seam, 9));
+    pages.volume(CACHED).record_destaged(BlockNo(77), &block(seam, 9));
     for number in 0..6 {
         append(store, DIRTY, number, Content::Data(block(seam, 100 + number as u8))).await;
     }
@@ -132,7 +132,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
     assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
-    assert_eq!(pages.volume(CACHED).ring(), [(BlockNo(77), block(seam, 9).checksum(0))]);
+    assert_eq!(pages.volume(CACHED).recent_writes(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 
 #[test]

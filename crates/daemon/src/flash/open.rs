@@ -177,7 +177,7 @@ pub async fn open(
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
     let opened = Opened { generation, store: uuid, names, renamed, formatted, absent, owners: 0 };
     if grant.map_void {
-        store.pages().distrust();
+        store.pages().ignore_persisted_map();
     }
     store.set_scrub(config.scrub);
     store.note_generations(move |generation| {

@@ -25,7 +25,7 @@ use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
+    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, QuotaError, RequestError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
@@ -449,7 +449,7 @@ impl<S: Seam> Volume<S> {
 
     /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
     /// the maximum are evicted when room is needed.
-    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
+    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), QuotaError> {
         self.0.shard.level.set_share(share)?;
         self.0.shard.repin();
         Ok(())

@@ -52,7 +52,7 @@ pub enum Record {
         /// The segment.
         segment: u32,
         /// The segment's generation as a page segment.
-        life: u64,
+        segment_generation: u64,
     },
     /// A segment no longer holds pages.
     FreeSegment {
@@ -86,7 +86,7 @@ pub enum Record {
         member: u8,
     },
     /// A region of a volume becomes dirty or clean (R8).
-    Flux {
+    DirtyRegion {
         /// The volume's number.
         volume: u16,
         /// The region.
@@ -130,10 +130,10 @@ impl Record {
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
             }
-            Record::Segment { member, segment, life } => {
+            Record::Segment { member, segment, segment_generation } => {
                 put(0, &[3, member]);
                 put(4, &segment.to_le_bytes());
-                put(8, &life.to_le_bytes());
+                put(8, &segment_generation.to_le_bytes());
             }
             Record::FreeSegment { member, segment } => {
                 put(0, &[4, member]);
@@ -153,7 +153,7 @@ impl Record {
                 put(8, &uuid);
             }
             Record::MemberGone { member } => put(0, &[8, member]),
-            Record::Flux { volume, region, on } => {
+            Record::DirtyRegion { volume, region, is_dirty } => {
                 put(0, &[9, u8::from(on)]);
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
@@ -192,7 +192,7 @@ impl Record {
                 generation: u16_at(2),
             },
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
-            3 => Record::Segment { member, segment: u32_at(4), life: u64_at(8) },
+            3 => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
             4 => Record::FreeSegment { member, segment: u32_at(4) },
             5 => Record::Volume { number: u16_at(2), incarnation: VolumeId(u64_at(8)) },
             6 => Record::VolumeGone { number: u16_at(2) },
@@ -202,7 +202,7 @@ impl Record {
                 Record::Member { member, uuid }
             }
             8 => Record::MemberGone { member },
-            9 => Record::Flux { volume: u16_at(2), region: u64_at(8), on: raw[1] != 0 },
+            9 => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
             10 => Record::Destaged { volume: u16_at(2), block: BlockNo(u64_at(8)), checksum: u32_at(4) },
             11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
@@ -302,14 +302,14 @@ mod tests {
         vec![
             slot,
             Record::Free { member: 1, slot: 5, generation: 3 },
-            Record::Segment { member: 0, segment: 9, life: 1 << 50 },
+            Record::Segment { member: 0, segment: 9, segment_generation: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
             Record::Volume { number: 65_535, incarnation: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },
-            Record::Flux { volume: 2, region: 1 << 40, on: true },
-            Record::Flux { volume: 2, region: 3, on: false },
+            Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
+            Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
             Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef },
             Record::Undestaged { volume: 8, block: BlockNo(77) },
         ]

@@ -64,7 +64,7 @@ pub struct PageHeader {
     /// The segment.
     pub segment: u32,
     /// The segment's generation: it differs each time that the segment begins to hold pages.
-    pub life: u64,
+    pub segment_generation: u64,
 }
 
 impl PageHeader {
@@ -75,7 +75,7 @@ impl PageHeader {
         put(&mut raw, 8, &VERSION.to_le_bytes());
         put(&mut raw, 12, &self.member.to_le_bytes());
         put(&mut raw, 16, &self.store);
-        put(&mut raw, 32, &self.life.to_le_bytes());
+        put(&mut raw, 32, &self.segment_generation.to_le_bytes());
         put(&mut raw, 56, &self.segment.to_le_bytes());
         put(&mut raw, 76, &KIND_PAGES.to_le_bytes());
         seal(&mut raw);
@@ -92,7 +92,7 @@ impl PageHeader {
             store: get(raw, 16),
             member: get_u32(raw, 12),
             segment: get_u32(raw, 56),
-            life: get_u64(raw, 32),
+            segment_generation: get_u64(raw, 32),
         })
     }
 }
@@ -105,7 +105,7 @@ pub struct Place {
     /// The segment.
     pub segment: u32,
     /// The segment's generation as a page segment.
-    pub life: u64,
+    pub segment_generation: u64,
     /// The slot in it.
     pub slot: u32,
     /// Number of times that the slot was allocated in that generation of the segment.
@@ -161,9 +161,13 @@ pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: Place, writes: u3
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
-    for (to, number) in
-        bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, place.life, u64::from(place.segment), slot])
-    {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([
+        incarnation.0,
+        block.0,
+        place.segment_generation,
+        u64::from(place.segment),
+        slot,
+    ]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -187,7 +191,7 @@ mod tests {
 
     #[test]
     fn seven_writes_of_a_block_have_seven_checksum_seeds() {
-        let place = Place { member: 1, segment: 2, life: 3, slot: 4, generation: u16::MAX };
+        let place = Place { member: 1, segment: 2, segment_generation: 3, slot: 4, generation: u16::MAX };
         let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
         for count in 1..=7 {
             assert_eq!(writes.worn(), 0);
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn flipped_bit_of_a_header_is_rejected() {
-        let header = PageHeader { store: [4; 16], member: 1, segment: 77, life: 1 << 41 };
+        let header = PageHeader { store: [4; 16], member: 1, segment: 77, segment_generation: 1 << 41 };
         let raw = header.encode();
         assert_eq!(PageHeader::decode(&raw), Some(header));
         for bit in 0..raw.len() * 8 {

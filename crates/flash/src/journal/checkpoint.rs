@@ -122,9 +122,9 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
             records.extend(
                 volumes.map(|(number, incarnation)| Record::Volume { number: *number, incarnation: *incarnation }),
             );
-            let flux = |(volume, region)| Record::Flux { volume, region, on: true };
-            records.extend(state.marks.regions().map(flux));
-            records.extend(state.rings.records());
+            let flux = |(volume, region)| Record::DirtyRegion { volume, region, is_dirty: true };
+            records.extend(state.dirty_regions.regions().map(flux));
+            records.extend(state.recent_writes.records());
             0
         }
     };
@@ -135,7 +135,11 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
             break;
         };
         let frame = state.table.frame(number);
-        records.push(Record::Segment { member: frame.member as u8, segment: frame.segment, life: frame.life });
+        records.push(Record::Segment {
+            member: frame.member as u8,
+            segment: frame.segment,
+            segment_generation: frame.segment_generation,
+        });
         let slots = state.table.slots_of(number);
         records.extend(slots.filter_map(|slot| state_of(state, slot)));
         next = number + 1;

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
-use super::marks::{MARKS_MANY, Region};
+use super::dirty_regions::{DIRTY_REGIONS_MANY, Region};
 use super::{Head, SPARE_BLOCKS, write_soon};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, take_out};
 use crate::number::CommitNo;
-use crate::pages::state::PageState;
+use crate::pages::state::{ALL_BLOCKS, PageState};
 use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
@@ -38,7 +38,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
             let mut state = inner.pages.borrow_mut();
             let wants = !state.journal.stopped
                 && (state.journal.urgent
-                    || state.unmark_all
+                    || state.clear_all_settled
                     || !state.journal.waiters.is_empty()
                     || state.journal.checkpoint.is_some()
                     || state.journal.renew);
@@ -58,7 +58,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
                 super::load::afresh(&inner, known);
                 continue;
             }
-            inner.pages.borrow_mut().void(error.to_string());
+            inner.pages.borrow_mut().void_map(error.to_string());
             return;
         }
     }
@@ -142,11 +142,11 @@ fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
     relieve_scarce_marks(state);
     let mut records = std::mem::take(&mut state.journal.events);
     let marked = records.iter().filter_map(|record| match record {
-        Record::Flux { volume, region, on: true } => Some((*volume, *region)),
+        Record::DirtyRegion { volume, region, is_dirty: true } => Some((*volume, *region)),
         _ => None,
     });
     let marked = marked.collect();
-    let mut freed = std::mem::take(&mut state.gone);
+    let mut freed = std::mem::take(&mut state.implied_dead);
     let unmark = to_unmark(state, early);
     if !early || unmark.is_empty() {
         for slot in std::mem::take(&mut state.dead) {
@@ -160,37 +160,38 @@ fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
             }
         }
     }
-    records.extend(state.rings.take_unsaved());
+    records.extend(state.recent_writes.take_unsaved());
     // Unmark after the invalidations: if a crash tears the commit before these records, the region stays marked.
     for region in unmark {
-        records.push(state.marks.take_off(region));
+        records.push(state.dirty_regions.clear(region));
     }
-    let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).life)).collect();
+    let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).segment_generation)).collect();
     let flush = std::mem::take(&mut state.unflushed).into_iter().collect();
     Batch { records, freed, marked, flush, number: state.journal.begun }
 }
 
 /// Regions whose mark can be removed: all settled ones when the store is idle, some of them when marks are scarce.
 fn to_unmark<S: Seam>(state: &mut PageState<S>, early: bool) -> Vec<Region> {
-    let idle = std::mem::take(&mut state.unmark_all) || early;
-    if !idle && state.marks.len() < MARKS_MANY {
+    let idle = std::mem::take(&mut state.clear_all_settled) || early;
+    if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return Vec::new();
     }
-    let settled: Vec<_> = state.marks.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
-    let count = if idle { settled.len() } else { settled.len().min(MARKS_MANY / 3) };
+    let settled: Vec<_> =
+        state.dirty_regions.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
+    let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_MANY / 3) };
     settled.into_iter().take(count).collect()
 }
 
 /// Drops unverified suspect pages of regions that a crash left marked, when marks are scarce: no client has used these
 /// pages since.
 fn relieve_scarce_marks<S: Seam>(state: &mut PageState<S>) {
-    if state.marks.len() < MARKS_MANY {
+    if state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return;
     }
-    for region in state.marks.settled().into_iter().take(MARKS_MANY / 6) {
+    for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
         for slot in state.slots_of_region(region) {
             if state.table.has(slot, SUSPECT) {
-                state.clear(slot, u16::MAX);
+                state.invalidate_blocks(slot, ALL_BLOCKS);
             }
         }
     }
@@ -311,13 +312,13 @@ fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: CommitNo) ->
     }
     let mut state = inner.pages.borrow_mut();
     state.journal.sequence = sequence;
-    for (slot, life) in batch.freed {
+    for (slot, segment_generation) in batch.freed {
         // The segment may have been released or reused since.
-        if state.table.is_in(slot, life) && state.table.phase(slot) == Phase::Dead {
+        if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == Phase::Dead {
             state.release(slot);
         }
     }
-    batch.marked.into_iter().for_each(|region| state.marks.set_durable(region));
+    batch.marked.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
     state.journal.done = batch.number;
     state.journal.answer();
     Ok(())

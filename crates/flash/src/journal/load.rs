@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::marks::{Region, blocks_of};
+use super::dirty_regions::{Region, blocks_of};
 use super::replay::Replay;
 use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
@@ -50,10 +50,12 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let (half, generation) = find(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
     let short = |half: &Half| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
-    let distrusted = inner.pages.borrow().distrusted;
+    let persisted_map_ignored = inner.pages.borrow().persisted_map_ignored;
     let dropped = match &half {
         None if known == CommitNo(0) => None,
-        _ if distrusted => Some("every flash device with the map had failed while volumes were served".to_owned()),
+        _ if persisted_map_ignored => {
+            Some("every flash device with the map had failed while volumes were served".to_owned())
+        }
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if short(half) => {
             let sequence = half.sequence;
@@ -63,16 +65,16 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     };
     match half.filter(|_| dropped.is_none()) {
         Some(half) => {
-            let lives = lives(inner, &half.replay).await;
-            take_over(inner, half, &lives);
+            let generations = read_segment_generations(inner, &half.replay).await;
+            adopt_map(inner, half, &generations);
         }
         None => afresh(inner, known),
     }
     let loaded = settle_early(inner, dropped);
     // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
     write_now(inner);
-    inner.pages.borrow_mut().wake();
-    if distrusted {
+    inner.pages.borrow_mut().wake_waiters();
+    if persisted_map_ignored {
         // On failure the map becomes void, and its owner notes that again.
         wait_durable(inner).await;
     }
@@ -87,7 +89,7 @@ async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
         let at = inner.pages.borrow().journal.place(half, 0);
         for device in &devices {
             // Skip a device that cannot be read.
-            let Some(raw) = read_one(inner, device, at).await else { continue };
+            let Some(raw) = read_block(inner, device, at).await else { continue };
             if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
                 firsts.insert((header.generation, checksum), half);
             }
@@ -111,13 +113,13 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
 
 /// Reads a half to its end, from the first block, whose checksum is `first.previous`.
 async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
-    let rooms = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
-    let (per_frame, blocks, ring_max) = {
+    let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
+    let (per_frame, blocks, recent_writes_max) = {
         let state = inner.pages.borrow();
-        (state.table.per_frame(), state.journal.blocks, state.journal.ring_max())
+        (state.table.per_frame(), state.journal.blocks, state.journal.recent_writes_max())
     };
     let mut half = Half {
-        replay: Replay::new(per_frame, (ring_max, zeroes_of(inner)), rooms),
+        replay: Replay::new(per_frame, (recent_writes_max, zeroes_of(inner)), segment_counts),
         head: Head { previous: 0, ..first },
         sequence: CommitNo(0),
         complete: false,
@@ -219,7 +221,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             // Repeat block by block.
             for index in 0..wanted {
                 let at = from + (index * seam::BLOCK_BYTES) as u64;
-                raws.push(read_one(inner, device, at).await);
+                raws.push(read_block(inner, device, at).await);
             }
         }
     }
@@ -227,7 +229,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
 }
 
 /// Reads a block of a device; `None` if it is unreadable.
-async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
+async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
     let spare = inner.pages.borrow_mut().journal.spare.pop();
     let buffer = match spare {
         Some(buffer) => buffer,
@@ -244,28 +246,28 @@ async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Opt
 
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
 /// since.
-async fn lives<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
-    let mut lives = std::mem::take(&mut inner.pages.borrow_mut().lives_found);
+async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
+    let mut generations = std::mem::take(&mut inner.pages.borrow_mut().generations_found);
     let (store, segment_bytes) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.segment_bytes)
     };
     for device in inner.in_service() {
         let segments = replay.frames.range((device.member, 0)..=(device.member, u32::MAX));
-        for (place, _) in segments.filter(|(place, _)| !lives.contains_key(place)).collect::<Vec<_>>() {
+        for (place, _) in segments.filter(|(place, _)| !generations.contains_key(place)).collect::<Vec<_>>() {
             let at = crate::device::place(segment_bytes, place.1, 0);
-            let Some(raw) = read_one(inner, &device, at).await else { continue };
+            let Some(raw) = read_block(inner, &device, at).await else { continue };
             let header = PageHeader::decode(&raw).filter(|header| header.store == store);
             if let Some(header) = header.filter(|header| (header.member, header.segment) == *place) {
-                lives.insert(*place, header.life);
+                generations.insert(*place, header.segment_generation);
             }
         }
     }
-    lives
+    generations
 }
 
 /// Adopts the map that was read, without the parts that cannot be valid.
-fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u32), u64>) {
+fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: Half, generations: &BTreeMap<(u32, u32), u64>) {
     let store = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -290,7 +292,7 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
         let lent = !store.superblock.carries_log(member)
             || !shared.contains(&segment)
             || store.segments.lent().contains(&segment);
-        if !lent || lives.get(&(member, segment)) != Some(&replay.table.frame(frame).life) {
+        if !lent || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
             state.journal.events.push(Record::FreeSegment { member: member as u8, segment });
         }
@@ -305,11 +307,11 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     state.numbers = state.volumes.iter().map(|(number, incarnation)| (*incarnation, *number)).collect();
     state.table.drop_orphans(&state.volumes);
     state.table.index();
-    state.rings = std::mem::take(&mut replay.rings);
-    state.rings.all_saved();
-    let ring_max = state.journal.ring_max();
-    state.rings.set_max(ring_max, zeroes_of(inner));
-    for region in std::mem::take(&mut replay.flux) {
+    state.recent_writes = std::mem::take(&mut replay.recent_writes);
+    state.recent_writes.mark_all_saved();
+    let recent_writes_max = state.journal.recent_writes_max();
+    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
+    for region in std::mem::take(&mut replay.dirty_regions) {
         suspect(state, region);
     }
     state.journal.head = half.head;
@@ -330,12 +332,12 @@ fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
 
 /// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes are forgotten.
 fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
-    state.marks.recovered(region);
+    state.dirty_regions.restore(region);
     for slot in state.slots_of_region(region) {
         state.table.flag(slot, SUSPECT, true);
     }
     let blocks = blocks_of(region);
-    let gone = state.rings.remove(region.0, blocks);
+    let gone = state.recent_writes.remove(region.0, blocks);
     state.journal.events.extend(gone);
 }
 
@@ -345,7 +347,7 @@ fn begin<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
             Phase::Free => state.free.push_back(slot),
-            Phase::Live if state.table.valid(slot) == 0 => state.kill(slot, false),
+            Phase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
             Phase::Live => drop(state.table.flag(slot, SEALED, true)),
             Phase::Writing | Phase::Dead => {}
         }
@@ -359,15 +361,15 @@ pub fn afresh<S: Seam>(inner: &Inner<S>, known: CommitNo) {
     if let MapPhase::Void(_) = state.phase {
         return;
     }
-    state.empty();
+    state.clear_map();
     let journal = &mut state.journal;
     journal.mirrors.clear();
     journal.checkpoint = None;
     journal.sequence = journal.sequence.max(known);
     journal.head.index = journal.blocks;
     journal.renew = true;
-    let ring_max = journal.ring_max();
-    state.rings.set_max(ring_max, zeroes_of(inner));
+    let recent_writes_max = journal.recent_writes_max();
+    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
     state.phase = MapPhase::Ready;
 }
 
@@ -380,7 +382,7 @@ fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded
     }
     for ((incarnation, page), mask) in early.pages {
         if let Some(slot) = state.find(incarnation, page) {
-            state.clear(slot, mask);
+            state.invalidate_blocks(slot, mask);
         }
     }
     let counts = state.table.counts();

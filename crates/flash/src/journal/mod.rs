@@ -6,14 +6,14 @@
 //! are written on every log member and flushed there.
 //!
 //! - `format/journal.rs`: record formats; `commit.rs` writes, `load.rs` reads back.
-//! - `marks.rs`: dirty regions (R8); `ring.rs`: recent writes.
+//! - `dirty_regions.rs`: dirty regions (R8); `recent_writes.rs`: checksums of recent writes.
 
 pub mod checkpoint;
 pub mod commit;
+pub mod dirty_regions;
 pub mod load;
-pub mod marks;
+pub mod recent_writes;
 mod replay;
-pub mod ring;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -122,11 +122,12 @@ impl<S: Seam> Journal<S> {
     /// The most slots that fit a checkpoint.
     pub fn slots_max(&self) -> usize {
         let records = u64::from(self.blocks) * 3 / 4 * RECORDS_MAX as u64;
-        (records as usize).saturating_sub(marks::MARKS_MAX + self.ring_max() + records as usize / 50)
+        (records as usize)
+            .saturating_sub(dirty_regions::DIRTY_REGIONS_MAX + self.recent_writes_max() + records as usize / 50)
     }
 
     /// The most recent writes that fit a checkpoint.
-    pub fn ring_max(&self) -> usize {
+    pub fn recent_writes_max(&self) -> usize {
         self.blocks as usize * RECORDS_MAX / 8
     }
 
@@ -150,13 +151,17 @@ impl<S: Seam> Journal<S> {
 impl<S: Seam> PageState<S> {
     /// True when records are pending.
     pub fn has_pending(&self) -> bool {
-        let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.gone.is_empty();
-        slots || !self.journal.events.is_empty() || self.rings.unsaved() > 0
+        let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
+        slots || !self.journal.events.is_empty() || self.recent_writes.unsaved() > 0
     }
 
     /// The most records that the next commit may contain.
     fn pending_max(&self) -> usize {
-        self.dirty.len() + self.dead.len() + self.journal.events.len() + self.rings.unsaved() + self.marks.len()
+        self.dirty.len()
+            + self.dead.len()
+            + self.journal.events.len()
+            + self.recent_writes.unsaved()
+            + self.dirty_regions.len()
     }
 }
 
@@ -177,7 +182,7 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
 pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
     let (much, arm) = {
         let mut state = inner.pages.borrow_mut();
-        let idle = !state.is_ready() || (!state.has_pending() && !state.marks.any_settled());
+        let idle = !state.is_ready() || (!state.has_pending() && !state.dirty_regions.any_settled());
         if idle {
             return;
         }

@@ -146,14 +146,14 @@ async fn switch<S: Seam>(
             let entry = &mut state.superblock.members[leaver as usize];
             (entry.state, entry.since) = (MemberState::Vacant, since);
             state.reports.retain(|report| report.member != leaver);
-            inner.pages.borrow_mut().lose_member(leaver);
+            inner.pages.borrow_mut().drop_member_pages(leaver);
             let at = state.devices.iter().position(|device| device.member == leaver);
             // A failed device may never answer, so it is left alone.
             gone = at.map(|at| state.devices.remove(at)).filter(|_| served);
         }
         if let Some((device, role)) = newcomer {
             if state.jobs.has_prepared() {
-                inner.pages.borrow_mut().refused.remove(&device.member);
+                inner.pages.borrow_mut().closed_members.remove(&device.member);
             }
             take_in(state, device, role, since);
         }

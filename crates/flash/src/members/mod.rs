@@ -10,7 +10,7 @@
 mod change;
 mod job;
 mod resync;
-pub mod walk;
+pub mod segment_verifier;
 
 use std::rc::Rc;
 

@@ -7,7 +7,7 @@
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use super::job::Running;
-use super::walk::{Walk, read_one};
+use super::segment_verifier::{SegmentVerifier, read_block};
 use crate::create::segments_of;
 use crate::device::{Device, place};
 use crate::error::StoreError;
@@ -41,7 +41,7 @@ pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::
 /// A segment of the log at the time when the newcomer joined.
 struct Part {
     number: u32,
-    life: Segment,
+    segment: Segment,
     blocks: u32,
 }
 
@@ -54,15 +54,18 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
         let room = segments_of(device, state.superblock.segment_bytes);
         (state.superblock.segment_bytes, room.min(state.superblock.segments))
     };
-    let _held = crate::pages::share::leave(inner, device.member).await;
+    let _held = crate::pages::segment_lending::drop_pages_of(inner, device.member).await;
     wait_until_log_fits(running, limit, &name).await?;
     let parts = {
         let _inside = inner.batches.enter().await;
         let mut state = inner.state.borrow_mut();
         state.joining = Some(device.clone());
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
-        let part =
-            |(number, life, used): (u32, Segment, Option<u32>)| Part { number, life, blocks: used.unwrap_or(blocks) };
+        let part = |(number, segment, used): (u32, Segment, Option<u32>)| Part {
+            number,
+            segment,
+            blocks: used.unwrap_or(blocks),
+        };
         state.segments.chain().map(part).collect::<Vec<_>>()
     };
     let bytes = |part: &Part| u64::from(part.blocks) * BLOCK_BYTES as u64;
@@ -70,7 +73,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
     let skip = inner.sabotage.is(Sabotage::SkipResync);
     for part in parts.iter().filter(|_| !skip) {
         running.go_on(&name).await?;
-        let live = inner.state.borrow().segments.is_live(part.number, part.life.first);
+        let live = inner.state.borrow().segments.is_live(part.number, part.segment.first);
         match live {
             true => copy(running, device, part).await?,
             false => running.advance(bytes(part)),
@@ -107,11 +110,12 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
     let _pin = Pin::new(&running.inner, part.number);
     for attempt in 0..TRIES {
         let incarnation = device.disk.incarnation();
-        let mut walk = Walk::new(running.inner.state.borrow().superblock.store, part.number, part.life);
+        let mut verifier =
+            SegmentVerifier::new(running.inner.state.borrow().superblock.store, part.number, part.segment);
         let mut index = 0;
         while index < part.blocks {
             running.go_on(&device.name()).await?;
-            let count = copy_run(&running.inner, device, part, index, &mut walk).await?;
+            let count = copy_run(&running.inner, device, part, index, &mut verifier).await?;
             if attempt == 0 {
                 running.advance(u64::from(count) * BLOCK_BYTES as u64);
             }
@@ -131,7 +135,7 @@ async fn copy_run<S: Seam>(
     device: &Device<S>,
     part: &Part,
     index: u32,
-    walk: &mut Walk,
+    verifier: &mut SegmentVerifier,
 ) -> Result<u32, StoreError> {
     let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
     if buffers.is_empty() {
@@ -145,12 +149,12 @@ async fn copy_run<S: Seam>(
     let (result, pieces) = inner.read_from(source, at, buffers.into_iter().map(Piece::whole).collect()).await;
     let mut blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     for (block, index) in blocks.iter_mut().zip(index..) {
-        let said = if result.is_ok() { walk.is_good(index, block) } else { Some(false) };
+        let said = if result.is_ok() { verifier.is_good(index, block) } else { Some(false) };
         if said == Some(false) {
-            match good_copy(inner, &sources, part, index, walk).await {
+            match good_copy(inner, &sources, part, index, verifier).await {
                 Some(good) => *block = good,
                 // The block is lost on the newcomer as on the others. A read of it reports the loss.
-                None => walk.skip(index),
+                None => verifier.skip(index),
             }
         }
     }
@@ -167,11 +171,11 @@ async fn good_copy<S: Seam>(
     sources: &[Device<S>],
     part: &Part,
     index: u32,
-    walk: &mut Walk,
+    verifier: &mut SegmentVerifier,
 ) -> Option<S::Block> {
     for source in sources {
-        if let Some(block) = read_one(inner, source, part.number, index).await
-            && walk.is_good(index, &block) != Some(false)
+        if let Some(block) = read_block(inner, source, part.number, index).await
+            && verifier.is_good(index, &block) != Some(false)
         {
             return Some(block);
         }

@@ -54,15 +54,15 @@ pub async fn put<S: Seam>(
         let mut state = inner.pages.borrow_mut();
         let begun = begin(&mut state, inner, incarnation, page, requested);
         let owed =
-            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_owed(&state, incarnation, page);
-        if owed && !evict::is_coming(&state) {
-            quota::make_way(&mut state);
+            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, incarnation, page);
+        if owed && !evict::has_free_soon(&state) {
+            quota::evict_for_entitled(&mut state);
         }
         begun
     };
-    evict::keep(inner);
-    if matches!(begun, Err(PutError::Busy)) && !evict::is_coming(&inner.pages.borrow()) {
-        return Err(PutError::Hot);
+    evict::maintain_free_slots(inner);
+    if matches!(begun, Err(PutError::Busy)) && !evict::has_free_soon(&inner.pages.borrow()) {
+        return Err(PutError::AllInUse);
     }
     let Some(put) = begun? else {
         let state = inner.pages.borrow();
@@ -82,7 +82,7 @@ pub async fn put<S: Seam>(
         task.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
         let valid = end(&task, &put, &result);
         write_soon(&task);
-        evict::keep(&task);
+        evict::maintain_free_slots(&task);
         given.give(result.map(|_| valid & requested));
     });
     answer.wait().await
@@ -107,8 +107,8 @@ fn begin<S: Seam>(
     }
     let old = state.table.find(key);
     quota::refresh(inner, state);
-    if old.is_none() && !quota::room_for_one(state, page_of(key).0) {
-        return Err(PutError::Share);
+    if old.is_none() && !quota::make_room_within_quota(state, page_of(key).0) {
+        return Err(PutError::QuotaExhausted);
     }
     let valid = old.map_or(0, |slot| state.table.valid(slot));
     let wanted = requested & !valid;
@@ -119,12 +119,12 @@ fn begin<S: Seam>(
         && wanted & state.table.writes(slot).worn() == 0
         && !state.table.has(slot, SUSPECT)
         && !state.table.has(slot, SEALED)
-        && state.giving != Some(state.table.place(slot).segment)
-        && !state.refused.contains(&state.table.place(slot).member)
+        && state.reclaim_target != Some(state.table.place(slot).segment)
+        && !state.closed_members.contains(&state.table.place(slot).member)
     {
         state.table.flag(slot, ADDING, true);
         state.table.add_writes(slot, wanted);
-        state.putting.insert(slot, wanted);
+        state.pending_puts.insert(slot, wanted);
         let (place, writes) = (state.table.place(slot), state.table.writes(slot));
         return Ok(Some(Put { slot, place, writes, wanted, there: valid, old: None }));
     }
@@ -143,7 +143,7 @@ fn begin<S: Seam>(
     });
     let along = old.map_or(0, |(_, _, keep)| keep);
     state.table.add_writes(slot, wanted | along);
-    state.putting.insert(slot, wanted | along);
+    state.pending_puts.insert(slot, wanted | along);
     let (place, writes) = (state.table.place(slot), state.table.writes(slot));
     Ok(Some(Put { slot, place, writes, wanted, there: 0, old }))
 }
@@ -244,14 +244,14 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
         // Its segment was reclaimed.
         return 0;
     }
-    let left = state.putting.remove(&put.slot).unwrap_or(0);
+    let left = state.pending_puts.remove(&put.slot).unwrap_or(0);
     let written = written.as_ref().copied().unwrap_or(0);
     let left = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { left & written };
     if state.table.phase(put.slot) == Phase::Live {
         state.table.flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | left;
         state.table.set_valid(put.slot, valid);
-        if valid == 0 { state.kill(put.slot, false) } else { state.set_dirty(put.slot) }
+        if valid == 0 { state.drop_page(put.slot, false) } else { state.set_dirty(put.slot) }
     } else if left == 0 {
         // No durable record lists the slot.
         state.release(put.slot);
@@ -266,7 +266,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
             && state.table.place(old) == place
             && state.table.phase(old) == Phase::Live
         {
-            state.kill(old, false);
+            state.drop_page(old, false);
         }
     }
     state.unflushed.insert(put.place.member);

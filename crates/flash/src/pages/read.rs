@@ -89,10 +89,10 @@ async fn read_slot<S: Seam>(
     let (valid, place, writes) = {
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
-        state.pin(slot, place.life);
+        state.pin(slot, place.segment_generation);
         (state.table.valid(slot), place, state.table.writes(slot))
     };
-    let pin = Pin { inner, slot, life: place.life };
+    let pin = Pin { inner, slot, segment_generation: place.segment_generation };
     let first = page.first_block();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
@@ -130,12 +130,12 @@ async fn read_slot<S: Seam>(
 struct Pin<'a, S: Seam> {
     inner: &'a Rc<Inner<S>>,
     slot: SlotId,
-    life: u64,
+    segment_generation: u64,
 }
 
 impl<S: Seam> Drop for Pin<'_, S> {
     fn drop(&mut self) {
-        self.inner.pages.borrow_mut().unpin(self.slot, self.life);
+        self.inner.pages.borrow_mut().unpin(self.slot, self.segment_generation);
     }
 }
 
@@ -182,7 +182,7 @@ async fn read_run<S: Seam>(
     state.spare = Some(thaw::<S>(sums));
     if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
         let as_it_was = state.table.writes(slot).same(writes);
-        state.clear(slot, bad & as_it_was);
+        state.invalidate_blocks(slot, bad & as_it_was);
         drop(state);
         write_soon(inner);
     }

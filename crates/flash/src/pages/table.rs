@@ -59,7 +59,7 @@ pub struct Frame {
     /// The segment.
     pub segment: u32,
     /// The segment's generation as a page segment.
-    pub life: u64,
+    pub segment_generation: u64,
     keys: Box<[Key]>,
     valid: Box<[u16]>,
     writes: Box<[Writes]>,
@@ -132,12 +132,12 @@ impl Table {
     }
 
     /// Adds a frame of free slots for a segment. Returns its number.
-    pub fn add_frame(&mut self, member: u32, segment: u32, life: u64) -> u32 {
+    pub fn add_frame(&mut self, member: u32, segment: u32, segment_generation: u64) -> u32 {
         let count = self.per_frame as usize;
         let frame = Frame {
             member,
             segment,
-            life,
+            segment_generation,
             keys: vec![NO_KEY; count].into(),
             valid: vec![0; count].into(),
             writes: vec![Writes::default(); count].into(),
@@ -374,15 +374,15 @@ impl Table {
         Place {
             member: frame.member,
             segment: frame.segment,
-            life: frame.life,
+            segment_generation: frame.segment_generation,
             slot: index as u32,
             generation: frame.generation[index],
         }
     }
 
     /// True when the slot exists and its segment has this generation.
-    pub fn is_in(&self, slot: SlotId, life: u64) -> bool {
-        self.exists(slot) && self.place(slot).life == life
+    pub fn is_in(&self, slot: SlotId, segment_generation: u64) -> bool {
+        self.exists(slot) && self.place(slot).segment_generation == segment_generation
     }
 
     /// The slot's number among all slots of its member.

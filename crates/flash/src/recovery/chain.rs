@@ -65,7 +65,7 @@ pub struct Chain {
     /// Number of segments for the log.
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
-    pub page_lives: BTreeMap<(u32, u32), u64>,
+    pub page_segment_generations: BTreeMap<(u32, u32), u64>,
     /// The last commit of the map journal that is known to be durable (R9).
     pub journal: CommitNo,
 }
@@ -89,7 +89,7 @@ struct Follower<'a, S: Seam> {
     seen: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
-    page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
+    page_segment_generations: RefCell<BTreeMap<(u32, u32), u64>>,
     journal: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
@@ -109,7 +109,7 @@ pub async fn follow<S: Seam>(
         heads: BTreeMap::new(),
         seen: RefCell::default(),
         unreadable: None,
-        page_lives: RefCell::default(),
+        page_segment_generations: RefCell::default(),
         journal: Cell::new(superblock.journal),
         newer: RefCell::default(),
     };
@@ -130,8 +130,8 @@ pub async fn follow<S: Seam>(
     }
     let next = links.last().map_or(tail, |link| link.header.sequence.next());
     follower.is_the_end(links.last(), next).await?;
-    let (page_lives, journal) = (follower.page_lives.take(), follower.journal.get());
-    Ok(Chain { links, tail, next, segments: superblock.segments, page_lives, journal })
+    let (page_segment_generations, journal) = (follower.page_segment_generations.take(), follower.journal.get());
+    Ok(Chain { links, tail, next, segments: superblock.segments, page_segment_generations, journal })
 }
 
 impl<S: Seam> Follower<'_, S> {
@@ -171,7 +171,7 @@ impl<S: Seam> Follower<'_, S> {
         let Some((header, _)) = BatchHeader::decode(raw) else {
             let page = PageHeader::decode(raw).filter(|page| offset == 0 && page.segment == segment);
             if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
-                self.page_lives.borrow_mut().insert((page.member, segment), page.life);
+                self.page_segment_generations.borrow_mut().insert((page.member, segment), page.segment_generation);
             }
             return None;
         };

@@ -173,7 +173,8 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
     superblock.journal = chain.journal;
     let numbers = superblock.journal_segments()..superblock.segments;
     let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
-    let lent = chain.page_lives.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
+    let lent =
+        chain.page_segment_generations.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &table, lent, chain.tail);
     segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
@@ -200,7 +201,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         jobs: Jobs::default(),
         copying: Vec::new(),
     };
-    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_lives.clone()));
+    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_segment_generations.clone()));
     Rc::new_cyclic(|me| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),

@@ -189,7 +189,7 @@ mod tests {
             tail: Sequence(1),
             next: Sequence(0),
             segments: 1,
-            page_lives: BTreeMap::new(),
+            page_segment_generations: BTreeMap::new(),
             journal: CommitNo(0),
         }
     }

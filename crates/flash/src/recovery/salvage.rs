@@ -57,7 +57,14 @@ pub async fn salvage<S: Seam>(
         links.push(Link::new(header, checksum));
     }
     (
-        Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: CommitNo(0) },
+        Chain {
+            links,
+            tail,
+            next,
+            segments: superblock.segments,
+            page_segment_generations: BTreeMap::new(),
+            journal: CommitNo(0),
+        },
         missing,
     )
 }

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{
-    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId,
+    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, Position, Record, Store, StoreError, VolumeId,
+    VolumePages,
 };
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
@@ -133,7 +134,7 @@ impl PagedLife {
             25..28 => self.flush(&of, volume).await,
             28..30 => self.log(rng).await,
             30 => self.pause(rng).await,
-            _ if rng.below(6) == 0 => drop(self.pages.forget(VolumeId(volume)).await),
+            _ if rng.below(6) == 0 => drop(self.pages.remove_volume(VolumeId(volume)).await),
             _ => self.judge(&of, volume).await.unwrap_or_else(|what| self.say(what)),
         }
     }
@@ -144,7 +145,7 @@ impl PagedLife {
     }
 
     /// Puts the clean ones of some blocks.
-    async fn put(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn put(&self, of: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
         let mut blocks = Vec::new();
@@ -169,7 +170,7 @@ impl PagedLife {
     }
 
     /// Reads trusted blocks, which must equal the backing.
-    async fn read(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn read(&self, of: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let start = rng.below(16) as u32;
         let run = start..start + 1 + rng.below(u64::from(16 - start)) as u32;
@@ -186,7 +187,7 @@ impl PagedLife {
     }
 
     /// A client's write, and its destage to the backing.
-    async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn write(&self, of: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let first = page_number(rng.below(PAGES)).first_block().0 + rng.below(16);
         let blocks = first..first + 1 + rng.below(4);
         {
@@ -225,7 +226,7 @@ impl PagedLife {
     }
 
     /// Flushes a backing.
-    async fn flush(&self, of: &PagesOf<SimSeam>, volume: u64) {
+    async fn flush(&self, of: &VolumePages<SimSeam>, volume: u64) {
         let covered = *self.backing.borrow_mut().sequences.entry(volume).or_insert(1);
         self.seam.sleep(Nanos::from_micros(300)).await;
         let mut destaged = Vec::new();
@@ -236,11 +237,11 @@ impl PagedLife {
                 destaged.push(*block);
             }
         }
-        of.flushed(CompletionNo(covered));
+        of.record_flush(CompletionNo(covered));
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
-                of.destaged(BlockNo(number), &block(&self.seam, held.durable));
+                of.record_destaged(BlockNo(number), &block(&self.seam, held.durable));
             }
         }
     }
@@ -270,7 +271,7 @@ impl PagedLife {
     }
 
     /// Compares suspect pages with the backing.
-    async fn judge(&self, of: &PagesOf<SimSeam>, volume: u64) -> Result<(), String> {
+    async fn judge(&self, of: &VolumePages<SimSeam>, volume: u64) -> Result<(), String> {
         for page in (0..PAGES).map(page_number) {
             judge(&self.seam, of, volume, page, &self.backing).await;
         }
@@ -285,7 +286,7 @@ impl PagedLife {
 /// Reads a run of blocks of a page. Returns the good ones.
 async fn read_run(
     seam: &SimSeam,
-    of: &PagesOf<SimSeam>,
+    of: &VolumePages<SimSeam>,
     page: PageNo,
     run: Range<u32>,
     suspect: bool,
@@ -301,8 +302,8 @@ async fn read_run(
     run.zip(read).filter_map(|(number, block)| Some((number, whole(tag(block.ok()?))))).collect()
 }
 
-async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: PageNo, backing: &RefCell<Backing>) {
-    let suspect = of.suspect(page);
+async fn judge(seam: &SimSeam, of: &VolumePages<SimSeam>, volume: u64, page: PageNo, backing: &RefCell<Backing>) {
+    let suspect = of.suspect_blocks(page);
     if suspect == 0 {
         return;
     }
@@ -313,7 +314,7 @@ async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: PageNo,
             good |= 1 << number;
         }
     }
-    of.judge(page, good);
+    of.resolve_suspect(page, good);
 }
 
 /// Checks after a restart that all served blocks equal the backing, whichever of its possible contents it has. `sound`:
@@ -330,7 +331,7 @@ pub async fn check_all(
     for volume in 1..=VOLUMES {
         let of = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
-            suspects += u64::from(of.suspect(page).count_ones());
+            suspects += u64::from(of.suspect_blocks(page).count_ones());
             let valid = of.valid(page);
             let read = read_run(seam, &of, page, 0..16, false).await;
             if sound && read.len() as u32 != valid.count_ones() {
@@ -343,7 +344,7 @@ pub async fn check_all(
                 backing.check(volume, page.first_block().0 + u64::from(number), tag, "after a restart")?;
             }
         }
-        for (number, checksum) in of.ring() {
+        for (number, checksum) in of.recent_writes() {
             let possible = backing.get(volume, number.0).possible();
             let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
             if !same {

@@ -75,8 +75,8 @@ fn put_page_is_readable_until_it_is_invalidated() {
         }
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 55 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
-        pages.forget(VolumeId(7)).await.unwrap();
-        assert_eq!((volume.valid(PageNo(3)), volume.ring().len()), (0, 0));
+        pages.remove_volume(VolumeId(7)).await.unwrap();
+        assert_eq!((volume.valid(PageNo(3)), volume.recent_writes().len()), (0, 0));
     });
 }
 
@@ -216,7 +216,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
             for number in 0..6 {
                 put(&seam, &pages, 1 + number % 2, number, 1_000 * (number + 1)).await;
             }
-            pages.volume(VolumeId(1)).destaged(BlockNo(77), &block(&seam, 5));
+            pages.volume(VolumeId(1)).record_destaged(BlockNo(77), &block(&seam, 5));
             pages.volume(VolumeId(2)).invalidate(BlockNo(16)..BlockNo(18));
             if clean {
                 store.close().await.unwrap();
@@ -236,7 +236,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
                 assert_eq!(tags(&seam, &pages, 1 + number % 2, number).await, expected, "page {number}");
             }
-            assert_eq!(pages.volume(VolumeId(1)).ring(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
+            assert_eq!(pages.volume(VolumeId(1)).recent_writes(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
         });
     }
 }
@@ -260,7 +260,10 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
             told.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
-        assert!(!done.get() && pages.failed().is_some(), "the write went out while the devices still list the page");
+        assert!(
+            !done.get() && pages.void_reason().is_some(),
+            "the write went out while the devices still list the page"
+        );
         pages.abandon();
         seam.sleep(Nanos::from_millis(1)).await;
         assert!(done.get(), "the write still waits after the map was abandoned");
@@ -271,7 +274,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
-        pages.distrust();
+        pages.ignore_persisted_map();
         let found = pages.load().await;
         assert!(
             found.dropped.is_some() && found.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0,
@@ -298,7 +301,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         put(&seam, &pages, 1, 64, 200).await;
         seam.sleep(Nanos::from_secs(2)).await;
         let _mark = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
-        assert_eq!(pages.stats().regions_in_flux, 1);
+        assert_eq!(pages.stats().dirty_regions, 1);
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
@@ -309,13 +312,13 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         assert_eq!((found.pages, found.suspect), (2, 1));
         let volume = pages.volume(VolumeId(1));
         assert_eq!((volume.valid(PageNo(0)), volume.valid(PageNo(64))), (0, 0xffff));
-        let suspect = volume.suspect(PageNo(0));
+        let suspect = volume.suspect_blocks(PageNo(0));
         assert_eq!(suspect | 1 << 3, 0xffff);
-        volume.judge(PageNo(0), suspect & !(1 << 3) & !1);
-        assert_eq!((volume.valid(PageNo(0)), volume.suspect(PageNo(0))), (0xfff6, 0));
+        volume.resolve_suspect(PageNo(0), suspect & !(1 << 3) & !1);
+        assert_eq!((volume.valid(PageNo(0)), volume.suspect_blocks(PageNo(0))), (0xfff6, 0));
         // Without further writes the mark is removed.
         seam.sleep(Nanos::from_secs(12)).await;
-        assert_eq!(pages.stats().regions_in_flux, 0);
+        assert_eq!(pages.stats().dirty_regions, 0);
     });
 }
 

@@ -234,7 +234,7 @@ async fn open_store(
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
     deployment.state.store_opened(&found.store, store.generation());
     if record.map_void {
-        store.pages().distrust();
+        store.pages().ignore_persisted_map();
         deployment.state.store_mut(&found.store).map_void = false;
     }
     core.open_log(store, recovered);
