@@ -15,14 +15,14 @@ pub enum StoreError {
     /// No member is left that takes writes. The next opening may or may not find the batch that was in flight.
     #[error("no flash device is left in service ({0}): flushes fail; replace the devices and open the store again")]
     Failed(String),
-    /// The batch lies on every device in service, but the owner has not noted that other devices are out of service.
-    /// Until it has, the store acknowledges nothing that relies on fewer copies.
+    /// The batch is durable on every device in service, but the owner has not recorded that other devices are out of
+    /// service. Until then the store acknowledges nothing that relies on fewer copies.
     #[error(
         "a flash device was taken out of service, and that could not be recorded ({why}): flushes wait until it is \
          recorded; check the state directory"
     )]
-    Unnoted {
-        /// The reason why it was not noted.
+    Unrecorded {
+        /// The reason why it was not recorded.
         why: String,
         /// Where the records of the request lie.
         positions: Vec<Position>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use seam::Seam;
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
@@ -134,7 +134,7 @@ async fn look<S: Seam>(
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
     let since = |entry: &crate::format::superblock::MemberEntry| {
-        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.since()
+        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.low_bits()
     };
     // A member that is lost since this inspection's generation was in service before.
     let missing = match &as_it_is {
@@ -176,7 +176,7 @@ impl<S: Seam> Inspection<S> {
         let position = dirty.position;
         let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
         let seed = data_seed(dirty.owner.incarnation, dirty.owner.block, *boot, *first);
-        let at = place(self.segment_bytes, position.segment, position.index);
+        let at = block_offset(self.segment_bytes, position.segment, position.index);
         for device in &self.log {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
                 && let Some(block) = blocks.pop()

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
-use crate::slow::{self, InLine, Work};
+use crate::slow::{self, QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
@@ -44,7 +44,7 @@ fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
 
 /// The byte offset of a record on its device.
 fn at<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
-    place(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
+    block_offset(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
 }
 
 /// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
@@ -70,7 +70,7 @@ pub async fn read<S: Seam>(
     for device in order(inner, position.segment) {
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
         let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
-        let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
+        let block = pieces.pop().expect("a read returns its pieces").block.freeze();
         let trusted = inner.sabotage.is(Sabotage::SkipChecksum);
         if result.is_ok() && (trusted || block.checksum(seed) == position.checksum) {
             if !bad.is_empty() {
@@ -84,7 +84,7 @@ pub async fn read<S: Seam>(
         }
         buffer = match block.thaw() {
             Ok(buffer) => buffer,
-            Err(_) => unreachable!("nobody else has seen the block"),
+            Err(_) => unreachable!("the block has one owner"),
         };
     }
     Err(StoreError::Lost { incarnation: owner.incarnation, block: owner.block })
@@ -132,7 +132,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     let (read, buffers) = match device {
         Some(device) => {
             // Not judged for latency: it takes longer than the single-block reads that make up a device's history.
-            let _place = InLine::new(inner, device.member, Work::Read(buffers.len()));
+            let _queued = QueuedRequest::new(inner, device.member, Work::Read(buffers.len()));
             let (result, buffers) = inner.read_from(&device, at, buffers).await;
             (result.is_ok(), buffers)
         }
@@ -144,7 +144,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
             results.push((number, Ok(block)));
             continue;
         }
-        let Ok(buffer) = block.thaw() else { unreachable!("nobody else has seen the block") };
+        let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
         results.push((number, self::read(inner, owner, position, buffer).await));
     }
     drop(pin);

@@ -1,18 +1,18 @@
-//! Scrub: a search for silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
-//! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate nothing is read.
+//! Scrub: finds silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
+//! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate the scrub is off.
 
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::members::keep_buffers;
 use crate::members::segment_verifier::SegmentVerifier;
 use crate::read::Pin;
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// The least time between the starts of two rounds, so that a small log is not read all the time.
+/// Minimum time between the starts of two rounds, so that a small log is not read continuously.
 const ROUND: Nanos = Nanos::from_secs(600);
 /// Pause between two checks while there is no work.
 const PAUSE: Nanos = Nanos::from_secs(1);
@@ -92,8 +92,8 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
             let rate = {
                 let state = inner.state.borrow();
                 // Stop at a segment that has died meanwhile: the pin would delay its reuse.
-                let goes_on = state.failed.is_none() && state.segments.is_live(number, segment.first);
-                state.scrub.bytes_per_second.filter(|_| goes_on)
+                let continues = state.failed.is_none() && state.segments.is_live(number, segment.first);
+                state.scrub.bytes_per_second.filter(|_| continues)
             };
             let Some(rate) = rate else { break };
             let count = run_of_blocks(inner, number, &segment, index..end, &mut verifier).await;
@@ -122,7 +122,7 @@ async fn run_of_blocks<S: Seam>(
         inner.state.borrow_mut().copying.extend(buffers);
         return None;
     }
-    let at = place(inner.state.borrow().superblock.segment_bytes, number, range.start);
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, number, range.start);
     let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
     for device in &devices {
         let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
@@ -133,24 +133,24 @@ async fn run_of_blocks<S: Seam>(
     inner.state.borrow_mut().copying.extend(buffers);
     for (offset, index) in (0..count).zip(range.start..) {
         let mut good: Option<S::Block> = None;
-        let mut said = None;
+        let mut verdict = None;
         for (_, blocks) in copies.iter().filter(|(read, _)| *read) {
-            said = verifier.is_good(index, &blocks[offset]);
-            if said != Some(false) {
-                good = said.map(|_| blocks[offset].clone());
+            verdict = verifier.is_good(index, &blocks[offset]);
+            if verdict != Some(false) {
+                good = verdict.map(|_| blocks[offset].clone());
                 break;
             }
         }
         match good {
             Some(good) => repair(inner, &devices, &copies, offset, at, good).await,
             // Past the last batch no header determines the content, so there is nothing to verify.
-            None if said.is_none() && copies.iter().any(|(read, _)| *read) => {}
+            None if verdict.is_none() && copies.iter().any(|(read, _)| *read) => {}
             None => {
                 verifier.skip(index);
-                let still_counts = inner.state.borrow().segments.is_live(number, segment.first);
+                let is_still_live = inner.state.borrow().segments.is_live(number, segment.first);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
-                stats.found += u64::from(still_counts);
-                stats.lost += u64::from(still_counts);
+                stats.found += u64::from(is_still_live);
+                stats.lost += u64::from(is_still_live);
             }
         }
     }

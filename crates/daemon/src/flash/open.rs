@@ -180,7 +180,7 @@ pub async fn open(
         store.pages().ignore_persisted_map();
     }
     store.set_scrub(config.scrub);
-    store.note_generations(move |generation| {
+    store.set_generation_recorder(move |generation| {
         let noter = noter.clone();
         Box::pin(async move {
             let (done, is_done) = oneshot::channel();

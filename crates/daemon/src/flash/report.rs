@@ -166,7 +166,7 @@ fn look(local: &Local) -> Option<LogView> {
         job: log.job(),
         scrub: log.scrub_stats(),
         lost: log.lost(),
-        unnoted: log.unnoted(),
+        unnoted: log.unrecorded_reason(),
         unanswered: log.unanswered(),
     })
 }

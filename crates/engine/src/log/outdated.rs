@@ -69,7 +69,7 @@ impl Outdated {
         let ranges = std::mem::take(&mut self.ranges);
         ranges.keys().for_each(|start| self.noted.changed(*start));
         for (start, end) in ranges {
-            changed.blocks.range(start..end).for_each(|block| self.add(block.only()));
+            changed.blocks.range(start..end).for_each(|block| self.add(block.single()));
             for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
                 self.add((*first).max(start)..(*behind).min(end));
             }

@@ -208,7 +208,7 @@ mod tests {
     fn write_in_the_middle_splits_a_range() {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(BlockNo(10), range(20));
-        let cut = zeroes.cut(BlockNo(14).only());
+        let cut = zeroes.cut(BlockNo(14).single());
         assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
         assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
         assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));

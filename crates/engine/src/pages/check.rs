@@ -120,7 +120,7 @@ impl<S: Seam> Shard<S> {
     /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
-            Item::Ring(block, _) => (block.only(), 1),
+            Item::Ring(block, _) => (block.single(), 1),
             Item::Page(page, mask) => {
                 let first = page.first_block();
                 let end = first.plus(u64::from(16 - mask.leading_zeros()));

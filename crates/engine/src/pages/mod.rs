@@ -251,7 +251,7 @@ impl<S: Seam> Shard<S> {
             // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
             self.forget_pages().await?;
         }
-        Ok(self.begin_write(from.only()).await)
+        Ok(self.begin_write(from.single()).await)
     }
 
     /// Drops all pages of the volume, durably.

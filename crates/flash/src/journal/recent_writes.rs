@@ -55,7 +55,7 @@ impl RecentWrites {
     pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
         let saved =
             self.volumes.get(&volume).is_some_and(|ring| ring.is_saved(block) || ring.evicted.contains_key(&block));
-        self.remove(volume, block.only());
+        self.remove(volume, block.single());
         let ring = self.volumes.entry(volume).or_default();
         if saved {
             ring.evicted.insert(block, false);
@@ -229,7 +229,7 @@ mod tests {
             for record in &records {
                 match record {
                     Record::Destaged { volume, block, checksum } => replayed.push(*volume, *block, *checksum),
-                    Record::Undestaged { volume, block } => drop(replayed.remove(*volume, block.only())),
+                    Record::Undestaged { volume, block } => drop(replayed.remove(*volume, block.single())),
                     other => panic!("{other:?}"),
                 }
             }
@@ -238,7 +238,10 @@ mod tests {
             }
             let checked = if random >> 40 & 31 == 0 { replayed.of_volume(3) } else { Vec::new() };
             for (block, _) in checked {
-                assert!(original.may_be_durable(3, &block.only()), "a write of block {block} would record no removal");
+                assert!(
+                    original.may_be_durable(3, &block.single()),
+                    "a write of block {block} would record no removal"
+                );
             }
         }
     }

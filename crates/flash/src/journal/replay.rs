@@ -98,7 +98,7 @@ impl Replay {
                 }
             }
             Record::Destaged { volume, block, checksum } => self.recent_writes.push(volume, block, checksum),
-            Record::Undestaged { volume, block } => drop(self.recent_writes.remove(volume, block.only())),
+            Record::Undestaged { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
         }
     }
 

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 use seam::{Block, Seam};
 
-use crate::device::{Device, place, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::format::Uuid;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::number::Sequence;
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// The state of a pass over one generation of a segment, block by block.
+/// Verifies the blocks of one generation of a segment, in order.
 pub struct SegmentVerifier {
     store: Uuid,
     number: u32,
@@ -30,8 +30,8 @@ impl SegmentVerifier {
         SegmentVerifier { store, number, segment, sequence: segment.first, header_at: 0, data: VecDeque::new() }
     }
 
-    /// Whether the block is what it must be; `None` where no header determines that. After a bad block another copy of
-    /// it may be tried.
+    /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
+    /// can be checked.
     pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
         if let Some((_, seed, checksum)) = self.data.front().filter(|(at, _, _)| *at == index) {
             let good = block.checksum(*seed) == *checksum;
@@ -67,6 +67,6 @@ impl SegmentVerifier {
 
 /// One block from one device; `None` if it cannot be read.
 pub async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
-    let at = place(inner.state.borrow().superblock.segment_bytes, segment, index);
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment, index);
     device.read_blocks(inner, at, 1).await.ok()?.pop()
 }

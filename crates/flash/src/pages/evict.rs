@@ -35,7 +35,10 @@ fn coming<S: Seam>(state: &PageState<S>) -> usize {
 
 /// True when slots are free or will be soon, or when the map is not loaded.
 pub fn has_free_soon<S: Seam>(state: &PageState<S>) -> bool {
-    !state.is_ready() || state.is_growing || free_soon(state) > 0 || state.journal.begun > state.journal.done
+    !state.is_ready()
+        || state.is_growing
+        || free_soon(state) > 0
+        || state.journal.commits_begun > state.journal.commits_done
 }
 
 /// Evicts one page: the first one that is unused, or whose volume is above its maximum. Returns false if none is found.

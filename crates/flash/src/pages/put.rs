@@ -12,13 +12,13 @@ use super::api::{PAGE_BLOCKS, PutError};
 use super::state::{MapPhase, PageState};
 use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
 use super::{evict, quota, read};
-use crate::device::place;
+use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
 use crate::number::{PageNo, VolumeId};
-use crate::slow::{InLine, Work};
+use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
-use crate::wait::Answer;
+use crate::wait::Reply;
 
 /// The blocks of a page.
 type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
@@ -74,8 +74,8 @@ pub async fn put<S: Seam>(
         }
     }
     // The write has its own task: it completes even if the caller is dropped, and until then the slot is not reused.
-    let (answer, task) = (Answer::default(), Rc::clone(inner));
-    let given = answer.clone();
+    let (reply, task) = (Reply::default(), Rc::clone(inner));
+    let task_reply = reply.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
         let result = write(&task, incarnation, page, &put, content).await;
@@ -83,9 +83,9 @@ pub async fn put<S: Seam>(
         let valid = end(&task, &put, &result);
         write_soon(&task);
         evict::maintain_free_slots(&task);
-        given.give(result.map(|_| valid & requested));
+        task_reply.send(result.map(|_| valid & requested));
     });
-    answer.wait().await
+    reply.wait().await
 }
 
 /// Finds a slot, and registers the page. Returns `None` if all requested blocks are valid already.
@@ -164,7 +164,8 @@ async fn write<S: Seam>(
     }
     let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
     let device = device.ok_or_else(|| failed("its device is out of service"))?;
-    let base = place(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
+    let base =
+        block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
@@ -172,11 +173,11 @@ async fn write<S: Seam>(
         if pair_of(put.there) != 0 && pair_of(put.wanted) != 0 {
             // Keep the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
-            let _place = InLine::new(inner, device.member, Work::Read(1));
+            let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
-            let read = pieces.pop().expect("a read gives its pieces back").block.freeze();
+            let read = pieces.pop().expect("a read returns its pieces").block.freeze();
             words = read::checksums::<S>(&read, pair);
-            sums = read.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"));
+            sums = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
             result.map_err(|error| PutError::Failed(error.to_string()))?;
         }
         for (half, word) in words.iter_mut().enumerate() {
@@ -194,7 +195,7 @@ async fn write<S: Seam>(
     let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let _place = InLine::new(inner, device.member, Work::Program(pieces.len()));
+        let _queued = QueuedRequest::new(inner, device.member, Work::Program(pieces.len()));
         inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
         inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
     }

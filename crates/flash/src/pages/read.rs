@@ -8,11 +8,11 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, 
 
 use super::api::{PAGE_BLOCKS, Unread};
 use super::table::{Phase, SUSPECT, SlotId};
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
 use crate::number::{BlockNo, PageNo, VolumeId};
-use crate::slow::{InLine, Work};
+use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and passed its check, or its buffer.
@@ -189,7 +189,7 @@ async fn read_run<S: Seam>(
 }
 
 fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
-    block.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"))
+    block.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"))
 }
 
 /// The two checksums of a pair.
@@ -210,7 +210,7 @@ async fn fetch<S: Seam>(
     buffers: Vec<S::BlockMut>,
     sums: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
-    let base = place(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
+    let base = block_offset(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
     let run = run_at(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
         return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
@@ -221,7 +221,7 @@ async fn fetch<S: Seam>(
         let data = Piece::whole(buffers.pop().expect("there is one"));
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
-        let _place = InLine::new(inner, device.member, Work::Read(1));
+        let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
         let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
@@ -249,9 +249,9 @@ async fn fetch_aligned<S: Seam>(
             None => return (None, buffers, sums),
         }
     }
-    let place = InLine::new(inner, device.member, Work::Read(pieces.len()));
+    let queued = QueuedRequest::new(inner, device.member, Work::Read(pieces.len()));
     let (result, pieces) = inner.read_from(device, base + start, pieces).await;
-    drop(place);
+    drop(queued);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
         let mut done = 0;

@@ -10,7 +10,7 @@ use super::quota::{self, Evictability};
 use super::state::PageState;
 use super::table::{Phase, SlotId};
 use super::write_intent;
-use crate::device::{Device, block_of, place};
+use crate::device::{Device, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
 use crate::format::superblock::{MemberEntry, Role};
@@ -35,7 +35,7 @@ type MemberSegment = (u32, u32);
 
 fn reserve<S: Seam>(store: &State<S>) -> usize {
     let shared = store.superblock.segments - store.superblock.journal_segments();
-    store.segments.kept() + (shared as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
+    store.segments.tombstone_reserve() + (shared as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
 }
 
 /// Up to `count` segments per member that can get a frame at once. On log members these are lent segments and segments
@@ -123,7 +123,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
 async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
-    let at = place(segment_bytes, header.segment, 0);
+    let at = block_offset(segment_bytes, header.segment, 0);
     let write: Boxed<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
     let good = failures.is_empty();
@@ -147,7 +147,7 @@ fn add_frame<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, segment_gener
         return;
     }
     let entry = &store.superblock.members[member as usize];
-    if state.journal.told.insert(member) {
+    if state.journal.recorded_members.insert(member) {
         state.journal.events.push(Record::Member { member: member as u8, uuid: entry.uuid });
     }
     state.journal.events.push(Record::Segment { member: member as u8, segment, segment_generation });
@@ -162,7 +162,7 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
         inner.seam.sleep(PAUSE).await;
         let state = inner.state.borrow();
-        if state.segments.has_more_than(state.segments.kept()) {
+        if state.segments.has_more_free_than(state.segments.tombstone_reserve()) {
             return true;
         }
     }
@@ -170,7 +170,7 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     if let Some(number) = number {
         let segments = &mut inner.state.borrow_mut().segments;
         if segments.lent().contains(&number) {
-            segments.take_back(number);
+            segments.return_lent(number);
         }
     }
     let mut state = inner.pages.borrow_mut();

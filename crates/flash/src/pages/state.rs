@@ -15,7 +15,7 @@ use crate::journal::Journal;
 use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
 use crate::journal::recent_writes::RecentWrites;
 use crate::number::{BlockNo, PageNo, VolumeId};
-use crate::wait::Answer;
+use crate::wait::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
 const EARLY_MAX: usize = 1 << 16;
@@ -118,7 +118,7 @@ pub struct PageState<S: Seam> {
     /// The map on the devices is ignored.
     pub persisted_map_ignored: bool,
     /// Tasks that wait until the map is loaded or abandoned.
-    pub waiters: Vec<Answer<()>>,
+    pub waiters: Vec<Reply<()>>,
     /// Number of further attempts to free slots that do not try to add a segment.
     pub growth_skips: u32,
     /// The quota of each volume, by incarnation.
@@ -329,7 +329,7 @@ impl<S: Seam> PageState<S> {
         let frames: Vec<_> =
             self.table.frames().filter(|(_, frame)| frame.member == member).map(|(number, _)| number).collect();
         self.unflushed.remove(&member);
-        self.journal.told.remove(&member);
+        self.journal.recorded_members.remove(&member);
         if frames.is_empty() || !self.is_ready() {
             return;
         }
@@ -376,7 +376,7 @@ impl<S: Seam> PageState<S> {
 
     /// Wakes the tasks that wait for another state of the map.
     pub fn wake_waiters(&mut self) {
-        self.waiters.drain(..).for_each(|answer| answer.give(()));
+        self.waiters.drain(..).for_each(|reply| reply.send(()));
     }
 
     /// Slots that may hold pages of a region.

@@ -13,7 +13,7 @@ use crate::journal::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, Regio
 use crate::journal::{wait_durable, write_now};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::store::{Inner, Sabotage};
-use crate::wait::Answer;
+use crate::wait::Reply;
 
 /// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
 const REGIONS_MAX: u64 = 16;
@@ -23,16 +23,16 @@ const IDLE_DELAY: Nanos = Nanos::from_secs(5);
 /// Waits until the map is loaded, or void.
 pub async fn wait_loaded<S: Seam>(inner: &Rc<Inner<S>>) {
     loop {
-        let answer = {
+        let reply = {
             let mut state = inner.pages.borrow_mut();
             if !matches!(state.phase, MapPhase::Unloaded | MapPhase::Loading) {
                 return;
             }
-            let answer = Answer::default();
-            state.waiters.push(answer.clone());
-            answer
+            let reply = Reply::default();
+            state.waiters.push(reply.clone());
+            reply
         };
-        answer.wait().await;
+        reply.wait().await;
     }
 }
 
@@ -46,16 +46,16 @@ pub async fn wait_loaded_if_begun<S: Seam>(inner: &Rc<Inner<S>>) {
 /// Waits until the owner has recorded that the map is abandoned.
 async fn wait_abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
     loop {
-        let answer = {
+        let reply = {
             let mut state = inner.pages.borrow_mut();
             if state.abandoned {
                 return;
             }
-            let answer = Answer::default();
-            state.waiters.push(answer.clone());
-            answer
+            let reply = Reply::default();
+            state.waiters.push(reply.clone());
+            reply
         };
-        answer.wait().await;
+        reply.wait().await;
     }
 }
 

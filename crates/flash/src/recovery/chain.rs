@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use seam::{BLOCK_BYTES, Block, Seam};
 
-use crate::device::{Device, place, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::page::PageHeader;
@@ -141,7 +141,7 @@ impl<S: Seam> Follower<'_, S> {
 
     /// Reads the header at a position from all devices.
     async fn headers(&self, segment: u32, offset: u32) -> Headers {
-        let at = place(self.superblock.segment_bytes, segment, offset);
+        let at = block_offset(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut read) = (Vec::new(), None, false);
         for device in self.devices {
             match device.read_raw(self.seam, at).await {
@@ -247,7 +247,8 @@ impl<S: Seam> Follower<'_, S> {
     /// work.
     async fn header_of_one(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment as usize % self.devices.len()];
-        let raw = device.read_raw(self.seam, place(self.superblock.segment_bytes, segment, offset)).await.ok()?;
+        let raw =
+            device.read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset)).await.ok()?;
         self.note_newer(device, &raw);
         self.decode(&raw, segment, offset)
     }
@@ -302,7 +303,7 @@ impl<S: Seam> Follower<'_, S> {
         let Link { header, lacking, .. } = link;
         for (record, index, checksum) in header.data() {
             let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
-            let at = place(self.superblock.segment_bytes, header.segment, index);
+            let at = block_offset(self.superblock.segment_bytes, header.segment, index);
             let (mut good, mut error, mut read) = (false, None, false);
             for (number, device) in self.devices.iter().enumerate() {
                 let sound = match device.read_blocks(self.seam, at, 1).await {
@@ -342,7 +343,7 @@ impl<S: Seam> Follower<'_, S> {
         while offset < self.blocks() {
             let count = LOOK_BLOCKS.min(self.blocks() - offset);
             for device in self.devices {
-                let at = place(self.superblock.segment_bytes, segment, offset);
+                let at = block_offset(self.superblock.segment_bytes, segment, offset);
                 // An unreadable device proves nothing.
                 let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
                 let later = |(block, offset): (&S::Block, u32)| {
@@ -385,7 +386,7 @@ pub async fn repair<S: Seam>(
             if failures.iter().any(|(member, _)| *member == device.member) {
                 continue;
             }
-            let at = place(segment_bytes, link.header.segment, link.header.offset + index);
+            let at = block_offset(segment_bytes, link.header.segment, link.header.offset + index);
             let block = good_copy(seam, devices, link, *index, at).await?;
             if let Err(error) = device.write_durably(at, vec![block], true).await {
                 failures.push((device.member, error));

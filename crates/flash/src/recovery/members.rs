@@ -90,7 +90,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             .members
             .iter()
             .filter(|now| now.uuid == uuid && is_out(now.state))
-            .any(|now| superblock.generation.since() >= now.since);
+            .any(|now| superblock.generation.low_bits() >= now.since);
         if lost_a_serving_member || went_on_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
@@ -118,7 +118,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
-            newest.members[member].since = newest.generation.next().since();
+            newest.members[member].since = newest.generation.next().low_bits();
             changed = true;
         }
     }

@@ -27,14 +27,14 @@ use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
-use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
+use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
 use crate::number::{Sequence, StoreGeneration};
 use crate::pages::state::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
-use crate::wait::{Boxed, Gate, join};
+use crate::wait::{Boxed, TaskMutex, join};
 use chain::Chain;
 use members::Members;
 
@@ -93,13 +93,13 @@ pub async fn open<S: Seam>(
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().copying.push(buffer);
     }
-    take_out(&inner, failures).await?;
+    remove_members(&inner, failures).await?;
     // Write both places, so that no single damaged block restores an older boot epoch, tail or membership.
     for _ in 0..2 {
         let failures = write_superblocks(&inner, |_| true).await;
-        take_out(&inner, failures).await?;
+        remove_members(&inner, failures).await?;
     }
-    crate::members::take_over_soon(&inner);
+    crate::members::start_take_over(&inner);
     Ok((Store(inner), recovered))
 }
 
@@ -191,13 +191,13 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         spare: Vec::new(),
         idle: Vec::new(),
         durable_generation: generation,
-        noted_generation: generation,
-        unnoted: None,
+        recorded_generation: generation,
+        unrecorded: None,
         joining: None,
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),
-        note: None,
+        recorder: None,
         jobs: Jobs::default(),
         copying: Vec::new(),
     };
@@ -206,11 +206,11 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         seam: seam.clone(),
         state: RefCell::new(state),
         pages,
-        batches: Gate::default(),
-        change: Gate::default(),
+        batches: TaskMutex::default(),
+        change: TaskMutex::default(),
         me: me.clone(),
         sabotage,
         outstanding: Default::default(),
-        more_buffers: RefCell::default(),
+        fallback_buffers: RefCell::default(),
     })
 }

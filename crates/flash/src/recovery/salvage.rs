@@ -7,7 +7,7 @@ use std::ops::Range;
 use seam::{BLOCK_BYTES, Seam};
 
 use super::chain::{Chain, Link, decode};
-use crate::device::{Device, place, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
 use crate::number::{BootEpoch, CommitNo, Sequence};
@@ -78,7 +78,7 @@ async fn read<S: Seam>(
     offset: u32,
     count: u32,
 ) -> Vec<(S::Block, u32)> {
-    let at = |offset| place(superblock.segment_bytes, segment, offset);
+    let at = |offset| block_offset(superblock.segment_bytes, segment, offset);
     if let Ok(blocks) = device.read_blocks(seam, at(offset), count as usize).await {
         return blocks.into_iter().zip(offset..).collect();
     }

@@ -376,7 +376,7 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
         let held = RefCell::new(std::iter::from_fn(|| seam.alloc()).collect::<Vec<_>>());
         assert!(held.borrow().len() > 100 && seam.alloc().is_none());
         // Only the cache frees buffers.
-        store.use_buffers(move || held.borrow_mut().pop());
+        store.set_fallback_buffers(move || held.borrow_mut().pop());
         let fourth = script.disk(3).await;
         let added = begin(&seam, {
             let store = store.clone();

@@ -402,7 +402,7 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
         let store = opened(&world, &seam).await;
         let (noted, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
         let flag = Rc::clone(&noted);
-        store.note_generations(move |generation| {
+        store.set_generation_recorder(move |generation| {
             let (flag, seam) = (Rc::clone(&flag), own.clone());
             Box::pin(async move {
                 seam.sleep(Nanos::from_millis(700)).await;
@@ -425,7 +425,7 @@ async fn losing_a_device(
     note: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
 ) -> Store<SimSeam> {
     let store = opened(world, seam).await;
-    store.note_generations(note);
+    store.set_generation_recorder(note);
     world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
     store
 }
@@ -454,14 +454,14 @@ fn failed_note_keeps_appends_unacknowledged_until_one_succeeds() {
         let store = losing_a_device(&world, &seam, note).await;
         for block in 0..3 {
             let error = try_append(&seam, &store, block).await.expect_err("one copy, and the owner does not know");
-            let StoreError::Unnoted { why, positions } = &error else { panic!("{error}") };
+            let StoreError::Unrecorded { why, positions } = &error else { panic!("{error}") };
             assert_eq!((why.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
-            assert_eq!(store.unnoted().as_deref(), Some("the disk is full"));
+            assert_eq!(store.unrecorded_reason().as_deref(), Some("the disk is full"));
             seam.sleep(Nanos::from_secs(3)).await;
         }
         noted.set(Ok(()));
         seam.sleep(Nanos::from_secs(2)).await;
-        assert_eq!(store.unnoted(), None);
+        assert_eq!(store.unrecorded_reason(), None);
         let positions = try_append(&seam, &store, 9).await.expect("the owner knows");
         assert_eq!(positions.len(), 1);
     });
@@ -476,7 +476,7 @@ fn note_that_never_ends_fails_appends_without_blocking_them() {
         let begun = seam.now();
         for block in 0..3 {
             let error = try_append(&seam, &store, block).await.expect_err("the owner does not answer");
-            assert!(matches!(error, StoreError::Unnoted { .. }), "{error}");
+            assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
         }
         assert!(seam.now().since(begun) < Nanos::from_secs(20), "one attempt at a time is waited for");
     });
