@@ -40,7 +40,7 @@ pub use error::StoreError;
 pub use format::superblock::MemberState;
 pub use format::superblock::Ownership;
 pub use format::superblock::Role;
-pub use inspect::{DeviceFound, Inspection, StoreIdentity, SuperblockFound, identify, inspect};
+pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{

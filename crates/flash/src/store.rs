@@ -88,7 +88,7 @@ pub enum MemberStatus {
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
-    /// Content: the log and pages, or pages alone.
+    /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The device's name, if it is present.
     pub device: Option<String>,
@@ -350,7 +350,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
-    /// copies, the device is filled and carries the log; otherwise it holds pages alone. The device's content is
+    /// copies, the device is filled and carries the log; otherwise it holds only pages. The device's content is
     /// destroyed. Without `force` the device must be empty, or of this store.
     pub async fn add(&self, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
         crate::members::add(&self.0, disk, force).await
@@ -362,7 +362,7 @@ impl<S: Seam> Store<S> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 
-    /// Removes a member for good. A member that holds pages alone takes its place in the log first. Without one the log
+    /// Removes a member for good. A member that holds only pages takes its place in the log first. Without one the log
     /// keeps a single copy, which `allow_single_copy` must permit.
     pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await

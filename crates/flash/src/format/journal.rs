@@ -4,10 +4,10 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
-use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
-/// The most records of a block.
+/// Maximum number of records of a block.
 pub const RECORDS_MAX: usize = 166;
 /// The journal's byte offset on a device. It ends at the first segment that is not part of it.
 pub const JOURNAL_AT: u64 = 128 << 10;
@@ -154,7 +154,7 @@ impl Record {
             }
             Record::MemberGone { member } => put(0, &[8, member]),
             Record::DirtyRegion { volume, region, is_dirty } => {
-                put(0, &[9, u8::from(on)]);
+                put(0, &[9, u8::from(is_dirty)]);
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
             }
@@ -177,8 +177,8 @@ impl Record {
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let (kind, member) = (raw[0], raw[1]);
-        let sane = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
-        if !sane {
+        let is_valid = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
+        if !is_valid {
             return None;
         }
         Some(match kind {
@@ -261,7 +261,7 @@ impl JournalHeader {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 12) as usize > RECORDS_MAX {
             return None;
         }
-        let checksum = is_sealed(raw)?;
+        let checksum = valid_checksum(raw)?;
         let header = JournalHeader {
             store: get(raw, 16),
             boot: BootEpoch(get_u64(raw, 32)),

@@ -134,7 +134,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     };
     let records_max = PIECE_BLOCKS * RECORDS_MAX;
     while records.len() < records_max {
-        let Some(number) = state.table.first_from(next) else {
+        let Some(number) = state.table.first_frame_from(next) else {
             checkpoint.at_end = true;
             break;
         };

@@ -156,7 +156,7 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
             freed.push(slot);
         }
         for slot in std::mem::take(&mut state.dirty) {
-            state.table.flag(slot, DIRTY, false);
+            state.table.set_flag(slot, DIRTY, false);
             if state.table.phase(slot) == Phase::Live {
                 records.push(slot_record(state, slot));
             }

@@ -64,7 +64,7 @@ impl DirtyRegions {
 
     /// True when the region is durably dirty.
     pub fn is_durable(&self, region: Region) -> bool {
-        self.regions.get(&region).is_some_and(|mark| mark.durable)
+        self.regions.get(&region).is_some_and(|dirty| dirty.durable)
     }
 
     /// Begins a write to a region. Returns the number of its dirty period, and a record if the region was clean.

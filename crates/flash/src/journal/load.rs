@@ -335,7 +335,7 @@ fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
 fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.dirty_regions.restore(region);
     for slot in state.slots_of_region(region) {
-        state.table.flag(slot, SUSPECT, true);
+        state.table.set_flag(slot, SUSPECT, true);
     }
     let blocks = blocks_of(region);
     let removed = state.recent_writes.remove(region.0, blocks);
@@ -349,7 +349,7 @@ fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
         match state.table.phase(slot) {
             Phase::Free => state.free.push_back(slot),
             Phase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
-            Phase::Live => drop(state.table.flag(slot, SEALED, true)),
+            Phase::Live => drop(state.table.set_flag(slot, SEALED, true)),
             Phase::Writing | Phase::Dead => {}
         }
     }

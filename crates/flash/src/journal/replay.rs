@@ -91,7 +91,7 @@ impl Replay {
             Record::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
             Record::DirtyRegion { volume, region, is_dirty } => {
-                if on {
+                if is_dirty {
                     self.dirty_regions.insert((volume, region));
                 } else {
                     self.dirty_regions.remove(&(volume, region));

@@ -30,7 +30,7 @@ pub use resync::{copy_blocks, keep_buffers};
 /// The number of members that carry the log.
 const LOG_MEMBERS: usize = 2;
 
-/// Adds a device: to the log if that has fewer than two copies, otherwise for pages alone. Returns its number.
+/// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Add)?;
     let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };

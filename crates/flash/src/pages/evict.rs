@@ -29,7 +29,7 @@ fn free_target<S: Seam>(state: &PageState<S>) -> usize {
 }
 
 /// The number of slots that are free, or will be with the next commit.
-fn coming<S: Seam>(state: &PageState<S>) -> usize {
+fn free_soon<S: Seam>(state: &PageState<S>) -> usize {
     state.free.len() + state.dead.len() + state.implied_dead.len()
 }
 
@@ -57,7 +57,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
             continue;
         }
         examined += 1;
-        if evictability == Evictability::First || !state.table.cool(slot) {
+        if evictability == Evictability::First || !state.table.decrement_uses(slot) {
             state.drop_page(slot, false);
             state.counts.evictions += 1;
             return true;

@@ -78,7 +78,7 @@ impl<S: Seam> Pages<S> {
             let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
             state.volumes.remove(&number);
             state.limits_valid_for = None;
-            for slot in state.table.of_volume(number, PageNo::ALL) {
+            for slot in state.table.slots_of_volume(number, PageNo::ALL) {
                 let is_live = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
                 if is_live { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
             }
@@ -304,7 +304,7 @@ impl<S: Seam> VolumePages<S> {
             let mut state = self.inner.pages.borrow_mut();
             let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT));
             let Some(slot) = slot else { return };
-            state.table.flag(slot, SUSPECT, false);
+            state.table.set_flag(slot, SUSPECT, false);
             state.invalidate_blocks(slot, !good);
         }
         write_intent::schedule_clearing(&self.inner);
@@ -322,7 +322,7 @@ impl<S: Seam> VolumePages<S> {
     pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
         let state = self.inner.pages.borrow();
         let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
-        let slots = state.table.of_volume(*number, PageNo::ALL);
+        let slots = state.table.slots_of_volume(*number, PageNo::ALL);
         // A page that lost all its blocks during an addition stays live, without a block.
         let good = |slot: &table::SlotId| {
             let table = &state.table;

@@ -181,7 +181,7 @@ pub enum Evictability {
 }
 
 /// Whether the page in a slot may be evicted.
-pub fn fate<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability {
+pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability {
     if state.limits.is_empty() {
         return Evictability::IfUnused;
     }
@@ -234,7 +234,7 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
         hand = state.table.after(hand);
         let own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
         let pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
-        if own && !pinned() && !state.table.cool(hand) {
+        if own && !pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, false);
             state.counts.evictions += 1;
         }

@@ -202,7 +202,7 @@ impl<S: Seam> PageState<S> {
 
     /// Queues a record of the slot.
     pub fn set_dirty(&mut self, slot: SlotId) {
-        if self.table.flag(slot, DIRTY, true) {
+        if self.table.set_flag(slot, DIRTY, true) {
             self.dirty.push(slot);
         }
     }
@@ -215,7 +215,7 @@ impl<S: Seam> PageState<S> {
         );
         self.table.set_phase(slot, Phase::Dead);
         self.table.set_valid(slot, 0);
-        self.table.flag(slot, SUSPECT, false);
+        self.table.set_flag(slot, SUSPECT, false);
         if is_implied { self.implied_dead.push(slot) } else { self.dead.push(slot) }
     }
 
@@ -247,7 +247,7 @@ impl<S: Seam> PageState<S> {
             MapPhase::Ready => {}
         }
         let Some(number) = self.numbers.get(&incarnation).copied() else { return };
-        for slot in self.table.of_volume(number, PageNo::covering(&blocks)) {
+        for slot in self.table.slots_of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
             self.invalidate_blocks(slot, mask);
         }
@@ -267,10 +267,10 @@ impl<S: Seam> PageState<S> {
 
     /// True when a durable record may list one of these blocks, as valid or as a recent write.
     pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
-        let slots = self.table.of_volume(number, PageNo::covering(blocks));
+        let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
         let is_listed = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
-            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).ever() & mask != 0
+            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).written() & mask != 0
         };
         slots.iter().any(is_listed) || self.recent_writes.may_be_durable(number, blocks)
     }
@@ -382,7 +382,7 @@ impl<S: Seam> PageState<S> {
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
+        self.table.slots_of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
     }
 
     /// True when the region has suspect pages.
