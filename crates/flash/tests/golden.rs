@@ -55,7 +55,7 @@ fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam,
 }
 
 fn block(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     block.write_bytes(0, &[byte; BLOCK_BYTES]);
     block.freeze()
 }
@@ -104,7 +104,7 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
 
 /// The bytes of a page's valid blocks.
 async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, page: u64) -> Vec<Option<u8>> {
-    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = pages.volume(volume).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
 }
@@ -118,7 +118,7 @@ async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
     for (one, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
-        let buffer = seam.alloc().expect("the pool has room");
+        let buffer = seam.alloc().expect("the pool has a free buffer");
         let read = store.read(one.owner, one.position, buffer).await.expect("a good copy");
         assert_eq!(byte(&read), expected, "{:?}", one.owner);
     }
@@ -151,7 +151,7 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
             );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
             assert_eq!(manifest.expect("it was saved").payload, RECORDS);
-            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens");
+            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the store opens");
             check_log(&seam, &store, recovered).await;
             check_pages(&seam, &store.pages()).await;
         });
@@ -225,7 +225,7 @@ fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
 }
 
 #[test]
-fn newer_store_is_named_by_an_inspection_and_not_formatted() {
+fn newer_store_is_reported_by_an_inspection_and_not_formatted() {
     let mut newer = NEW_STORE[0].clone();
     metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
     let folder = tempfile::tempdir().expect("a folder for the test");

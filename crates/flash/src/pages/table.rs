@@ -599,7 +599,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn table_finds_the_same_slots_as_a_plain_map() {
+    fn table_finds_the_same_slots_as_a_btree_map() {
         let mut state = 7_u64;
         let mut below = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

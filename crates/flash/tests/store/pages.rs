@@ -17,7 +17,7 @@ use seam::{Block, BlockMut, Nanos, Seam};
 use crate::world::{NAMES, PAGED, Shape, after, disks, formatted, open};
 
 pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| block.set_tag(sector, tag));
     block.freeze()
 }
@@ -29,7 +29,7 @@ fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
 
 /// The tags of a page's valid blocks.
 async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
-    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = pages.volume(VolumeId(volume)).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect()
 }
@@ -81,7 +81,7 @@ fn put_page_is_readable_until_it_is_invalidated() {
 }
 
 #[test]
-fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
+fn invalidated_block_is_rewritten_in_place_up_to_seven_times() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     let world = {
@@ -253,11 +253,11 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
         NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
         let (volume, done) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
-        let told = Rc::clone(&done);
+        let flag = Rc::clone(&done);
         seam.spawn(async move {
             let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
             volume.end_write(mark, CompletionNo(1));
-            told.set(true);
+            flag.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
         assert!(
