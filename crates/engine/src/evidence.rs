@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use flash::{BlockNo, VolumeId};
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
 use crate::Backing;
@@ -42,7 +42,7 @@ pub struct WaitingBlocks {
 }
 
 /// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
-pub fn waiting_in_memory(left: &Left, end: BlockNo) -> WaitingBlocks {
+pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
     let past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;

@@ -213,7 +213,7 @@ impl<S: Seam> Shard<S> {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
-        let is_kept = self.seam().keeps() && !slot.is_clean();
+        let is_kept = self.seam().survives_restart() && !slot.is_clean();
         (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 

@@ -10,7 +10,7 @@ pub mod tap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch, ReservationError};
@@ -106,7 +106,7 @@ impl<S: Seam> Volume<S> {
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            let keeps = shard.seam().keeps() && !shard.sabotage(Sabotage::OldRecords);
+            let keeps = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
             shard.state.borrow_mut().ledger.open(blocks_max, keeps);
         }
         shard.bound_memory();
@@ -547,7 +547,7 @@ impl<S: Seam> Volume<S> {
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
     /// lists as out of date do not count.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &Left) -> Result<(), RequestError> {
+    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) -> Result<(), RequestError> {
         self.0.shard.recover(records, left)
     }
 
@@ -556,7 +556,7 @@ impl<S: Seam> Volume<S> {
     /// memory stays complete.
     pub(crate) async fn take_back<W: WriteSource<S>>(
         &self,
-        left: &Left,
+        left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
         self.0.shard.take_back(left, source).await

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use compio::driver::{OpCode, OpEntry, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 
-use super::kept::KeptFile;
+use super::persist::PersistFile;
 use super::pool::Pool;
 use super::spin::{Crowd, Spin};
 use super::submitter::FailureDomains;
@@ -28,7 +28,7 @@ pub struct RealCoreSpec {
     /// on first use.
     pub pool_bytes: usize,
     /// The file that holds the blocks, if they must outlive the process; `None`: private memory.
-    pub kept: Option<KeptFile>,
+    pub persist_file: Option<PersistFile>,
     /// The processor that the thread is pinned to; `None`: not pinned.
     pub cpu: Option<usize>,
     /// Longest spin before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most machines.
@@ -38,7 +38,7 @@ pub struct RealCoreSpec {
 impl RealCoreSpec {
     /// A core with this much memory, not pinned, with the default spin.
     pub fn new(pool_bytes: usize) -> RealCoreSpec {
-        RealCoreSpec { pool_bytes, kept: None, cpu: None, spin_ns: SPIN_NS }
+        RealCoreSpec { pool_bytes, persist_file: None, cpu: None, spin_ns: SPIN_NS }
     }
 }
 
@@ -188,9 +188,9 @@ where
         pin(cpu).map_err(|error| RealError::Pin { cpu, error })?;
     }
     let runtime = runtime()?;
-    let pool = Pool::new(spec.pool_bytes, spec.kept.as_ref());
-    let pool = pool.map_err(|error| match spec.kept {
-        Some(KeptFile { path, .. }) => RealError::Kept { path, error },
+    let pool = Pool::new(spec.pool_bytes, spec.persist_file.as_ref());
+    let pool = pool.map_err(|error| match spec.persist_file {
+        Some(PersistFile { path, .. }) => RealError::PersistFile { path, error },
         None => RealError::Memory { bytes: spec.pool_bytes, error },
     })?;
     let core = Rc::new(Core {

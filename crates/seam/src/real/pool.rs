@@ -10,7 +10,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::block::{RealBlock, RealBlockMut};
-use super::kept::{Kept, KeptFile, NOTE_BYTES};
+use super::persist::{PersistFile, PoolFile, TAG_BYTES};
 use crate::BLOCK_BYTES;
 
 /// End of the free list.
@@ -39,7 +39,7 @@ pub(super) struct PoolInner {
     out: Cell<u32>,
     has_handle: Cell<bool>,
     /// The file behind `data`, if buffers outlive the process.
-    kept: Option<Kept>,
+    file: Option<PoolFile>,
 }
 
 /// The pool of a core. Blocks that outlive it keep the region mapped.
@@ -70,16 +70,16 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 impl Pool {
     /// A pool whose blocks and headers take at most `bytes` together, plus the zero block, which is never touched. With
     /// `file`, the blocks lie in a new file, each with a persistence tag.
-    pub(super) fn new(bytes: usize, file: Option<&KeptFile>) -> io::Result<Pool> {
-        let note_bytes = if file.is_some() { NOTE_BYTES } else { 0 };
-        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + note_bytes)).min(NONE as usize - 2);
+    pub(super) fn new(bytes: usize, file: Option<&PersistFile>) -> io::Result<Pool> {
+        let tag_bytes = if file.is_some() { TAG_BYTES } else { 0 };
+        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + tag_bytes)).min(NONE as usize - 2);
         let capacity = blocks as u32 + 1;
         let headers = map(capacity as usize * HEADER_BYTES)?.cast();
         let region = match file {
-            Some(file) => Kept::new(file, capacity as usize).map(|kept| (kept.data(), Some(kept))),
+            Some(file) => PoolFile::new(file, capacity as usize).map(|file| (file.data(), Some(file))),
             None => map(capacity as usize * BLOCK_BYTES).map(|data| (data, None)),
         };
-        let (data, kept) = region.inspect_err(|_| {
+        let (data, file) = region.inspect_err(|_| {
             // SAFETY: mapped above with this length, and no pointers into it exist yet.
             unsafe { libc::munmap(NonNull::<Header>::as_ptr(headers).cast(), capacity as usize * HEADER_BYTES) };
         })?;
@@ -94,7 +94,7 @@ impl Pool {
             free: Cell::new(NONE),
             out: Cell::new(0),
             has_handle: Cell::new(true),
-            kept,
+            file,
         })));
         // A fresh page reads as zeroes and costs no memory, unless it is written or lies in a file.
         let Some(zero) = take(inner) else {
@@ -127,8 +127,8 @@ impl Pool {
 
     /// The file with the blocks, if they outlive the process.
     #[inline]
-    pub(super) fn kept(&self) -> Option<&Kept> {
-        self.inner().kept.as_ref()
+    pub(super) fn file(&self) -> Option<&PoolFile> {
+        self.inner().file.as_ref()
     }
 
     /// The shared block of zeroes.
@@ -160,7 +160,7 @@ fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
         header
     } else {
         let index = inner.fresh.get();
-        if index == inner.capacity || inner.kept.as_ref().is_some_and(|kept| !kept.has(index as usize)) {
+        if index == inner.capacity || inner.file.as_ref().is_some_and(|file| !file.ensure_allocated(index as usize)) {
             return None;
         }
         inner.fresh.set(index + 1);

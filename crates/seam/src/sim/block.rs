@@ -9,9 +9,9 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::interned::{Interned, TAG_BYTES};
-use super::notes::Notes;
+use super::persist::PersistTags;
 use crate::rng::mix;
-use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use crate::{BLOCK_BYTES, Block, BlockMut, BlockTag, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 /// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
@@ -34,12 +34,17 @@ pub(super) struct Pool {
     pub(super) keep: Content,
     pub(super) interned: Rc<Interned>,
     /// Persistence tags, if buffers outlive the process.
-    pub(super) notes: Option<Notes>,
+    pub(super) persist_tags: Option<PersistTags>,
 }
 
 impl Pool {
-    pub(super) fn new(total: usize, keep: Content, interned: Rc<Interned>, notes: Option<Notes>) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep, interned, notes })
+    pub(super) fn new(
+        total: usize,
+        keep: Content,
+        interned: Rc<Interned>,
+        persist_tags: Option<PersistTags>,
+    ) -> Rc<Pool> {
+        Rc::new(Pool { total, out: Cell::new(0), keep, interned, persist_tags })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
@@ -69,14 +74,14 @@ impl Drop for Lease {
 pub struct Tagged {
     pub(super) tags: Cell<[u64; SECTORS_PER_BLOCK]>,
     /// Number and note of the persistence tag, if there is one.
-    pub(super) note: Cell<Option<(u64, BlockNote)>>,
+    pub(super) persist_tag: Cell<Option<(u64, BlockTag)>>,
     lease: Lease,
 }
 
 impl Drop for Tagged {
     fn drop(&mut self) {
-        if let (Some((_, note)), Some(notes)) = (self.note.get(), &self.lease.0.notes) {
-            notes.dropped(note);
+        if let (Some((_, tag)), Some(persist_tags)) = (self.persist_tag.get(), &self.lease.0.persist_tags) {
+            persist_tags.record_dropped(tag);
         }
     }
 }
@@ -94,13 +99,13 @@ pub enum SimBlock {
 
 impl SimBlock {
     fn tagged(tags: [u64; SECTORS_PER_BLOCK], lease: Lease) -> SimBlock {
-        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), note: Cell::default(), lease }))
+        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), persist_tag: Cell::default(), lease }))
     }
 
     /// Number of the block's note; 0 if it has none.
-    pub(super) fn note_number(&self) -> u64 {
+    pub(super) fn tag_number(&self) -> u64 {
         match self {
-            SimBlock::Tagged(block) => block.note.get().map_or(0, |(number, _)| number),
+            SimBlock::Tagged(block) => block.persist_tag.get().map_or(0, |(number, _)| number),
             SimBlock::Zero | SimBlock::Bare(_) => 0,
         }
     }

@@ -13,7 +13,7 @@ mod fault;
 mod image;
 mod interned;
 mod listener;
-mod notes;
+mod persist;
 mod stream;
 mod timer;
 mod trace;
@@ -34,12 +34,12 @@ pub use executor::TaskOrder;
 pub use fault::{Fault, Ops, Rule, When};
 pub use image::{CrashMode, DiskImages};
 pub use listener::{SimListener, WireSpec};
-pub use notes::LeftBehind;
+pub use persist::PersistedPool;
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 pub use world::{Remains, Stop, World, WorldSpec};
 
-use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
+use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 
 /// One core of a simulated world.
 #[derive(Clone)]
@@ -95,28 +95,28 @@ impl Seam for SimSeam {
         SimBlock::Zero
     }
 
-    fn keeps(&self) -> bool {
-        self.pool.notes.is_some()
+    fn survives_restart(&self) -> bool {
+        self.pool.persist_tags.is_some()
     }
 
-    fn note(&self, block: &SimBlock, note: BlockNote) -> u64 {
-        self.pool.notes.as_ref().map_or(0, |notes| notes.note(block, note))
+    fn tag(&self, block: &SimBlock, tag: BlockTag) -> u64 {
+        self.pool.persist_tags.as_ref().map_or(0, |tags| tags.tag(block, tag))
     }
 
-    fn noted(&self, block: &SimBlock) -> u64 {
-        block.note_number()
+    fn tag_of(&self, block: &SimBlock) -> u64 {
+        block.tag_number()
     }
 
-    fn forget(&self, block: &SimBlock, number: u64) {
-        self.pool.notes.iter().for_each(|notes| notes.forget(block, number));
+    fn untag(&self, block: &SimBlock, number: u64) {
+        self.pool.persist_tags.iter().for_each(|tags| tags.untag(block, number));
     }
 
-    fn note_range(&self, note: RangeNote) -> Option<u32> {
-        self.pool.notes.as_ref().and_then(|notes| notes.note_range(note))
+    fn tag_range(&self, tag: RangeTag) -> Option<u32> {
+        self.pool.persist_tags.as_ref().and_then(|tags| tags.tag_range(tag))
     }
 
-    fn forget_range(&self, place: u32) {
-        self.pool.notes.iter().for_each(|notes| notes.forget_range(place));
+    fn untag_range(&self, index: u32) {
+        self.pool.persist_tags.iter().for_each(|tags| tags.untag_range(index));
     }
 
     async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
 use super::interned::Interned;
-use super::notes::{LeftBehind, Notes};
+use super::persist::{PersistTags, PersistedPool};
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 use super::{SimBlockMut, SimSeam};
@@ -34,8 +34,8 @@ pub struct WorldSpec {
     pub keep: Content,
     /// Extent of the recorded trace.
     pub trace: TraceMode,
-    /// Buffers and their persistence tags outlive the process ([`World::left_behind`]).
-    pub keeps: bool,
+    /// Buffers and their persistence tags outlive the process ([`World::persisted_pool`]).
+    pub persists_memory: bool,
     /// Virtual time at which [`World::run_until`] gives up. Without it, periodic background work would hide a deadlock.
     pub time_max: Nanos,
 }
@@ -49,7 +49,7 @@ impl WorldSpec {
             blocks: 16_384,
             keep: Content::Tags,
             trace: TraceMode::Hash,
-            keeps: false,
+            persists_memory: false,
             time_max: Nanos::MAX,
         }
     }
@@ -168,8 +168,8 @@ impl World {
     pub fn new(spec: WorldSpec) -> World {
         let seed = spec.seed;
         let interned = Rc::<Interned>::default();
-        let notes = spec.keeps.then(Notes::default);
-        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned), notes);
+        let persist_tags = spec.persists_memory.then(PersistTags::default);
+        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned), persist_tags);
         let shared = Shared {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -240,13 +240,13 @@ impl World {
     /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1), or a buffer returned
     /// with a persistence tag.
     pub fn violations(&self) -> Vec<String> {
-        let dropped = self.pool.notes.iter().flat_map(Notes::violations);
+        let dropped = self.pool.persist_tags.iter().flat_map(PersistTags::violations);
         self.shared.violations.borrow().iter().cloned().chain(dropped).collect()
     }
 
     /// The memory image that a kill of the process would leave now.
-    pub fn left_behind(&self) -> LeftBehind {
-        self.pool.notes.as_ref().map_or_else(LeftBehind::default, Notes::left_behind)
+    pub fn persisted_pool(&self) -> PersistedPool {
+        self.pool.persist_tags.as_ref().map_or_else(PersistedPool::default, PersistTags::persisted_pool)
     }
 
     /// Submissions and completions of disk operations so far.

@@ -233,7 +233,7 @@ impl Deployment {
             blocks: options.pool_blocks,
             keep: Content::Tags,
             trace: run.trace,
-            keeps: false,
+            persists_memory: false,
             time_max: SESSION_TIME_MAX,
         });
         let remains = world.remains();
