@@ -37,7 +37,7 @@ pub trait ByteStream<S: Seam>: Sized + 'static {
     fn local_address(&self) -> Option<Address>;
 
     /// True if this process itself is the server at the other end, as far as the world can tell.
-    fn leads_home(&self) -> bool {
+    fn connects_to_self(&self) -> bool {
         false
     }
 

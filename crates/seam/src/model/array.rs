@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::controller::{Controller, MEMORY_TIME};
+use super::controller::{Controller, MEMORY_TIME, WaitingWrite};
 use super::layout::{Layout, Part, RaidLevel};
 use super::spindle::{Spindle, SpindleSpec};
 use super::ssd::{Ssd, SsdSpec};
@@ -62,7 +62,7 @@ pub enum ModelError {
     },
 }
 
-/// Most disks of an array.
+/// Maximum number of disks of an array.
 const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
@@ -203,7 +203,9 @@ impl Array {
         assert!(len > 0 && at + len <= self.spec.size_bytes(), "outside the array: {at}+{len}");
         self.run_to(now);
         match (access, &mut self.controller) {
-            (Access::Read, Some(controller)) if controller.holds(&self.layout, at, len) => self.answer(now, token),
+            (Access::Read, Some(controller)) if controller.covers_read(&self.layout, at, len) => {
+                self.answer(now, token)
+            }
             (Access::Read, _) => {
                 let mut parts = std::mem::take(&mut self.before);
                 let devices = &self.devices;
@@ -218,10 +220,10 @@ impl Array {
                 self.before = parts;
             }
             (Access::Write, Some(controller)) => {
-                if controller.waiting.is_empty() && controller.absorb(&self.layout, at, len) {
+                if controller.waiting.is_empty() && controller.accept_write(&self.layout, at, len) {
                     self.answer(now, token);
                 } else {
-                    controller.waiting.push_back((token, at, len));
+                    controller.waiting.push_back(WaitingWrite { token, at, len });
                 }
                 self.destage(now);
             }
@@ -256,7 +258,7 @@ impl Array {
             let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
             match (next, answer) {
                 (device, Some(at)) if at <= now && device.is_none_or(|(other, _)| at <= other) => {
-                    let Reverse((_, _, token)) = self.answers.pop().expect("it was there to be looked at");
+                    let Reverse((_, _, token)) = self.answers.pop().expect("the peeked entry exists");
                     self.finished.push(token);
                 }
                 (Some((at, disk)), _) if at <= now => {
@@ -289,10 +291,10 @@ impl Array {
             Owner::Client(token) => self.finished.push(token),
             Owner::Destage(len) => {
                 let controller = self.controller.as_mut().expect("only a controller destages");
-                controller.destaged(len);
+                controller.complete_destage(len);
                 let mut admitted = Vec::new();
-                while let Some((token, at, len)) = controller.waiting.front().copied() {
-                    if !controller.absorb(&self.layout, at, len) {
+                while let Some(WaitingWrite { token, at, len }) = controller.waiting.front().copied() {
+                    if !controller.accept_write(&self.layout, at, len) {
                         break;
                     }
                     controller.waiting.pop_front();
@@ -311,14 +313,14 @@ impl Array {
 
     /// Keeps the disks busy with dirty data from the controller's memory.
     fn destage(&mut self, now: Nanos) {
-        let most = 4 * self.spec.disks;
+        let destaging_max = 4 * self.spec.disks;
         loop {
             let idle = self.devices.iter().all(|device| device.queued() == 0);
             let Some(controller) = &mut self.controller else { return };
-            if controller.destaging >= most {
+            if controller.destaging >= destaging_max {
                 return;
             }
-            let Some((at, len)) = controller.next(idle) else { return };
+            let Some((at, len)) = controller.take_next_destage(idle) else { return };
             self.start_write(now, Owner::Destage(len), at, len);
         }
     }

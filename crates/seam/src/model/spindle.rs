@@ -34,7 +34,7 @@ pub struct SpindleSpec {
     /// Number of the oldest requests among which the disk chooses: firmware considers only a part of a long queue.
     pub choices: usize,
     /// Age at which a request takes precedence.
-    pub patience: Nanos,
+    pub starvation_limit: Nanos,
     /// Bytes read ahead of a sequential reader.
     pub ahead_bytes: u64,
     /// Ranges of read-ahead data that the buffer keeps.
@@ -189,7 +189,7 @@ impl Spindle {
             None => self.positioning(now, request),
         };
         let Some(first) = self.queue.front() else { return };
-        let index = if now.since(first.since) > self.spec.patience || self.queue.len() == 1 {
+        let index = if now.since(first.since) > self.spec.starvation_limit || self.queue.len() == 1 {
             0
         } else {
             choice.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
@@ -349,8 +349,8 @@ mod tests {
                 break now;
             }
         };
-        let bound = disk.spec.patience + Nanos::from_millis(20);
+        let bound = disk.spec.starvation_limit + Nanos::from_millis(20);
         assert!(waited <= bound, "waited {waited}");
-        assert!(waited > disk.spec.patience, "the far one was not even passed over");
+        assert!(waited > disk.spec.starvation_limit, "the far one was not even passed over");
     }
 }

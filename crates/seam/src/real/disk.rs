@@ -17,7 +17,7 @@ use super::core::Core;
 use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
-use super::reserve::reserve;
+use super::preallocate::preallocate;
 use super::submitter::Submitter;
 use super::{RealBlock, RealBlockMut, RealSeam};
 use crate::block::pieces_len;
@@ -60,7 +60,7 @@ impl RealDisk {
         let Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim } =
             opened.await.map_err(helper_failed)??;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
-        let submitter = Rc::new(Submitter::new(seam.core.domains.of(device, ring)));
+        let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
         let geometry = Cell::new(geometry);
         let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, note, geometry, claim });
         Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })

@@ -13,12 +13,12 @@ pub(super) struct Permits(Rc<Inner>);
 
 struct Inner {
     free: Cell<usize>,
-    line: RefCell<VecDeque<Rc<Waiter>>>,
+    waiters: RefCell<VecDeque<Rc<Waiter>>>,
 }
 
 #[derive(Default)]
 struct Waiter {
-    is_given: Cell<bool>,
+    has_permit: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Permit(Permits);
 
 impl Permits {
     pub(super) fn new(count: usize) -> Permits {
-        Permits(Rc::new(Inner { free: Cell::new(count), line: RefCell::default() }))
+        Permits(Rc::new(Inner { free: Cell::new(count), waiters: RefCell::default() }))
     }
 
     /// Returns a permit if more than `spare` are free.
@@ -49,10 +49,10 @@ impl Permits {
 impl Drop for Permit {
     fn drop(&mut self) {
         let inner = &self.0.0;
-        let next = inner.line.borrow_mut().pop_front();
+        let next = inner.waiters.borrow_mut().pop_front();
         match next {
             Some(next) => {
-                next.is_given.set(true);
+                next.has_permit.set(true);
                 let waker = next.waker.borrow_mut().take();
                 waker.into_iter().for_each(Waker::wake);
             }
@@ -78,11 +78,11 @@ impl Future for Acquire {
             }
             let waiter = Rc::new(Waiter::default());
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            self.permits.0.line.borrow_mut().push_back(Rc::clone(&waiter));
+            self.permits.0.waiters.borrow_mut().push_back(Rc::clone(&waiter));
             self.waiter = Some(waiter);
             return Poll::Pending;
         };
-        if !waiter.is_given.get() {
+        if !waiter.has_permit.get() {
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -94,10 +94,10 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        if waiter.is_given.get() {
+        if waiter.has_permit.get() {
             drop(Permit(self.permits.clone()));
         } else {
-            self.permits.0.line.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
+            self.permits.0.waiters.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
         }
     }
 }

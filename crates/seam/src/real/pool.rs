@@ -213,7 +213,7 @@ fn release(pool: NonNull<PoolInner>) {
     // SAFETY: both were mapped with these lengths in `Pool::new`, and no pointers into them remain. A file is unmapped
     // with `inner`.
     unsafe {
-        if inner.kept.is_none() {
+        if inner.file.is_none() {
             libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
         }
         libc::munmap(inner.headers.as_ptr().cast(), capacity * HEADER_BYTES);

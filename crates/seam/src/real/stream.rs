@@ -11,8 +11,8 @@ use std::rc::Rc;
 use compio::BufResult;
 use compio::runtime::Runtime;
 
-use super::home::leads_home;
 use super::op::{Action, IOV_MAX, Operation, submit};
+use super::self_connection::connects_to_self;
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
@@ -24,7 +24,7 @@ const TURN: u32 = 16;
 /// A connected socket.
 pub struct RealStream {
     socket: OwnedFd,
-    leads_home: bool,
+    connects_to_self: bool,
 }
 
 impl RealStream {
@@ -43,7 +43,7 @@ impl RealStream {
                 size_of::<libc::c_int>() as u32,
             )
         };
-        RealStream { socket, leads_home: false }
+        RealStream { socket, connects_to_self: false }
     }
 
     /// The socket itself, for a protocol that passes descriptors.
@@ -62,8 +62,8 @@ impl ByteStream<RealSeam> for RealStream {
         Some(Address::Tcp(address.ip().to_canonical().to_string(), address.port()))
     }
 
-    fn leads_home(&self) -> bool {
-        self.leads_home
+    fn connects_to_self(&self) -> bool {
+        self.connects_to_self
     }
 
     fn split(self) -> (RealReader, RealWriter) {
@@ -76,7 +76,7 @@ impl ByteStream<RealSeam> for RealStream {
         assert!(Rc::ptr_eq(&reader.socket, &writer.socket), "two directions of one stream");
         let socket = writer.socket.try_clone()?;
         writer.goes_on = true;
-        Ok(RealStream { socket, leads_home: false })
+        Ok(RealStream { socket, connects_to_self: false })
     }
 }
 
@@ -88,11 +88,11 @@ pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
             Address::Tcp(host, port) => std::net::TcpStream::connect((host.as_str(), port))?.into(),
         };
-        let leads_home = leads_home(&socket);
-        Ok((socket, leads_home))
+        let connects_to_self = connects_to_self(&socket);
+        Ok((socket, connects_to_self))
     });
-    let (socket, leads_home) = connected.await??;
-    Ok(RealStream { leads_home, ..RealStream::from_fd(socket) })
+    let (socket, connects_to_self) = connected.await??;
+    Ok(RealStream { connects_to_self, ..RealStream::from_fd(socket) })
 }
 
 /// Converts the result of a system call to a count.

@@ -2,13 +2,13 @@
 //!
 //! A sector with tag *t* represents *t*, little-endian, repeated 64 times; tag 0 represents zeroes. Clients, caches and
 //! disks move whole sectors only, so tags lose no information, and copying a block copies 64 bytes. Metadata consists
-//! of real bytes: its sectors' tags are keys of the world's table ([`Interned`]).
+//! of real bytes: its sectors' tags are keys of the world's table ([`MetadataSectors`]).
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-use super::interned::{Interned, TAG_BYTES};
+use super::metadata_sectors::{MetadataSectors, TAG_BYTES};
 use super::persist::PersistTags;
 use crate::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, BlockTag, SECTOR_BYTES, SECTORS_PER_BLOCK};
@@ -32,7 +32,7 @@ pub(super) struct Pool {
     pub(super) total: usize,
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
-    pub(super) interned: Rc<Interned>,
+    pub(super) metadata: Rc<MetadataSectors>,
     /// Persistence tags, if buffers outlive the process.
     pub(super) persist_tags: Option<PersistTags>,
 }
@@ -41,10 +41,10 @@ impl Pool {
     pub(super) fn new(
         total: usize,
         keep: Content,
-        interned: Rc<Interned>,
+        metadata: Rc<MetadataSectors>,
         persist_tags: Option<PersistTags>,
     ) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep, interned, persist_tags })
+        Rc::new(Pool { total, out: Cell::new(0), keep, metadata, persist_tags })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
@@ -157,11 +157,11 @@ impl Block for SimBlock {
             let within = position % SECTOR_BYTES;
             let count = (SECTOR_BYTES - within).min(out.len() - done);
             let to = &mut out[done..done + count];
-            let interned = match self {
-                SimBlock::Tagged(block) => block.lease.0.interned.bytes_of(tag),
+            let metadata = match self {
+                SimBlock::Tagged(block) => block.lease.0.metadata.bytes_of(tag),
                 SimBlock::Zero | SimBlock::Bare(_) => None,
             };
-            match interned {
+            match metadata {
                 Some(bytes) => to.copy_from_slice(&bytes[within..within + count]),
                 None => {
                     let sector = [tag.to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
@@ -288,7 +288,7 @@ impl BlockMut for SimBlockMut {
             SimBlock::Zero => unreachable!("the shared zeroes are never writable"),
         };
         let (contents, _) = bytes.as_chunks::<SECTOR_BYTES>();
-        let tags: Vec<u64> = contents.iter().map(|content| pool.interned.tag_of(content)).collect();
+        let tags: Vec<u64> = contents.iter().map(|content| pool.metadata.tag_of(content)).collect();
         self.set_tags(range.start, &tags);
     }
 }

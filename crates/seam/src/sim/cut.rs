@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::image::{Change, DiskImages, Image, Stored};
-use super::interned::Interned;
+use super::metadata_sectors::MetadataSectors;
 use super::world::World;
 
 /// The part of one unflushed change that survives a crash.
@@ -48,7 +48,7 @@ struct CutDisk {
 /// The disks of a world at one instant.
 pub struct Cut {
     disks: Vec<CutDisk>,
-    interned: Rc<Interned>,
+    metadata: Rc<MetadataSectors>,
 }
 
 impl World {
@@ -59,7 +59,7 @@ impl World {
             let (stored, changes, completed) = disk.cut();
             CutDisk { name: name.clone(), stored, changes, completed }
         };
-        Cut { disks: disks.iter().map(cut).collect(), interned: Rc::clone(&self.shared.interned) }
+        Cut { disks: disks.iter().map(cut).collect(), metadata: Rc::clone(&self.shared.metadata) }
     }
 }
 
@@ -81,7 +81,7 @@ impl Cut {
     /// [`Cut::changes`].
     pub fn images(&self, mut survival: impl FnMut(usize) -> Survival) -> DiskImages {
         let mut number = 0;
-        let mut images = DiskImages { interned: Rc::clone(&self.interned), ..DiskImages::default() };
+        let mut images = DiskImages { metadata: Rc::clone(&self.metadata), ..DiskImages::default() };
         for disk in &self.disks {
             let mut image = disk.stored.image.clone();
             for change in &disk.changes {

@@ -11,7 +11,7 @@ use super::block::Content;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
 use super::image::{Change, CrashMode, Image, Stored, digest, part_of};
-use super::interned::Interned;
+use super::metadata_sectors::MetadataSectors;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
 use super::world::Shared;
@@ -438,7 +438,7 @@ impl DiskInner {
         let rng = &self.world.disk_rng;
         if !tags.is_empty() {
             let tag = &mut tags[rng.below(tags.len() as u64) as usize];
-            *tag = self.world.interned.flipped(*tag, rng.below(8 * SECTOR) as usize);
+            *tag = self.world.metadata.flipped(*tag, rng.below(8 * SECTOR) as usize);
         }
     }
 
@@ -492,8 +492,8 @@ impl DiskInner {
     }
 
     /// The world's table of metadata sectors.
-    pub(super) fn interned(&self) -> &Interned {
-        &self.world.interned
+    pub(super) fn metadata(&self) -> &MetadataSectors {
+        &self.world.metadata
     }
 
     /// Drops the operations in flight with their buffers and wakers.

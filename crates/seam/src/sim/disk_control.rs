@@ -91,7 +91,7 @@ impl DiskControl {
     /// Flips one bit of a sector (bits 0 to 4095) without any user's knowledge: silent damage that survives every
     /// crash.
     pub fn flip_bit(&self, sector: u64, bit: usize) {
-        let flipped = self.0.interned().flipped(self.tag(sector), bit);
+        let flipped = self.0.metadata().flipped(self.tag(sector), bit);
         self.0.image.borrow_mut().store(sector, &[flipped]);
     }
 

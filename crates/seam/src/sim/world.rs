@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
-use super::interned::Interned;
+use super::metadata_sectors::MetadataSectors;
 use super::persist::{PersistTags, PersistedPool};
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
@@ -96,7 +96,7 @@ pub(super) struct Shared {
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
     pub(super) disks: RefCell<BTreeMap<PathBuf, Rc<super::disk::DiskInner>>>,
-    pub(super) interned: Rc<Interned>,
+    pub(super) metadata: Rc<MetadataSectors>,
     pub(super) wires: super::listener::Wires,
     violations: RefCell<Vec<String>>,
     io_count: Cell<u64>,
@@ -167,9 +167,9 @@ impl World {
     /// An empty world at time 0.
     pub fn new(spec: WorldSpec) -> World {
         let seed = spec.seed;
-        let interned = Rc::<Interned>::default();
+        let metadata = Rc::<MetadataSectors>::default();
         let persist_tags = spec.persists_memory.then(PersistTags::default);
-        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned), persist_tags);
+        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&metadata), persist_tags);
         let shared = Shared {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -181,7 +181,7 @@ impl World {
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),
             disks: RefCell::default(),
-            interned,
+            metadata,
             wires: super::listener::Wires::default(),
             violations: RefCell::default(),
             io_count: Cell::new(0),
@@ -201,7 +201,7 @@ impl World {
 
     /// The seam of another core: the same clock, disks and connections, with its own `blocks` buffers.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
-        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned), None);
+        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.metadata), None);
         SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
