@@ -156,7 +156,7 @@ impl BlockNo {
         BlockNo(self.0 / boundary * boundary)
     }
 
-    /// The range of this block alone.
+    /// The range of only this block.
     #[inline]
     pub fn single(self) -> Range<BlockNo> {
         self..self.next()

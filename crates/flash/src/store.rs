@@ -362,8 +362,8 @@ impl<S: Seam> Store<S> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 
-    /// Removes a member for good. A member that holds only pages takes its place in the log first. Without one the log
-    /// keeps a single copy, which `allow_single_copy` must permit.
+    /// Removes a member permanently. A member that holds only pages takes its place in the log first. Without one the
+    /// log keeps a single copy, which `allow_single_copy` must permit.
     pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await
     }

@@ -23,7 +23,7 @@ const RECORDS: &[u8] = b"what the owner wants to find again";
 const DIRTY: VolumeId = VolumeId(5);
 const ZEROED: VolumeId = VolumeId(6);
 const CACHED: VolumeId = VolumeId(7);
-const IN_FLUX: VolumeId = VolumeId(8);
+const IN_DIRTY_REGION: VolumeId = VolumeId(8);
 
 /// The content of both devices after a kill.
 static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
@@ -77,7 +77,7 @@ async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, cont
 async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     let pages = store.pages();
     pages.load().await;
-    for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_FLUX, 500, 50)] {
+    for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_DIRTY_REGION, 500, 50)] {
         let blocks = || (0..16).map(|number| (number, block(seam, first + number as u8))).collect();
         while pages.volume(volume).put(PageNo(page), blocks()).await != Ok(u16::MAX) {
             seam.sleep(Nanos::from_millis(1)).await;
@@ -92,8 +92,9 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     append(store, ZEROED, 9, Content::Retire { blocks: 1 }).await;
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
     store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
-    // When this returns, the mark is durable, and so are all earlier records of the map. The write never ends.
-    let _never_ended = pages.volume(IN_FLUX).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
+    // When this returns, the region is durably dirty, and all earlier records of the map are durable. The write never
+    // ends.
+    let _never_ended = pages.volume(IN_DIRTY_REGION).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
 }
 
 fn put_files(folder: &Path, contents: [&[u8]; 2]) {
@@ -131,7 +132,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
-    assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
+    assert_eq!(pages.volume(IN_DIRTY_REGION).valid(PageNo(500)), 0, "its region was dirty");
     assert_eq!(pages.volume(CACHED).recent_writes(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 

@@ -178,10 +178,10 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
             let runs = self.disk.allocation(at, end - at).await.expect("allocation of a healthy disk is known");
             assert!(!runs.is_empty(), "allocation says nothing about byte {at}");
             for run in runs {
-                assert!(run.len_bytes > 0 && at + run.len_bytes <= end, "a run outside what was asked");
+                assert!(run.len_bytes > 0 && at + run.len_bytes <= end, "a run outside of the requested range");
                 assert!(!run.hole || run.zero, "a hole at {at} that does not read as zeroes");
                 if run.zero {
-                    self.expect("said to be zero", at, run.len_bytes as usize, |_| 0).await;
+                    self.expect("reported as zero", at, run.len_bytes as usize, |_| 0).await;
                 }
                 at += run.len_bytes;
             }

@@ -166,7 +166,7 @@ mod tests {
         assert!(regions.settled().is_empty(), "one write is in flight");
         regions.end_write((1, 7), number, CompletionNo(101));
         regions.record_flush(1, CompletionNo(101));
-        assert!(regions.settled().is_empty(), "the flush covers lower numbers alone");
+        assert!(regions.settled().is_empty(), "the flush covers only lower numbers");
         regions.record_flush(2, CompletionNo(200));
         assert!(regions.settled().is_empty(), "another volume's flush");
         regions.record_flush(1, CompletionNo(102));

@@ -20,7 +20,7 @@ pub enum JobKind {
     Remove,
     /// A device replaces a member.
     Replace,
-    /// A member that holds pages alone begins to carry the log.
+    /// A member that holds only pages begins to carry the log.
     TakeOver,
 }
 

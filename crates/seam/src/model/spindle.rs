@@ -165,12 +165,12 @@ impl Spindle {
         if request.at < ahead.start || request.at > reached + self.spec.ahead_bytes / 4 || end > limit {
             return None;
         }
-        let there = if end <= ahead.from {
+        let available_at = if end <= ahead.from {
             ahead.time
         } else {
             ahead.time + Nanos(self.transfer(ahead.from, end - ahead.from))
         };
-        Some(quick.max(there))
+        Some(quick.max(available_at))
     }
 
     /// Position of the head's read-ahead at `now`.
@@ -262,7 +262,7 @@ impl Device for Spindle {
     }
 
     fn complete(&mut self) -> u64 {
-        let (done, request) = self.current.take().expect("there is something to complete when there is an event");
+        let (done, request) = self.current.take().expect("an event has a request");
         self.start_next(done);
         request.token
     }

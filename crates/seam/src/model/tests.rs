@@ -12,11 +12,11 @@ const SIZE: u64 = 64 << 20;
 async fn content(world: &World, name: &str, size_bytes: u64) -> SimDisk {
     world.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(size_bytes) });
     let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-    world.seam().open_disk(&what).await.expect("it was just added")
+    world.seam().open_disk(&what).await.expect("the disk was just added")
 }
 
 fn array(world: &World, spec: ArraySpec) -> SharedArray<SimSeam> {
-    SharedArray::new(world.seam(), spec).expect("it can be built")
+    SharedArray::new(world.seam(), spec).expect("the specification is valid")
 }
 
 fn raid5() -> ArraySpec {
@@ -34,7 +34,7 @@ fn modelled_disk_passes_the_conformance_suite() {
         for (number, level) in RaidLevel::ALL.into_iter().map(|(_, level)| level).enumerate() {
             let array = array(&world, ArraySpec::new(level, 4, DiskType::Ssd));
             let content = content(&world, &number.to_string(), SIZE).await;
-            let disk = ModelledDisk::new(&array, content).expect("there is room");
+            let disk = ModelledDisk::new(&array, content).expect("the array has free space");
             crate::conformance::disk(&world.seam(), &disk).await;
         }
     });
@@ -70,7 +70,7 @@ fn volumes_on_one_array_share_its_spindles() {
             let left = Rc::new(Cell::new(volumes));
             for number in 0..volumes {
                 let content = content(&world, &number.to_string(), SIZE).await;
-                let disk = ModelledDisk::new(&array, content).expect("there is room");
+                let disk = ModelledDisk::new(&array, content).expect("the array has free space");
                 let (seam, left) = (seam.clone(), Rc::clone(&left));
                 seam.clone().spawn(async move {
                     for _ in 0..200 {

@@ -58,9 +58,9 @@ impl RealBell {
     }
 
     fn would_block(&self) -> bool {
-        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        let mut poll_entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one entry that outlives the call, which does not wait.
-        self.blocks && unsafe { libc::poll(&raw mut asked, 1, 0) } != 1
+        self.blocks && unsafe { libc::poll(&raw mut poll_entry, 1, 0) } != 1
     }
 }
 

@@ -24,7 +24,7 @@ use crate::block::pieces_len;
 use crate::model::{Access, Ssd, SsdSpec};
 use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
-/// Most runs returned by one allocation query.
+/// Maximum number of runs returned by one allocation query.
 const MOST_RUNS: usize = 1024;
 
 /// An open file or block device.

@@ -228,7 +228,7 @@ mod tests {
         fn new() -> Shared {
             // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             let file = unsafe { File::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC)) };
-            file.set_len(LEN as u64).expect("it grows");
+            file.set_len(LEN as u64).expect("the file can grow");
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping at an address chosen by the kernel.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
@@ -264,7 +264,7 @@ mod tests {
         let _other_guard = FaultGuard::new(other.at as usize, LEN, &other_flag).expect("a free entry");
         mine.write(0, 7);
         other.write(0, 7);
-        mine.file.set_len(4096).expect("it shrinks");
+        mine.file.set_len(4096).expect("the file can shrink");
         assert_eq!((mine.read(0), my_flag.is_set()), (7, false), "an access to a present page is no fault");
         mine.write(4096, 9);
         assert!(my_flag.is_set() && !other_flag.is_set());
@@ -278,13 +278,13 @@ mod tests {
         let shared = Shared::new();
         let flag = FaultFlag::default();
         let _guard = FaultGuard::new(shared.at as usize, LEN, &flag).expect("a free entry");
-        shared.file.set_len(0).expect("it shrinks");
+        shared.file.set_len(0).expect("the file can shrink");
         let at = shared.at as usize;
         let read = std::thread::spawn(move || {
             // SAFETY: inside the mapping, which outlives the thread.
             unsafe { (at as *const u8).add(8192).read_volatile() }
         });
-        assert_eq!(read.join().expect("it survives"), 0);
+        assert_eq!(read.join().expect("the thread survives the fault"), 0);
         assert!(flag.is_set());
     }
 
@@ -296,7 +296,7 @@ mod tests {
         }
         let (guarded, other) = (Shared::new(), Shared::new());
         let _guard = FaultGuard::new(guarded.at as usize, LEN, &FaultFlag::default()).expect("a free entry");
-        other.file.set_len(0).expect("it shrinks");
+        other.file.set_len(0).expect("the file can shrink");
         other.read(0);
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let test = std::env::current_exe().expect("the test knows its own path");
         let mut child = Command::new(test);
         child.args(["--exact", "real::fault::tests::a_fault_outside_of_guarded_memory"]).env(CHILD, "1");
-        let output = child.output().expect("it runs");
+        let output = child.output().expect("the child process runs");
         assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
     }
 }

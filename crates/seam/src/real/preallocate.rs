@@ -25,8 +25,8 @@ pub(super) fn preallocate(file: &File, path: &Path) -> DiskResult<()> {
     }
     if let Some(free) = free_bytes(file).filter(|free| *free < missing) {
         return Err(DiskError::Open(format!(
-            "{} is sparse: {missing} of its {} bytes are not allocated, and its file system has {free} free. Flash files \
-             are preallocated, so that a full file system cannot fail a later write; free space there, or use a \
+            "{} is sparse: {missing} of its {} bytes are not allocated, and its file system has {free} free. Flash \
+             files are preallocated, so that a full file system cannot fail a later write; free space there, or use a \
              smaller file",
             path.display(),
             meta.len()

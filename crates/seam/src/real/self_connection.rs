@@ -123,7 +123,7 @@ mod tests {
         drop(listener);
         for address in ["127.0.0.1:0", "[::]:0", "0.0.0.0:0"] {
             let listener = TcpListener::bind(address).expect("a port is free");
-            let port = listener.local_addr().expect("it is bound").port();
+            let port = listener.local_addr().expect("the listener is bound").port();
             let client = TcpStream::connect(("127.0.0.1", port)).expect("the listener is open");
             assert!(connects_to_self(&client.into()), "{address}");
         }

@@ -16,7 +16,7 @@ use super::self_connection::connects_to_self;
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
-/// Most receives that go directly to io_uring after a direct receive found no data.
+/// Maximum number of receives that go directly to io_uring after a direct receive found no data.
 const LONGEST_DOUBT: u32 = 3;
 /// Consecutive direct calls that may succeed before the other tasks of the core run.
 const TURN: u32 = 16;

@@ -95,7 +95,7 @@ pub(super) struct DiskInner {
     scratch: RefCell<Vec<u64>>,
     pub(super) counts: Cell<DiskCounts>,
     incarnation: Cell<u64>,
-    pub(super) gone: Cell<bool>,
+    pub(super) vanished: Cell<bool>,
     writers: Cell<u32>,
 }
 
@@ -126,7 +126,7 @@ impl DiskInner {
             scratch: RefCell::default(),
             counts: Cell::default(),
             incarnation: Cell::new(1),
-            gone: Cell::new(false),
+            vanished: Cell::new(false),
             writers: Cell::new(0),
         })
     }
@@ -187,7 +187,7 @@ impl DiskInner {
         if self.world.is_over() {
             std::future::pending::<()>().await;
         }
-        if self.gone.get() {
+        if self.vanished.get() {
             return (Err(DiskError::Gone), data);
         }
         let op = data.ops();
@@ -408,7 +408,7 @@ impl DiskInner {
     }
 
     pub(super) fn vanish(&self) {
-        self.gone.set(true);
+        self.vanished.set(true);
         self.end_in_flight(|operation| {
             self.land_part(operation);
             Err(DiskError::Gone)
@@ -693,7 +693,7 @@ impl Disk<SimSeam> for SimDisk {
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
         let disk = &self.0.disk;
         disk.check(at, len)?;
-        if disk.gone.get() {
+        if disk.vanished.get() {
             return Err(DiskError::Gone);
         }
         let (image, mut sector, end) = (disk.image.borrow(), at / SECTOR, (at + len) / SECTOR);

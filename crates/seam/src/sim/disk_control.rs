@@ -46,7 +46,7 @@ impl DiskControl {
 
     /// Brings a vanished disk back with its content.
     pub fn come_back(&self) {
-        if self.0.gone.replace(false) {
+        if self.0.vanished.replace(false) {
             self.0.reconnect();
         }
     }

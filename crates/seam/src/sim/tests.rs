@@ -29,7 +29,7 @@ async fn write(world: &World, disk: &SimDisk, at: u64, tag: u64) -> DiskResult<(
 async fn read(seam: &SimSeam, disk: &SimDisk, at: u64) -> [u64; 8] {
     let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
     let (result, pieces) = disk.read(at, vec![buffer]).await;
-    result.expect("no fault was asked for");
+    result.expect("no fault was injected");
     pieces[0].block.tags()
 }
 

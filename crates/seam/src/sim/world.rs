@@ -139,8 +139,8 @@ impl Shared {
         self.timers.borrow_mut().add_event(at, event, token);
     }
 
-    pub(super) fn record(&self, who: u32, op: TraceOp, phase: TracePhase, at: u64, len: u64, content: u64) {
-        self.trace.borrow_mut().add(TraceEntry { time: self.now(), who, op, phase, at, len, content });
+    pub(super) fn record(&self, source: u32, op: TraceOp, phase: TracePhase, at: u64, len: u64, content: u64) {
+        self.trace.borrow_mut().add(TraceEntry { time: self.now(), source, op, phase, at, len, content });
     }
 
     /// Counts a submission or completion of an I/O, at which a run may stop.
