@@ -5,9 +5,8 @@
 //! them has failed.
 //!
 //! A member that has hung for [`HANG_TIMEOUT`] while a log member answers is removed, so reads and writes wait only for
-//! its mirror. If no log member answers, [`LAST_MEMBER_HANG_TIMEOUT`] applies: Linux waits as long for a command before
-//! it resets a SCSI or NVMe disk, so the reset can still help. If the last member is removed, the store and its flushes
-//! fail.
+//! its mirror. If no log member answers, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk after
+//! as long, so a reset can still help. If the last member is removed, the store and its flushes fail.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -449,8 +449,9 @@ impl<S: Seam> Store<S> {
         (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
     }
 
-    /// Waits for batches in progress and moves the durable tail as far as possible: to the end if no record is live, so
-    /// that the next opening finds none. Later appends fail. Returns the sequence number that the log has reached.
+    /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail
+    /// moves to the end, and the next opening finds no record. Later appends fail. Returns the sequence number that the
+    /// log has reached.
     pub async fn close(self) -> Result<Sequence, StoreError> {
         crate::members::cancel_jobs(&self.0).await;
         crate::pages::close(&self.0).await;

@@ -72,8 +72,9 @@ async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, cont
     store.append(vec![Record { owner, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
 }
 
-/// Writes the store's content: dirty blocks 0 to 5 with bytes 100 to 105, then block 0 with byte 200; a block with a
-/// tombstone; zeroes; three clean pages, one of them in a dirty region; a destaged block; the owner's manifest.
+/// Writes the store's content. Dirty blocks 0 to 5 have bytes 100 to 105, then block 0 has byte 200. Further content: a
+/// block with a tombstone, zeroes, three clean pages, one of them in a dirty region, a destaged block, and the owner's
+/// manifest.
 async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     let pages = store.pages();
     pages.load().await;

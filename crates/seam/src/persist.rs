@@ -1,7 +1,7 @@
 //! Persistence tags: they identify dirty buffers after the death of the process.
 //!
-//! If buffers survive the process, three kinds of tags do too: of each buffer that is newer than its backing, of each
-//! zero-range, and of log records that are out of date. A start after a kill resolves the remaining tags
+//! If buffers survive the process, three kinds of tags do too. They mark each buffer that is newer than its backing,
+//! each zero-range, and log records that are out of date. A start after a kill resolves the remaining tags
 //! ([`resolve_tags`]) and recovers their content. A power cut destroys buffers and tags together.
 //!
 //! Every tag has a number, and later tags have higher numbers, so that the tags are valid at any moment. A new tag is

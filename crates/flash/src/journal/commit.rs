@@ -185,7 +185,7 @@ fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Ve
     settled.into_iter().take(count).collect()
 }
 
-/// When the write-intent log is nearly full, drops suspect pages of regions that have been dirty since a crash: no
+/// When the write-intent log is nearly full, drops suspect pages of regions that have been dirty since a crash. No
 /// client has used these pages since.
 fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
     if state.dirty_regions.len() < DIRTY_REGIONS_MANY {

@@ -190,7 +190,7 @@ async fn has_later_commit<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half
 }
 
 /// Reads blocks of a device; an unreadable block does not affect the others. It uses the journal's own buffers, and
-/// further ones only if the pool has buffers to spare: a task that has filled the pool may wait for the map.
+/// further ones only if the pool has buffers to spare. A task that has filled the pool may wait for the map.
 async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count: u32) -> Vec<Option<Box<Raw>>> {
     let mut raws = Vec::new();
     while raws.len() < count as usize {

@@ -3,8 +3,8 @@
 //!
 //! The journal records the entries that are pending at a commit, not entries that were added and removed between two
 //! commits. So a replayed ring may still contain an entry that this ring has evicted. Every eviction therefore needs a
-//! record. Without one the replayed entry would keep a checksum that the next write of the block makes wrong: that
-//! write finds no entry to remove, so it writes no record.
+//! record. Without one, the next write of the block would make the checksum of the replayed entry wrong. That write
+//! finds no entry to remove, so it writes no record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

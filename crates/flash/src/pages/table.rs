@@ -1,5 +1,5 @@
-//! The map from pages to slots: 19 bytes a slot in arrays by segment, and a hash table of 4-byte slot numbers with a
-//! bounded load factor. A cached page costs about 25 bytes.
+//! The map from pages to slots. It takes 19 bytes per slot in arrays by segment, and a hash table of 4-byte slot
+//! numbers with a bounded load factor. A cached page costs about 25 bytes.
 
 use std::ops::Range;
 
@@ -424,7 +424,7 @@ impl Table {
     /// Indexes restored pages. If two slots hold the same page, which is impossible in an intact map, both lose their
     /// blocks.
     ///
-    /// Slots are inserted in the order of the hash table: in any other order each of the millions of inserts would miss
+    /// Slots are inserted in the order of the hash table. In any other order, each of millions of inserts would miss
     /// the processor's caches several times.
     pub fn index(&mut self) {
         self.hash = vec![0; hash_entries_for(self.slots)];

@@ -3,7 +3,7 @@
 //! A batch with a successor was durable on every member in service when the successor was written. So an intact header
 //! on one mirror is enough; bad copies on the other mirror are left to the scrub. The last batch is valid only if each
 //! of its blocks is intact on some mirror. If the next batch may be at two positions, the one with the later boot epoch
-//! is valid: that opening found that the chain ended before the other batch.
+//! is valid. That opening found that the chain ended before the other batch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

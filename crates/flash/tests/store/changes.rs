@@ -70,8 +70,8 @@ fn each_copy_alone(
         names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
-            // At the moment of the change the device may still know itself as being filled, while the others call it a
-            // member: then it is refused.
+            // At the moment of the change the device may still have the state *being filled*, while the others list it
+            // as a member. It is then refused.
             Err(what) if what.contains("it was being added") || what.contains("carries the log") => {}
             other => drop(other.map_err(|what| format!("{own} alone: {what}"))?),
         }
@@ -119,8 +119,8 @@ impl Script {
         disks(&self.seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
     }
 
-    /// Scenario: a member is replaced, and its device returns for pages; a member is lost and its place taken; a member
-    /// is removed and its place taken.
+    /// Scenario: a member is replaced, and its device returns for pages. A member is lost and replaced. A member is
+    /// removed and replaced.
     async fn run(self, fail: impl Fn()) {
         let store = self.open().await;
         self.workload(&store).run(self.seed, 1, 4).await;

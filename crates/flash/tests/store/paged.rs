@@ -1,5 +1,5 @@
-//! A workload of clean pages, with a model of the backing: puts, reads, writes to the backing with and without
-//! flushes, destaged blocks, and a log that takes segments and returns them.
+//! A workload of clean pages, with a model of the backing. It puts and reads pages, writes to the backing with and
+//! without flushes, and destages blocks. Its log takes segments and returns them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

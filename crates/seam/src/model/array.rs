@@ -89,8 +89,8 @@ impl ArraySpec {
         }
     }
 
-    /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke: for a volume with
-    /// an array of its own, as slow as such an array is when it is full.
+    /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke. A volume with an
+    /// array of its own is then as slow as on a full array.
     pub fn fitted(self, size_bytes: u64) -> ArraySpec {
         let rows = size_bytes.div_ceil(self.layout().row_bytes());
         ArraySpec { disk_bytes: Some(rows * self.stripe_bytes), ..self }

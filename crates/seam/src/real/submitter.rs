@@ -22,7 +22,7 @@ use crate::pending::PendingRequests;
 use crate::{DiskResult, Nanos};
 
 /// Workers of the ring that one failure domain may occupy. A request beyond them that has to wait may be submitted
-/// twice: at a depth of 128, writes to a sparse file take 17 % more CPU time.
+/// twice. At a depth of 128, writes to a sparse file then take 17 % more CPU time.
 const WORKERS: usize = 64;
 /// Permits that reads and writes leave to flushes and zero-ranges, which always need a worker.
 const WORKERS_SPARE: usize = 4;

@@ -1,5 +1,5 @@
 //! A snapshot of a world's disks: their durable content, and every unflushed change with its possible survivals. A test
-//! runs one life to its end and checks every crash that was possible on the way. Images share equal content.
+//! runs once to its end and checks every crash that was possible on the way. Images share equal content.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

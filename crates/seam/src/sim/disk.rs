@@ -151,8 +151,8 @@ impl DiskInner {
         Stored { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
     }
 
-    /// The durable state if the world ended now without any unflushed data, and the changes that may survive: completed
-    /// ones, then those in flight, in order of submission; and the number of completed ones.
+    /// The durable state if the world ended now without any unflushed data, and the changes that may survive. These are
+    /// the completed ones, then those in flight, in order of submission. Also returns the number of completed ones.
     pub(super) fn cut(&self) -> (Stored, Vec<Change>, usize) {
         let mut image = self.image.borrow().clone();
         let mut changes = image.undo_all();
@@ -195,9 +195,9 @@ impl DiskInner {
         self.world.count_io();
         let digest = self.digest(&data);
         self.world.record(self.number, data.trace_op(), TracePhase::Start, at, len, digest);
-        let struck = self.faults.borrow_mut().strike(op, at, len, self.world.now(), &self.world.disk_rng);
-        let (mut fault, mut stall) = (struck, Nanos::ZERO);
-        match struck {
+        let drawn_fault = self.faults.borrow_mut().draw_fault(op, at, len, self.world.now(), &self.world.disk_rng);
+        let (mut fault, mut stall) = (drawn_fault, Nanos::ZERO);
+        match drawn_fault {
             Some(Fault::Vanish) => {
                 self.vanish();
                 return (Err(DiskError::Gone), data);
@@ -242,7 +242,7 @@ impl DiskInner {
             _pending: self.pending.begin(self.world.now()),
         };
         let (slot, sequence) = self.operations.borrow_mut().add(operation);
-        if struck != Some(Fault::Hang) {
+        if drawn_fault != Some(Fault::Hang) {
             self.schedule_end(slot, sequence, time);
         }
         Completion { disk: self, slot, done: false }.await
@@ -478,7 +478,8 @@ impl DiskInner {
     /// The changes of all operations in flight, in order of submission.
     fn changes_in_flight(&self) -> Vec<Change> {
         let operations = self.operations.borrow();
-        let mut waiting: Vec<_> = operations.slots.iter().flatten().filter(|one| one.result.is_none()).collect();
+        let mut waiting: Vec<_> =
+            operations.slots.iter().flatten().filter(|operation| operation.result.is_none()).collect();
         waiting.sort_by_key(|operation| operation.sequence);
         let changes = waiting.iter().filter_map(|operation| {
             let tags = match operation.data.as_ref()? {
@@ -573,7 +574,7 @@ impl Future for Completion<'_> {
             }
             return Poll::Pending;
         };
-        let data = operation.data.take().expect("an operation that has ended gives its data back once");
+        let data = operation.data.take().expect("an ended operation returns its data once");
         operations.slots[slot as usize] = None;
         operations.free.push(slot);
         drop(operations);
@@ -631,9 +632,9 @@ pub(super) async fn open(world: &Rc<Shared>, what: &DiskOpen) -> DiskResult<SimD
         (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", what.path.display()))),
     };
     if !what.read_only {
-        let give_up = world.now() + Nanos::from_millis(what.lock_wait_ms);
+        let deadline = world.now() + Nanos::from_millis(what.lock_wait_ms);
         while disk.writers.get() > 0 {
-            if world.now() >= give_up {
+            if world.now() >= deadline {
                 return Err(DiskError::Busy(format!("{} is open", what.path.display())));
             }
             super::timer::Sleep::new(Rc::clone(world), world.now() + Nanos::from_millis(1)).await;
@@ -670,7 +671,7 @@ impl Disk<SimSeam> for SimDisk {
         let len = pieces_len(&into) as u64;
         match self.0.disk.run(at, len, Data::Read(into)).await {
             (result, Data::Read(pieces)) => (result, pieces),
-            _ => unreachable!("an operation gives back what it was given"),
+            _ => unreachable!("an operation returns its own kind of data"),
         }
     }
 

@@ -136,7 +136,7 @@ impl FaultPlan {
     }
 
     /// The fault of this operation, from the first rule that applies.
-    pub(super) fn strike(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
+    pub(super) fn draw_fault(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
         let mut struck = None;
         for (rule, seen) in self.0.iter_mut().filter(|(rule, _)| rule.matches(op, at, len)) {
             let strikes = match rule.when {
@@ -164,11 +164,11 @@ mod tests {
         let mut plan = FaultPlan::default();
         plan.add(Rule::new(Fault::Lost, Ops::WRITE, When::Nth(1)));
         plan.add(Rule::medium_error(4096..8192));
-        let mut strike = |op, at, len| plan.strike(op, at, len, Nanos::ZERO, &rng);
-        assert_eq!(strike(Ops::WRITE, 0, 4096), None);
-        assert_eq!(strike(Ops::READ, 0, 4097), Some(Fault::Error));
-        assert_eq!(strike(Ops::WRITE, 0, 4096), Some(Fault::Lost));
-        assert_eq!(strike(Ops::WRITE, 8192, 512), None);
-        assert_eq!(strike(Ops::FLUSH, 0, 0), None);
+        let mut draw_fault = |op, at, len| plan.draw_fault(op, at, len, Nanos::ZERO, &rng);
+        assert_eq!(draw_fault(Ops::WRITE, 0, 4096), None);
+        assert_eq!(draw_fault(Ops::READ, 0, 4097), Some(Fault::Error));
+        assert_eq!(draw_fault(Ops::WRITE, 0, 4096), Some(Fault::Lost));
+        assert_eq!(draw_fault(Ops::WRITE, 8192, 512), None);
+        assert_eq!(draw_fault(Ops::FLUSH, 0, 0), None);
     }
 }
