@@ -96,25 +96,25 @@ pub enum StoreError {
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(
         "the present flash devices were taken out of service earlier (they know generation {generation} of the store, \
-         and the current one is {seen}): their data is outdated, and newer data is on the missing device; attach that \
-         device"
+         and the current one is {recorded}): their data is outdated, and newer data is on the missing device; \
+         attach that device"
     )]
     Outdated {
         /// The membership generation on these devices.
         generation: StoreGeneration,
-        /// The generation that the owner saw last.
-        seen: StoreGeneration,
+        /// The generation that the owner has recorded.
+        recorded: StoreGeneration,
     },
-    /// The log ends before the position that its owner has seen.
+    /// The log ends before the position that its owner has recorded.
     #[error(
-        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {seen} was there \
-         when the store was closed): attach the devices that were in use, and not a copy that was taken before"
+        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {recorded} was \
+         there when the store was closed): attach the devices that were in use, and not a copy that was taken before"
     )]
     Behind {
         /// The sequence number that the next batch would get.
         sequence: Sequence,
-        /// The sequence number that the owner has seen as the next one.
-        seen: Sequence,
+        /// The sequence number of the next batch that the owner has recorded.
+        recorded: Sequence,
     },
     /// A change of the members is not possible; the text says why.
     #[error("{0}")]

@@ -104,8 +104,8 @@ pub trait Seam: Clone + Sized + 'static {
     /// Removes the range tag at this index.
     fn untag_range(&self, index: u32);
 
-    /// Opens the storage that `what` describes.
-    fn open_disk(&self, what: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;
+    /// Opens the storage that `spec` describes.
+    fn open_disk(&self, spec: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;
 
     /// Connects to a server as a client.
     fn connect(&self, to: &Address) -> impl Future<Output = std::io::Result<Self::Stream>>;

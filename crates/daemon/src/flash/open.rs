@@ -164,7 +164,7 @@ pub async fn open(
     let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
     let options = OpenOptions {
         accept_missing,
-        seen: Some((identity.store, grant.generation)),
+        known_generation: Some((identity.store, grant.generation)),
         ownership: Some(grant.ownership),
         sequence_min: grant.sequence_min,
         #[cfg(feature = "sabotage")]

@@ -60,11 +60,11 @@ pub async fn find_members<S: Seam>(
     };
     let mut newest = newest.clone();
     newest.journal = journal;
-    if let Some((store, seen)) = options.seen
+    if let Some((store, recorded)) = options.known_generation
         && newest.store == store
-        && newest.generation < seen
+        && newest.generation < recorded
     {
-        return Err(StoreError::Outdated { generation: newest.generation, seen });
+        return Err(StoreError::Outdated { generation: newest.generation, recorded });
     }
     for (index, (device, superblock)) in found.iter().enumerate() {
         if superblock.store != newest.store {

@@ -47,7 +47,7 @@ pub struct OpenOptions {
     /// A store, and its last membership generation that the owner has recorded. Devices of that store with an older
     /// generation hold outdated data and are refused. Without this option, a removed device that is opened alone looks
     /// like the last member in service.
-    pub seen: Option<(Uuid, StoreGeneration)>,
+    pub known_generation: Option<(Uuid, StoreGeneration)>,
     /// The owner that opens the store, written to every superblock. Without it the last owner is kept.
     pub ownership: Option<Ownership>,
     /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
@@ -76,7 +76,7 @@ pub async fn open<S: Seam>(
     }
     let chain = chain::read_log(seam, &devices, &members.superblock, options.sabotage).await?;
     if chain.next < options.sequence_min {
-        return Err(StoreError::Behind { sequence: chain.next, seen: options.sequence_min });
+        return Err(StoreError::Behind { sequence: chain.next, recorded: options.sequence_min });
     }
     refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);

@@ -468,11 +468,11 @@ fn removed_device_that_was_used_alone_is_never_taken_as_a_member() {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         assert_eq!(store.add(fourth, false).await, Ok(3));
-        let seen = Some((store.uuid(), store.generation()));
+        let known_generation = Some((store.uuid(), store.generation()));
         store.close().await.unwrap();
         second.come_back();
         let accept = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-        let known = OpenOptions { seen, ..accept };
+        let known = OpenOptions { known_generation, ..accept };
         assert!(matches!(open_members(&seam, &[ALL[1]], known).await, Err(StoreError::Outdated { .. })));
         let (store, _) = open_members(&seam, &ALL, OpenOptions::default()).await.unwrap();
         assert!(

@@ -14,7 +14,7 @@ use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, ope
 
 const ACCEPT: OpenOptions = OpenOptions {
     accept_missing: true,
-    seen: None,
+    known_generation: None,
     ownership: None,
     sequence_min: Sequence(0),
     sabotage: flash::Sabotage::None,
@@ -317,15 +317,17 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
     world.block_on(async {
         // The second device is used alone; the first one still considers itself current.
         let (store, _) = open_named(&seam, &NAMES[1..], ACCEPT).await.unwrap();
-        let seen = Some((store.uuid(), store.generation()));
+        let known_generation = Some((store.uuid(), store.generation()));
         drop(store);
-        let refused = open_named(&seam, &NAMES[..1], OpenOptions { seen, ..ACCEPT }).await.err();
+        let refused = open_named(&seam, &NAMES[..1], OpenOptions { known_generation, ..ACCEPT }).await.err();
         assert!(matches!(refused, Some(StoreError::Outdated { .. })), "{refused:?}");
-        let (store, _) = open(&world, &seam, OpenOptions { seen, ..OpenOptions::default() }).await.unwrap();
+        let (store, _) = open(&world, &seam, OpenOptions { known_generation, ..OpenOptions::default() }).await.unwrap();
         assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
         drop(store);
         let of_another_store = Some(([7; 16], StoreGeneration(u64::MAX)));
-        assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
+        assert!(
+            open_named(&seam, &NAMES[1..], OpenOptions { known_generation: of_another_store, ..ACCEPT }).await.is_ok()
+        );
     });
 }
 

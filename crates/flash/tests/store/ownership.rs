@@ -68,7 +68,7 @@ fn copy_taken_before_the_last_close_is_refused() {
     let seam = old.seam();
     old.block_on(async {
         let refused = open(&old, &seam, options).await.err();
-        assert!(matches!(refused, Some(StoreError::Behind { seen, .. }) if seen == sequence), "{refused:?}");
+        assert!(matches!(refused, Some(StoreError::Behind { recorded, .. }) if recorded == sequence), "{refused:?}");
         let disks = disks(&seam, &NAMES).await;
         let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store exists");
         assert_eq!(identity.ownership, FIRST, "the refusal has written nothing");

@@ -11,8 +11,8 @@ const SIZE: u64 = 64 << 20;
 
 async fn content(world: &World, name: &str, size_bytes: u64) -> SimDisk {
     world.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(size_bytes) });
-    let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-    world.seam().open_disk(&what).await.expect("the disk was just added")
+    let spec = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    world.seam().open_disk(&spec).await.expect("the disk was just added")
 }
 
 fn array(world: &World, spec: ArraySpec) -> SharedArray<SimSeam> {

@@ -24,9 +24,9 @@ pub struct RealBell {
 /// Refuses every descriptor except an eventfd. Another file could be readable for ever, or block the thread that uses
 /// or closes it. The check itself touches no file system.
 pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
-    let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
-    if what.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", what.display())));
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
+    if target.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", target.display())));
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ mod tests {
                 poll_fn(|context| here.poll_rung(context)).await.expect("heard again");
                 silent
             });
-            assert!(heard.expect("a core"), "what was heard is over");
+            assert!(heard.expect("a core"), "a notification is consumed once");
         }
     }
 

@@ -54,9 +54,9 @@ pub(super) fn helper_failed<E>(_: E) -> DiskError {
 }
 
 impl RealDisk {
-    pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
-        let what = what.clone();
-        let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
+    pub(super) async fn open(seam: &RealSeam, spec: &DiskOpen) -> DiskResult<RealDisk> {
+        let spec = spec.clone();
+        let opened = compio::runtime::spawn_blocking(move || open_blocking(&spec));
         let Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim } =
             opened.await.map_err(helper_failed)??;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());

@@ -57,15 +57,15 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
 }
 
 /// Opens the disk described by `what`; waits for its lock.
-pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
-    let path = &what.path;
+pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
+    let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
-    let deadline = Instant::now() + Duration::from_millis(what.lock_wait_ms);
-    if let Some(bytes) = what.create_bytes {
+    let deadline = Instant::now() + Duration::from_millis(spec.lock_wait_ms);
+    if let Some(bytes) = spec.create_bytes {
         create(path, bytes).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
     }
     let (file, note) = loop {
-        match open_direct(path, what.read_only) {
+        match open_direct(path, spec.read_only) {
             Ok(opened) => break opened,
             // EBUSY: the device is mounted, or another program has opened it exclusively.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -90,8 +90,8 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => meta.dev(),
         Kind::Device => meta.rdev(),
     };
-    let claim = claim(path, Footprint::of(&file), what.read_only, deadline)?;
-    lock(&file, what, deadline)?;
+    let claim = claim(path, Footprint::of(&file), spec.read_only, deadline)?;
+    lock(&file, spec, deadline)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
     let queue = Queue::of(match kind {
@@ -190,8 +190,8 @@ fn open_text(error: &io::Error) -> String {
 
 /// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
 /// killed process.
-fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
-    let mode = if what.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
+    let mode = if spec.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
         // SAFETY: a system call on an open descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
@@ -204,9 +204,9 @@ fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
             io::ErrorKind::WouldBlock => {
                 let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
                 let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
-                return Err(DiskError::Busy(format!("{} is locked, {holder}", what.path.display())));
+                return Err(DiskError::Busy(format!("{} is locked, {holder}", spec.path.display())));
             }
-            _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", what.path.display()))),
+            _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", spec.path.display()))),
         }
     }
 }

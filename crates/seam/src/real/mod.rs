@@ -61,7 +61,7 @@ pub enum RealError {
         error: io::Error,
     },
     /// The kernel is too old.
-    #[error("io_uring lacks what is needed here ({error}): Linux 6.1 or newer is required")]
+    #[error("io_uring lacks required features ({error}): Linux 6.1 or newer is required")]
     IoUringTooOld {
         /// Error of the kernel.
         error: io::Error,
@@ -204,8 +204,8 @@ impl Seam for RealSeam {
         }
     }
 
-    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<RealDisk> {
-        RealDisk::open(self, what).await
+    async fn open_disk(&self, spec: &DiskOpen) -> DiskResult<RealDisk> {
+        RealDisk::open(self, spec).await
     }
 
     async fn connect(&self, to: &Address) -> io::Result<RealStream> {

@@ -620,28 +620,28 @@ impl Drop for Opening {
 }
 
 /// Opens the named disk as described by [`crate::Seam::open_disk`].
-pub(super) async fn open(world: &Rc<Shared>, what: &DiskOpen) -> DiskResult<SimDisk> {
-    let found = world.disks.borrow().get(&what.path).cloned();
-    let disk = match (found, what.create_bytes) {
+pub(super) async fn open(world: &Rc<Shared>, spec: &DiskOpen) -> DiskResult<SimDisk> {
+    let found = world.disks.borrow().get(&spec.path).cloned();
+    let disk = match (found, spec.create_bytes) {
         (Some(disk), _) => disk,
         (None, Some(size_bytes)) => {
-            let disk = DiskInner::new(world, &what.path, SimDiskSpec::new(size_bytes));
-            world.disks.borrow_mut().insert(what.path.clone(), Rc::clone(&disk));
+            let disk = DiskInner::new(world, &spec.path, SimDiskSpec::new(size_bytes));
+            world.disks.borrow_mut().insert(spec.path.clone(), Rc::clone(&disk));
             disk
         }
-        (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", what.path.display()))),
+        (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", spec.path.display()))),
     };
-    if !what.read_only {
-        let deadline = world.now() + Nanos::from_millis(what.lock_wait_ms);
+    if !spec.read_only {
+        let deadline = world.now() + Nanos::from_millis(spec.lock_wait_ms);
         while disk.writers.get() > 0 {
             if world.now() >= deadline {
-                return Err(DiskError::Busy(format!("{} is open", what.path.display())));
+                return Err(DiskError::Busy(format!("{} is open", spec.path.display())));
             }
             super::timer::Sleep::new(Rc::clone(world), world.now() + Nanos::from_millis(1)).await;
         }
         disk.writers.set(1);
     }
-    Ok(SimDisk(Rc::new(Opening { disk, read_only: what.read_only })))
+    Ok(SimDisk(Rc::new(Opening { disk, read_only: spec.read_only })))
 }
 
 impl SimDisk {

@@ -119,8 +119,8 @@ impl Seam for SimSeam {
         self.pool.persist_tags.iter().for_each(|tags| tags.untag_range(index));
     }
 
-    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {
-        disk::open(&self.world, what).await
+    async fn open_disk(&self, spec: &DiskOpen) -> DiskResult<SimDisk> {
+        disk::open(&self.world, spec).await
     }
 
     async fn connect(&self, to: &Address) -> std::io::Result<SimStream> {

@@ -223,7 +223,7 @@ async fn open_store(
     let record = deployment.state.store_mut(&found.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
-        seen: Some((identity.store, record.generation)),
+        known_generation: Some((identity.store, record.generation)),
         sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore {
             Sequence(0)
         } else {
