@@ -5,7 +5,7 @@
 //! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
 //! against neither: it is the usual latency under their load, and the history learns it.
 //!
-//! A request waits programs_weight others, so only its part of the queueing time counts. A read also waits programs_weight programs that
+//! A request waits behind others, so only its part of the queueing time counts. A read also waits behind programs that
 //! the device has acknowledged from its buffer.
 //!
 //! One slow request is not enough, requests that were in the queue at the same time count once, and the last log member
@@ -113,7 +113,7 @@ impl Speed {
     }
 }
 
-/// Programs that a device has acknowledged from its buffer and may still perform. Reads wait programs_weight them.
+/// Programs that a device has acknowledged from its buffer and may still perform. Reads wait behind them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Programs {
     weight: u64,

@@ -97,7 +97,7 @@ impl RealDisk {
             return Ok(());
         }
         let (file, path) = (self.file()?, path.to_owned());
-        self.submitter.run_blocking(move || reserve(&file, &path)).await
+        self.submitter.run_blocking(move || preallocate(&file, &path)).await
     }
 
     /// The kernel's NBD devices below this disk.

@@ -56,7 +56,7 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
     }
 }
 
-/// Opens the disk described by `what`; waits for its lock.
+/// Opens the disk described by `spec`; waits for its lock.
 pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
     let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
