@@ -265,7 +265,7 @@ fn last_member_that_answers_in_time_stays() {
         for name in NAMES {
             let disk = world.disk(name).unwrap();
             disk.clear_faults();
-            disk.answer_hung(Nanos::from_millis(1));
+            disk.complete_hung(Nanos::from_millis(1));
         }
         seam.sleep(Nanos::from_secs(1)).await;
         assert!(flag.get());

@@ -189,7 +189,7 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
     }
     for disk in &hung {
         disk.clear_faults();
-        disk.answer_hung(Nanos::from_millis(1));
+        disk.complete_hung(Nanos::from_millis(1));
     }
     pass(Nanos::from_secs(5))?;
     stop.set(true);

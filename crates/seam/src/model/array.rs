@@ -22,7 +22,7 @@ pub struct ArraySpec {
     pub disk: DiskType,
     /// Bytes of a row on one disk (stripe unit).
     pub stripe_bytes: u64,
-    /// Bytes of battery-backed memory that answers writes; 0 = none.
+    /// Bytes of battery-backed memory that completes writes; 0 = none.
     pub controller_bytes: u64,
     /// Capacity of each disk in bytes, spread over its whole stroke; `None`: its type's capacity.
     pub disk_bytes: Option<u64>,
@@ -153,7 +153,7 @@ pub struct Array {
     free: Vec<usize>,
     controller: Option<Controller>,
     /// Completions from the controller's memory: (time, sequence, token).
-    answers: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    memory_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     finished: Vec<u64>,
     before: Vec<Part>,
@@ -184,7 +184,7 @@ impl Array {
             groups: Vec::new(),
             free: Vec::new(),
             controller: (spec.controller_bytes > 0).then(|| Controller::new(spec.controller_bytes)),
-            answers: BinaryHeap::new(),
+            memory_completions: BinaryHeap::new(),
             sequence: 0,
             finished: Vec::new(),
             before: Vec::new(),
@@ -204,7 +204,7 @@ impl Array {
         self.run_to(now);
         match (access, &mut self.controller) {
             (Access::Read, Some(controller)) if controller.covers_read(&self.layout, at, len) => {
-                self.answer(now, token)
+                self.complete_from_memory(now, token)
             }
             (Access::Read, _) => {
                 let mut parts = std::mem::take(&mut self.before);
@@ -221,7 +221,7 @@ impl Array {
             }
             (Access::Write, Some(controller)) => {
                 if controller.waiting.is_empty() && controller.accept_write(&self.layout, at, len) {
-                    self.answer(now, token);
+                    self.complete_from_memory(now, token);
                 } else {
                     controller.waiting.push_back(WaitingWrite { token, at, len });
                 }
@@ -236,8 +236,8 @@ impl Array {
         if !self.finished.is_empty() {
             return Some(Nanos::ZERO);
         }
-        let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
-        self.devices.iter().filter_map(|device| device.next_event()).chain(answer).min()
+        let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+        self.devices.iter().filter_map(|device| device.next_event()).chain(completion).min()
     }
 
     /// Processes all events up to `now` and appends the tokens of completed requests.
@@ -255,10 +255,10 @@ impl Array {
         loop {
             let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
             let next = next.min();
-            let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
-            match (next, answer) {
+            let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+            match (next, completion) {
                 (device, Some(at)) if at <= now && device.is_none_or(|(other, _)| at <= other) => {
-                    let Reverse((_, _, token)) = self.answers.pop().expect("the peeked entry exists");
+                    let Reverse((_, _, token)) = self.memory_completions.pop().expect("the peeked entry exists");
                     self.finished.push(token);
                 }
                 (Some((at, disk)), _) if at <= now => {
@@ -300,15 +300,15 @@ impl Array {
                     controller.waiting.pop_front();
                     admitted.push(token);
                 }
-                admitted.into_iter().for_each(|token| self.answer(now, token));
+                admitted.into_iter().for_each(|token| self.complete_from_memory(now, token));
                 self.destage(now);
             }
         }
     }
 
-    fn answer(&mut self, now: Nanos, token: u64) {
+    fn complete_from_memory(&mut self, now: Nanos, token: u64) {
         self.sequence += 1;
-        self.answers.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
+        self.memory_completions.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
     }
 
     /// Keeps the disks busy with dirty data from the controller's memory.

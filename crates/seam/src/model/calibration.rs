@@ -84,7 +84,7 @@ fn arrays_pay_for_parity_and_profit_from_full_stripes() {
     let buffered = random_iops(cached, Access::Write, 1);
     let through = random_iops(raid5, Access::Write, 1);
     println!("random writes at depth 1: {through} a second, with controller memory {buffered}");
-    assert!(buffered > 3 * through, "controller memory answers writes: {buffered}, {through}");
+    assert!(buffered > 3 * through, "controller memory completes writes: {buffered}, {through}");
 }
 
 #[test]

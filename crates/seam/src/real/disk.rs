@@ -25,7 +25,7 @@ use crate::model::{Access, Ssd, SsdSpec};
 use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 /// Maximum number of runs returned by one allocation query.
-const MOST_RUNS: usize = 1024;
+const RUNS_MAX: usize = 1024;
 
 /// An open file or block device.
 #[derive(Clone)]
@@ -307,7 +307,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 }
 
-/// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. A range past the end of the file is a hole.
+/// Data and holes of a file from `at` on, at most [`RUNS_MAX`] of them. A range past the end of the file is a hole.
 pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
     let end = at + len;
     // Start of the next run of the kind `whence`; `end` if none begins before it.
@@ -323,7 +323,7 @@ pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<Al
     };
     let mut runs = Vec::new();
     let mut from = at;
-    while from < end && runs.len() < MOST_RUNS {
+    while from < end && runs.len() < RUNS_MAX {
         let data = match seek(from, libc::SEEK_DATA) {
             // A file system without this query reports EINVAL; all of the file then counts as data.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => from,

@@ -255,7 +255,7 @@ impl DiskInner {
     }
 
     /// Completes every unanswered operation after `after`: hung ones and ones in flight.
-    pub(super) fn answer_hung(self: &Rc<Self>, after: Nanos) {
+    pub(super) fn complete_hung(self: &Rc<Self>, after: Nanos) {
         let waiting: Vec<_> = {
             let operations = self.operations.borrow();
             let slots = (0..).zip(&operations.slots);

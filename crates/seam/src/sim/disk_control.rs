@@ -51,9 +51,9 @@ impl DiskControl {
         }
     }
 
-    /// Answers, `after` from now, all unanswered operations; see [`Fault::Hang`](super::Fault::Hang).
-    pub fn answer_hung(&self, after: Nanos) {
-        self.0.answer_hung(after);
+    /// Completes, `after` from now, all unanswered operations; see [`Fault::Hang`](super::Fault::Hang).
+    pub fn complete_hung(&self, after: Nanos) {
+        self.0.complete_hung(after);
     }
 
     /// Loses the connection and restores it at once; see [`Fault::Reconnect`].

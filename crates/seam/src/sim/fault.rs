@@ -9,7 +9,7 @@
 //! | `BitFlip` | read, write | one bit of one sector differs, in the returned or in the stored data |
 //! | `Misdirected` | write | acknowledged, landed one logical block further |
 //! | `Stall` | any | takes this time longer |
-//! | `Hang` | any | not answered until [`super::DiskControl::answer_hung`], or never |
+//! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never |
 //! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
 //! | `Reconnect` | any | new incarnation at once; unflushed data may be lost, operations in flight fail or complete |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |

@@ -264,13 +264,13 @@ impl World {
         let mut future = pin!(future);
         self.shared.ready.start(MAIN);
         let waker = self.shared.ready.waker(MAIN);
-        let ended = self.turn(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let ended = self.run_loop(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => Some(value),
             Poll::Pending => None,
         });
         drop(waker);
         self.shared.ready.end(MAIN);
-        ended.map(|value| value.expect("without an end of time only the future's own end returns"))
+        ended.map(|value| value.expect("a run without an end time returns only when its future is ready"))
     }
 
     /// Runs until `future` is ready.
@@ -283,12 +283,12 @@ impl World {
 
     /// Runs for `time`, even without work. A deadlock is no error here: clients may come later.
     pub fn run_for(&self, time: Nanos) -> Result<(), Stop> {
-        self.turn(self.now() + time, || None::<()>).map(|_| ())
+        self.run_loop(self.now() + time, || None::<()>).map(|_| ())
     }
 
-    fn turn<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
+    fn run_loop<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
         let world = &*self.shared;
-        assert!(!world.running.replace(true), "a world runs itself from the inside");
+        assert!(!world.running.replace(true), "a task inside the world must not run the world");
         let _running = Reset(&world.running);
         let (mut instant, mut polls) = (world.now(), 0);
         loop {
