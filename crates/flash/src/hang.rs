@@ -25,8 +25,8 @@ const TICK: Nanos = Nanos::from_millis(250);
 const HANG_TIMEOUT: Nanos = GRACE;
 /// Time after which a hung member is removed while no log member answers.
 const LAST_MEMBER_HANG_TIMEOUT: Nanos = Nanos::from_secs(30);
-/// A member answers if its oldest request is at most this old.
-const ANSWERS_WITHIN: Nanos = Nanos(2 * TICK.0);
+/// Maximum age of the oldest request of a responsive member.
+const RESPONSIVE_MAX: Nanos = Nanos(2 * TICK.0);
 
 /// Requests to members that are in flight.
 #[derive(Default)]
@@ -156,8 +156,9 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
         .map(|device| (device.member, oldest_requests.record_check(device.member, device.disk.oldest_unanswered())))
         .collect();
     let state = inner.state.borrow();
-    let answers = |(member, hangs): &(u32, Nanos)| state.superblock.carries_log(*member) && *hangs <= ANSWERS_WITHIN;
-    let timeout = if hangs.iter().any(answers) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
+    let is_responsive =
+        |(member, hangs): &(u32, Nanos)| state.superblock.carries_log(*member) && *hangs <= RESPONSIVE_MAX;
+    let timeout = if hangs.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
     if let Some(joining) = &state.joining
         && oldest_requests.record_check(joining.member, joining.disk.oldest_unanswered()) >= timeout
     {

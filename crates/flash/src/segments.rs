@@ -235,20 +235,20 @@ mod tests {
     use super::*;
 
     /// Opens a segment in the first boot epoch.
-    fn opens(segments: &mut Segments, first: u64, reserve: usize) -> bool {
+    fn open_segment(segments: &mut Segments, first: u64, reserve: usize) -> bool {
         segments.open_next(BootEpoch(1), Sequence(first), reserve)
     }
 
     #[test]
     fn dead_segment_is_reused_only_behind_a_durable_tail() {
         let mut segments = Segments::new(0..2, &[], BTreeSet::new(), Sequence(1));
-        assert!(opens(&mut segments, 1, 0));
+        assert!(open_segment(&mut segments, 1, 0));
         segments.get_mut(0).last = Sequence(4);
-        assert!(opens(&mut segments, 5, 0));
+        assert!(open_segment(&mut segments, 5, 0));
         assert_eq!(segments.tail(Sequence(6)), Sequence(5));
-        assert!(!opens(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");
+        assert!(!open_segment(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");
         segments.durable_tail = Sequence(5);
-        assert!(opens(&mut segments, 6, 0));
+        assert!(open_segment(&mut segments, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
     }
 
@@ -261,11 +261,11 @@ mod tests {
             0,
             "a small log reserves nothing"
         );
-        let opened = (1..).take_while(|first| opens(&mut segments, *first, 2)).count();
+        let opened = (1..).take_while(|first| open_segment(&mut segments, *first, 2)).count();
         assert_eq!(opened, 16);
         assert!(segments.reserve_is_free(2) && segments.lend(2).is_none());
-        assert!(opens(&mut segments, 17, 0) && !segments.reserve_is_free(2));
-        assert!(opens(&mut segments, 18, 0) && !opens(&mut segments, 19, 0));
+        assert!(open_segment(&mut segments, 17, 0) && !segments.reserve_is_free(2));
+        assert!(open_segment(&mut segments, 18, 0) && !open_segment(&mut segments, 19, 0));
     }
 
     #[test]
@@ -280,18 +280,18 @@ mod tests {
     fn live_record_keeps_its_segment_and_all_newer_ones() {
         let mut segments = Segments::new(0..3, &[], BTreeSet::new(), Sequence(1));
         for first in 1..=3 {
-            assert!(opens(&mut segments, first, 0));
+            assert!(open_segment(&mut segments, first, 0));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
         }
         segments.durable_tail = segments.tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(1));
-        assert!(!opens(&mut segments, 4, 0));
+        assert!(!open_segment(&mut segments, 4, 0));
         segments.get_mut(0).live = 0;
         segments.durable_tail = segments.tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
         segments.get_mut(0).pins = 1;
         assert!(
-            opens(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
+            open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
             "a pinned segment is not overwritten"
         );
     }

@@ -40,7 +40,7 @@ const PROGRAM_WEIGHT: u64 = 4;
 /// Minimum time in which a device programs half of its buffer.
 const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);
 /// Reads of two members are compared if they ended within this time.
-const SAME_WINDOW: Nanos = Nanos::from_millis(100);
+const COMPARISON_WINDOW: Nanos = Nanos::from_millis(100);
 
 /// The latency history of one kind of request on a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +109,7 @@ impl Speed {
 
     /// Mean latency of its reads in the window that ends now; `None` without reads.
     fn mean_read_latency(&self, now: Nanos) -> Option<u64> {
-        self.recent_reads.filter(|(at, _)| now.since(*at) < SAME_WINDOW).map(|(_, latency)| latency)
+        self.recent_reads.filter(|(at, _)| now.since(*at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
     }
 }
 
@@ -122,13 +122,13 @@ struct Programs {
 
 impl Programs {
     /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
-    fn left(&self, now: Nanos) -> u64 {
+    fn weight_at(&self, now: Nanos) -> u64 {
         let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
         if halvings < 64 { self.weight >> halvings } else { 0 }
     }
 
     fn add(&mut self, weight: u64, now: Nanos) {
-        *self = Programs { weight: self.left(now) + weight, at: now };
+        *self = Programs { weight: self.weight_at(now) + weight, at: now };
     }
 }
 
@@ -168,7 +168,7 @@ impl<'a, S: Seam> QueuedRequest<'a, S> {
         let mut state = inner.state.borrow_mut();
         let speed = state.speed(member);
         speed.queue_weight += work.weight();
-        let programs_weight = if matches!(work, Work::Read(_)) { speed.programs.left(now) } else { 0 };
+        let programs_weight = if matches!(work, Work::Read(_)) { speed.programs.weight_at(now) } else { 0 };
         QueuedRequest { inner, member, work, queue_weight: speed.queue_weight + programs_weight, begun: now }
     }
 
@@ -287,9 +287,9 @@ mod tests {
         let begun = Nanos::from_secs(1);
         programs.add(4_000, begun);
         programs.add(4_000, begun);
-        let left = [0, 25, 50, 75].map(|ms| programs.left(begun + Nanos::from_millis(ms)));
+        let left = [0, 25, 50, 75].map(|ms| programs.weight_at(begun + Nanos::from_millis(ms)));
         assert_eq!(left, [8_000, 4_000, 2_000, 1_000]);
-        assert_eq!(programs.left(begun + Nanos::from_secs(100)), 0);
+        assert_eq!(programs.weight_at(begun + Nanos::from_secs(100)), 0);
     }
 
     #[test]
@@ -299,6 +299,6 @@ mod tests {
         speed.record_read(now, Nanos(400));
         speed.record_read(now, Nanos(800));
         assert_eq!(speed.mean_read_latency(now), Some(500));
-        assert_eq!(speed.mean_read_latency(now + SAME_WINDOW), None);
+        assert_eq!(speed.mean_read_latency(now + COMPARISON_WINDOW), None);
     }
 }

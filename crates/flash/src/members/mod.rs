@@ -60,7 +60,7 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
     running.set_member(member);
     let mut joining = None;
     if inner.state.borrow().superblock.carries_log(member) {
-        joining = substitute(inner, member).map(|device| (device, Role::Log));
+        joining = find_successor(inner, member).map(|device| (device, Role::Log));
         let left = inner.log_devices().len() - 1;
         if joining.is_none() && left == 0 {
             let why = "it is the only device with the dirty data: add another device first";
@@ -75,7 +75,7 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
 }
 
 /// The largest of the members that hold only pages.
-fn substitute<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> {
+fn find_successor<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> {
     let state = inner.state.borrow();
     let superblock = &state.superblock;
     let pages = state.devices.iter().filter(|device| {
@@ -91,7 +91,7 @@ pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
         let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
         log.count() == 1 && state.failed.is_none() && state.jobs.may_take_over()
     };
-    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && substitute(inner, u32::MAX).is_some()) {
+    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && find_successor(inner, u32::MAX).is_some()) {
         inner.seam.clone().spawn(take_over(inner));
     }
 }
@@ -99,7 +99,7 @@ pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
     let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };
-    let Some(device) = substitute(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
+    let Some(device) = find_successor(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.set_member(member);
     let made = change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None }).await;

@@ -11,7 +11,7 @@ use engine::{
     WriteSource,
 };
 use seam::sim::{
-    Content, CrashMode, DiskControl, DiskImages, PersistedPool, Remains, SimBlockMut, SimDisk, SimDiskSpec, SimSeam,
+    Content, CrashMode, DiskControl, DiskImages, LeakCheck, PersistedPool, SimBlockMut, SimDisk, SimDiskSpec, SimSeam,
     Stop, Timing, TraceMode, World, WorldSpec, WriteCache,
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -93,7 +93,7 @@ impl Run {
             persists_memory: options.keeps,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.remains();
+        let remains = world.leak_check();
         let kept = match left {
             Some((images, kept)) => {
                 world.adopt(images);
@@ -161,7 +161,7 @@ impl Run {
     }
 
     /// Checks that the end of a world has freed all its buffers, including those of the engine in it.
-    pub(super) fn check_freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
+    pub(super) fn check_freed(&self, remains: &LeakCheck) -> Result<(), Box<Violation>> {
         let held = remains.buffers();
         if held == 0 {
             return Ok(());

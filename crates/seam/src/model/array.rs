@@ -28,7 +28,7 @@ pub struct ArraySpec {
     pub disk_bytes: Option<u64>,
     /// Bytes that each disk reads ahead; `None`: its type's value. A disk much smaller than its type would otherwise
     /// hold all its data in its buffer.
-    pub ahead_bytes: Option<u64>,
+    pub read_ahead_bytes: Option<u64>,
 }
 
 /// Reason why an array cannot be built or has no room.
@@ -85,7 +85,7 @@ impl ArraySpec {
             stripe_bytes: 64 << 10,
             controller_bytes: 0,
             disk_bytes: None,
-            ahead_bytes: None,
+            read_ahead_bytes: None,
         }
     }
 
@@ -170,8 +170,8 @@ impl Array {
         let device = |number| -> Box<dyn Device> {
             match (spec.disk.spindle(), spec.disk.ssd()) {
                 (Some(spindle), _) => {
-                    let ahead_bytes = spec.ahead_bytes.unwrap_or(spindle.ahead_bytes);
-                    Box::new(Spindle::new(SpindleSpec { capacity_bytes, ahead_bytes, ..spindle }, number))
+                    let read_ahead_bytes = spec.read_ahead_bytes.unwrap_or(spindle.read_ahead_bytes);
+                    Box::new(Spindle::new(SpindleSpec { capacity_bytes, read_ahead_bytes, ..spindle }, number))
                 }
                 (None, Some(ssd)) => Box::new(Ssd::new(SsdSpec { capacity_bytes, ..ssd })),
                 (None, None) => unreachable!("a disk either turns or is flash"),

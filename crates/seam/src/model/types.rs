@@ -54,7 +54,7 @@ impl DiskType {
             overhead: Nanos::from_micros(40),
             choices: 10,
             starvation_limit: Nanos::from_millis(400),
-            ahead_bytes: 1 << 20,
+            read_ahead_bytes: 1 << 20,
             segments: 8,
             interface_bytes_per_second: 600_000_000,
         };

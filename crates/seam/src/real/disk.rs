@@ -250,9 +250,9 @@ impl Disk<RealSeam> for RealDisk {
         self.check(at, len)?;
         // The mode that keeps the space comes first if space must be kept, and last if it may be released. Both modes
         // also work on devices.
-        const KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-        const RELEASE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let modes: &[i32] = if may_unmap { &[RELEASE, KEEP] } else { &[KEEP] };
+        const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let modes: &[i32] = if may_unmap { &[PUNCH_HOLE, ZERO_RANGE] } else { &[ZERO_RANGE] };
         for mode in modes {
             loop {
                 // SAFETY: no buffers.

@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_range_note_is_reported() {
+    fn refused_range_tag_is_reported() {
         let at = test_file("refused");
         let file = PoolFile::new(&at, 1).expect("a new file");
         let range = RangeTag { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };

@@ -137,20 +137,20 @@ impl FaultPlan {
 
     /// The fault of this operation, from the first rule that applies.
     pub(super) fn draw_fault(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
-        let mut struck = None;
+        let mut drawn = None;
         for (rule, seen) in self.0.iter_mut().filter(|(rule, _)| rule.matches(op, at, len)) {
-            let strikes = match rule.when {
+            let fires = match rule.when {
                 When::Always => true,
                 When::Nth(number) => *seen == number,
                 When::PerMillion(share) => rng.chance(share),
                 When::Between(from, to) => (from..to).contains(&now),
             };
             *seen += 1;
-            if strikes && struck.is_none() {
-                struck = Some(rule.fault);
+            if fires && drawn.is_none() {
+                drawn = Some(rule.fault);
             }
         }
-        struck
+        drawn
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nth_rule_strikes_once_and_range_rule_only_in_its_range() {
+    fn nth_rule_fires_once_and_range_rule_only_in_its_range() {
         let rng = Rng::new(1, 1);
         let mut plan = FaultPlan::default();
         plan.add(Rule::new(Fault::Lost, Ops::WRITE, When::Nth(1)));

@@ -37,7 +37,7 @@ pub use listener::{SimListener, WireSpec};
 pub use persist::PersistedPool;
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
-pub use world::{Remains, Stop, World, WorldSpec};
+pub use world::{LeakCheck, Stop, World, WorldSpec};
 
 use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 

@@ -206,8 +206,8 @@ impl World {
     }
 
     /// Counts the handles and buffers that remain after the end of the world.
-    pub fn remains(&self) -> Remains {
-        Remains { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
+    pub fn leak_check(&self) -> LeakCheck {
+        LeakCheck { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
     }
 
     /// Virtual time.
@@ -382,12 +382,12 @@ impl Drop for World {
 }
 
 /// Weak references that count a world's remaining handles and buffers.
-pub struct Remains {
+pub struct LeakCheck {
     shared: Weak<Shared>,
     pool: Weak<Pool>,
 }
 
-impl Remains {
+impl LeakCheck {
     /// Remaining handles to the world.
     pub fn world(&self) -> usize {
         self.shared.strong_count()

@@ -236,7 +236,7 @@ impl Deployment {
             persists_memory: false,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.remains();
+        let remains = world.leak_check();
         match images {
             Some(images) => world.adopt(images),
             None => {
