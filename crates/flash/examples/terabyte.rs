@@ -47,7 +47,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 
     pages.stats().pages
 }
 
-#[expect(clippy::disallowed_methods, reason = "says how long it took")]
+#[expect(clippy::disallowed_methods, reason = "measures elapsed time")]
 fn clock() -> std::time::Instant {
     std::time::Instant::now()
 }

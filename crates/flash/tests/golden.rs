@@ -1,6 +1,6 @@
 //! Flash stores that earlier releases wrote, and the treatment of stores of a later format.
 
-#![allow(clippy::disallowed_methods, reason = "golden files lie on the operating system's side")]
+#![allow(clippy::disallowed_methods, reason = "golden files are read through the operating system")]
 
 use std::fs;
 use std::path::Path;

@@ -31,13 +31,13 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
                     let at = seam.random() % (SIZE / 4096) * 4096;
                     let block = seam.alloc().expect("the pool has room");
                     if number % 2 == 0 {
-                        disk.read(at, vec![Piece::whole(block)]).await.0.expect("no fault was asked for");
+                        disk.read(at, vec![Piece::whole(block)]).await.0.expect("no fault is injected");
                     } else {
                         let block = seam::BlockMut::freeze(block);
-                        disk.write(at, vec![Piece::whole(block)]).await.expect("no fault was asked for");
+                        disk.write(at, vec![Piece::whole(block)]).await.expect("no fault is injected");
                     }
                     if number % 64 == 63 {
-                        disk.flush().await.expect("no fault was asked for");
+                        disk.flush().await.expect("no fault is injected");
                     }
                 }
                 left.set(left.get() - 1);

@@ -171,7 +171,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
 /// Checks that a random scenario with faults notices the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
     let caught = (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut Counts::default()).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {what}");
     run_scenario(seed, Sabotage::None, &mut Counts::default()).expect("the same seed passes without it");
 }
@@ -179,7 +179,7 @@ fn is_caught_by_a_seed(sabotage: Sabotage) {
 /// Checks that a crash of a scenario without faults notices the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {what}");
 }
 

@@ -194,7 +194,7 @@ impl Spindle {
         } else {
             choice.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
         };
-        let request = self.queue.remove(index).expect("the index is one of the queue's");
+        let request = self.queue.remove(index).expect("the index is within the queue");
         let done = match self.buffered_at(now, &request) {
             Some(at) => {
                 self.extend_read_ahead(now, &request);
@@ -263,7 +263,7 @@ impl Device for Spindle {
     }
 
     fn complete(&mut self) -> u64 {
-        let (done, request) = self.current.take().expect("an event has a request");
+        let (done, request) = self.current.take().expect("an event belongs to a request");
         self.start_next(done);
         request.token
     }
@@ -352,6 +352,6 @@ mod tests {
         };
         let bound = disk.spec.starvation_limit + Nanos::from_millis(20);
         assert!(waited <= bound, "waited {waited}");
-        assert!(waited > disk.spec.starvation_limit, "the far one was not even passed over");
+        assert!(waited > disk.spec.starvation_limit, "no request overtook the far one");
     }
 }

@@ -105,7 +105,7 @@ impl Device for Ssd {
     }
 
     fn complete(&mut self) -> u64 {
-        let Reverse((_, _, token)) = self.pending.pop().expect("an event has a request");
+        let Reverse((_, _, token)) = self.pending.pop().expect("an event belongs to a request");
         token
     }
 

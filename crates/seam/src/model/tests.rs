@@ -24,7 +24,7 @@ fn raid5() -> ArraySpec {
 }
 
 async fn write(world: &World, disk: &impl Disk<SimSeam>, at: u64, tag: u64) -> DiskResult<()> {
-    disk.write(at, vec![Piece::whole(world.block([tag; 8]).expect("the pool has room").freeze())]).await
+    disk.write(at, vec![Piece::whole(world.block([tag; 8]).expect("the pool has a free buffer").freeze())]).await
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn requests_take_the_time_of_the_array() {
     let seam = world.seam();
     world.block_on(async {
         let array = array(&world, raid5().fitted(SIZE));
-        let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).expect("it fits exactly");
+        let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).expect("the volume fits exactly");
         assert_eq!(disk.geometry().stripe_bytes, 256 << 10);
         let start = seam.now();
         for number in 0..50 {
@@ -75,7 +75,7 @@ fn volumes_on_one_array_share_its_spindles() {
                 seam.clone().spawn(async move {
                     for _ in 0..200 {
                         let at = seam.random() % (SIZE / 4096) * 4096;
-                        let block = seam.alloc().expect("the pool has room");
+                        let block = seam.alloc().expect("the pool has a free buffer");
                         disk.read(at, vec![Piece::whole(block)]).await.0.unwrap();
                     }
                     left.set(left.get() - 1);

@@ -50,7 +50,7 @@ impl RealListener {
         RealListener { socket: Rc::new(socket), _file: None }
     }
 
-    /// The TCP port, for a listener that asked for port 0; `None` for a Unix socket.
+    /// The TCP port, for a listener that requested port 0; `None` for a Unix socket.
     pub fn port(&self) -> Option<u16> {
         let copy = self.socket.try_clone().ok()?;
         TcpListener::from(copy).local_addr().ok().map(|address: SocketAddr| address.port())

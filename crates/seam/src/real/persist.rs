@@ -139,7 +139,7 @@ impl Mapping {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let at = NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unless asked to");
+        let at = NonNull::new(at.cast()).expect("the kernel maps address zero only on request");
         Ok(Mapping { at, layout })
     }
 

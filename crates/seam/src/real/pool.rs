@@ -64,7 +64,7 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unless asked to"))
+    Ok(NonNull::new(at.cast()).expect("the kernel maps address zero only on request"))
 }
 
 impl Pool {

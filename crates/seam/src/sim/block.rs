@@ -66,14 +66,14 @@ struct Lease(Rc<Pool>);
 impl Drop for Lease {
     fn drop(&mut self) {
         let out = self.0.out.get();
-        self.0.out.set(out.checked_sub(1).expect("a block was counted when it was handed out"));
+        self.0.out.set(out.checked_sub(1).expect("an allocated block is counted"));
     }
 }
 
 /// A block that keeps its content.
 pub struct Tagged {
     pub(super) tags: Cell<[u64; SECTORS_PER_BLOCK]>,
-    /// Number and note of the persistence tag, if there is one.
+    /// Number and content of the persistence tag, if there is one.
     pub(super) persist_tag: Cell<Option<(u64, BlockTag)>>,
     lease: Lease,
 }
@@ -102,7 +102,7 @@ impl SimBlock {
         SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), persist_tag: Cell::default(), lease }))
     }
 
-    /// Number of the block's note; 0 if it has none.
+    /// Number of the block's tag; 0 if it has none.
     pub(super) fn tag_number(&self) -> u64 {
         match self {
             SimBlock::Tagged(block) => block.persist_tag.get().map_or(0, |(number, _)| number),

@@ -131,7 +131,7 @@ mod tests {
         let flipped = table.flipped(table.tag_of(&sector(1)), 4095);
         let differing: u32 = sector(1)
             .iter()
-            .zip(table.bytes_of(flipped).expect("the table has the bytes"))
+            .zip(table.bytes_of(flipped).expect("the table contains the bytes of every tag"))
             .map(|(a, b)| (a ^ b).count_ones())
             .sum();
         assert_eq!(differing, 1);

@@ -19,7 +19,7 @@ fn open_spec(name: &str) -> DiskOpen {
 }
 
 fn pieces(world: &World, tag: u64, blocks: usize) -> Vec<Piece<SimBlock>> {
-    (0..blocks).map(|_| Piece::whole(world.block([tag; 8]).expect("the pool has room").freeze())).collect()
+    (0..blocks).map(|_| Piece::whole(world.block([tag; 8]).expect("the pool has a free buffer").freeze())).collect()
 }
 
 async fn write(world: &World, disk: &SimDisk, at: u64, tag: u64) -> DiskResult<()> {
@@ -27,7 +27,7 @@ async fn write(world: &World, disk: &SimDisk, at: u64, tag: u64) -> DiskResult<(
 }
 
 async fn read(seam: &SimSeam, disk: &SimDisk, at: u64) -> [u64; 8] {
-    let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
+    let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
     let (result, pieces) = disk.read(at, vec![buffer]).await;
     result.expect("no fault was injected");
     pieces[0].block.tags()
@@ -433,7 +433,7 @@ fn crash_runs_no_task_and_returns_every_buffer() {
     assert_eq!((ran.get(), seam.blocks_free()), (2, seam.blocks_total()));
     let second = world(1);
     second.adopt(images);
-    assert!(second.block_on(second.seam().open_disk(&open_spec("d"))).is_ok(), "a dead world holds no lock");
+    assert!(second.block_on(second.seam().open_disk(&open_spec("d"))).is_ok(), "an ended world holds no lock");
 }
 
 #[test]
