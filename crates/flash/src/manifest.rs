@@ -65,8 +65,10 @@ impl Manifest {
     }
 
     fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
-        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let long_number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes is an array of 4"));
+        let long_number =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes is an array of 8"));
         if bytes[..8] != MAGIC {
             return Err(ManifestError::Other);
         }
@@ -77,7 +79,7 @@ impl Manifest {
         if checksum != number(CHECKSUM_AT) || number(8) < VERSION {
             return Err(ManifestError::Other);
         }
-        let store = bytes[16..32].try_into().expect("sixteen bytes");
+        let store = bytes[16..32].try_into().expect("a slice of 16 bytes is an array of 16");
         if number(8) > VERSION {
             let needs = Release::unpack(long_number(NEEDS_AT));
             return Err(ManifestError::Newer(store, NewerFormat::of_format(number(8), VERSION, needs)));

@@ -37,7 +37,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     #[inline]
     pub fn consume(&mut self, len: usize) {
         self.used += len;
-        assert!(self.used <= self.buffer.len(), "more used than has arrived");
+        assert!(self.used <= self.buffer.len(), "more bytes consumed than have arrived");
     }
 
     /// The interrupter of a pending read ([`StreamReader::interrupter`]).

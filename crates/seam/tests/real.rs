@@ -502,7 +502,7 @@ fn file_passes_the_conformance_suite() {
     let path = folder.path().join("disk");
     core(|seam| async move {
         let disk = seam.open_disk(&open_spec(&path, Some(4 << 20))).await.expect("the file can be created");
-        assert_eq!(disk.note(), None, "the tests' folder supports direct I/O");
+        assert_eq!(disk.open_warning(), None, "the tests' folder supports direct I/O");
         seam::conformance::disk(&seam, &disk).await;
     });
 }

@@ -248,7 +248,7 @@ impl JournalHeader {
         put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
         for (index, record) in records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
-            let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("a slice of that length");
+            let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("the slice has the length of the array");
             record.encode(out);
         }
         let checksum = seal(&mut raw);

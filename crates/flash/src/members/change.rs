@@ -186,7 +186,10 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
         state.next_places[number] = 0;
         // Another device may have had this number since the opening.
         state.speeds.remove(&device.member);
-        assert!(state.devices.iter().all(|other| other.member != device.member), "a number means one device");
+        assert!(
+            state.devices.iter().all(|other| other.member != device.member),
+            "a member number belongs to one device"
+        );
         state.devices.push(device.clone());
         state.devices.sort_by_key(|device| device.member);
     }

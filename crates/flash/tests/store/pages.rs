@@ -156,7 +156,7 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
                 reading.as_mut().poll(context)
             })
             .await;
-            assert!(written, "the second run came later");
+            assert!(written, "the second run was written later");
             let found: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
             let old = (sabotage == Sabotage::ReadOverPut).then_some(101);
             assert_eq!(found, [old, None, Some(103)]);
@@ -340,7 +340,10 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
             let content = flash::Content::Data(block(&seam, number));
             let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
             positions.extend(
-                store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.expect("pages give way"),
+                store
+                    .append(vec![flash::Record { owner, epoch: Epoch(1), content }])
+                    .await
+                    .expect("pages are evicted for the log"),
             );
         }
         let less = pages.stats();

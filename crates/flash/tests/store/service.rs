@@ -275,7 +275,7 @@ fn last_member_that_answers_in_time_stays() {
 
 /// A small SSD whose two channels may lag 26 ms behind its acknowledgements.
 fn buffered() -> Timing {
-    Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("the type is flash") })
+    Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("the type is an SSD") })
 }
 
 /// Keeps the buffers of both devices full of programs, until the returned flag is set.
@@ -454,7 +454,8 @@ fn appends_fail_until_the_owner_has_recorded_the_generation() {
         };
         let store = losing_a_device(&world, &seam, record).await;
         for block in 0..3 {
-            let error = try_append(&seam, &store, block).await.expect_err("one copy, and the owner does not know");
+            let error =
+                try_append(&seam, &store, block).await.expect_err("the owner has not recorded that one copy is left");
             let StoreError::Unrecorded { why, positions } = &error else { panic!("{error}") };
             assert_eq!((why.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
             assert_eq!(store.unrecorded_reason().as_deref(), Some("the disk is full"));
@@ -463,7 +464,7 @@ fn appends_fail_until_the_owner_has_recorded_the_generation() {
         recorded.set(Ok(()));
         seam.sleep(Nanos::from_secs(2)).await;
         assert_eq!(store.unrecorded_reason(), None);
-        let positions = try_append(&seam, &store, 9).await.expect("the owner knows");
+        let positions = try_append(&seam, &store, 9).await.expect("the owner has recorded the membership");
         assert_eq!(positions.len(), 1);
     });
 }
@@ -476,9 +477,9 @@ fn recording_that_never_ends_fails_appends_without_blocking_them() {
         let store = losing_a_device(&world, &seam, |_| Box::pin(std::future::pending())).await;
         let begun = seam.now();
         for block in 0..3 {
-            let error = try_append(&seam, &store, block).await.expect_err("the owner does not answer");
+            let error = try_append(&seam, &store, block).await.expect_err("the owner does not return in time");
             assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
         }
-        assert!(seam.now().since(begun) < Nanos::from_secs(20), "one attempt at a time is waited for");
+        assert!(seam.now().since(begun) < Nanos::from_secs(20), "only one attempt is in flight");
     });
 }

@@ -117,14 +117,14 @@ mod tests {
                 );
                 there.ring();
                 there.ring();
-                poll_fn(|context| here.poll_rung(context)).await.expect("heard");
+                poll_fn(|context| here.poll_rung(context)).await.expect("the ring wakes the waiter");
                 let silent = poll_fn(|context| Poll::Ready(here.poll_rung(context).is_pending())).await;
                 let (ringing, later) = (seam.clone(), Rc::new(there));
                 seam.spawn(async move {
                     ringing.yield_now().await;
                     later.ring();
                 });
-                poll_fn(|context| here.poll_rung(context)).await.expect("heard again");
+                poll_fn(|context| here.poll_rung(context)).await.expect("a later ring wakes the waiter");
                 silent
             });
             assert!(heard.expect("a core"), "a notification is consumed once");

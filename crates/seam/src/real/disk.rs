@@ -43,7 +43,7 @@ struct Inner {
     identities: Vec<String>,
     is_unique: bool,
     instance: Option<String>,
-    note: Option<String>,
+    open_warning: Option<String>,
     geometry: Cell<Geometry>,
     claim: Claim,
 }
@@ -57,12 +57,12 @@ impl RealDisk {
     pub(super) async fn open(seam: &RealSeam, spec: &DiskOpen) -> DiskResult<RealDisk> {
         let spec = spec.clone();
         let opened = compio::runtime::spawn_blocking(move || open_blocking(&spec));
-        let Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim } =
+        let Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } =
             opened.await.map_err(helper_failed)??;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
         let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
         let geometry = Cell::new(geometry);
-        let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, note, geometry, claim });
+        let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, open_warning, geometry, claim });
         Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })
     }
 
@@ -86,9 +86,9 @@ impl RealDisk {
         }
     }
 
-    /// A note for the operator about the way of opening (no direct I/O), if any.
-    pub fn note(&self) -> Option<&str> {
-        self.inner.note.as_deref()
+    /// A warning for the operator about the way of opening (no direct I/O), if any.
+    pub fn open_warning(&self) -> Option<&str> {
+        self.inner.open_warning.as_deref()
     }
 
     /// Allocates all blocks of a file, so that no later write needs space. A block device needs no allocation.

@@ -116,18 +116,18 @@ mod tests {
     #[test]
     fn permit_goes_to_the_longest_remaining_waiter() {
         let permits = Permits::new(1);
-        let held = poll(&mut permits.acquire()).expect("one is free");
+        let held = poll(&mut permits.acquire()).expect("a permit is free");
         let [mut first, mut second, mut third] = [permits.acquire(), permits.acquire(), permits.acquire()];
         assert!([&mut first, &mut second, &mut third].into_iter().all(|waiter| poll(waiter).is_none()));
         drop(first);
         drop(held);
-        assert!(poll(&mut third).is_none(), "it is the second's");
+        assert!(poll(&mut third).is_none(), "the permit belongs to the second waiter");
         drop(second);
-        let held = poll(&mut third).expect("the second gave it up without taking it");
+        let held = poll(&mut third).expect("the second waiter was dropped before it took the permit");
         assert!(permits.try_acquire(0).is_none());
         drop(held);
         assert_eq!(permits.0.free.get(), 1);
-        assert!(permits.try_acquire(1).is_none(), "one is to stay free");
+        assert!(permits.try_acquire(1).is_none(), "one permit is reserved");
         assert!(permits.try_acquire(0).is_some());
     }
 }

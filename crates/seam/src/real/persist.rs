@@ -344,7 +344,9 @@ impl PersistedPool {
         if file.read_exact_at(&mut head, 0).is_err() {
             return Ok(None);
         }
-        let word = |at: usize| u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        let word = |at: usize| {
+            u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("a slice of 8 bytes is an array of 8"))
+        };
         // Its creator was killed before it wrote the head.
         if word(0) == 0 {
             return Ok(None);
@@ -413,7 +415,7 @@ impl PersistedPool {
 
     /// Content of the buffer at this index.
     pub fn content(&self, index: usize) -> &[u8] {
-        assert!(index < self.map.layout.capacity, "an index of a recovered block");
+        assert!(index < self.map.layout.capacity, "the index belongs to a recovered block");
         // SAFETY: inside the mapping, and the process that wrote the buffer has ended.
         unsafe { std::slice::from_raw_parts(self.map.data().add(index * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
     }
@@ -456,7 +458,7 @@ mod tests {
     #[test]
     fn tags_are_recovered_by_owner_until_they_are_removed() {
         let at = test_file("tagged");
-        let file = PoolFile::new(&at, 100).expect("a new file");
+        let file = PoolFile::new(&at, 100).expect("the file can be created");
         assert!(PoolFile::new(&at, 100).is_err(), "the file already exists");
         let tag = |block| BlockTag { owner: 5, block, sectors: 0x0f };
         for (index, block) in [(3, 40), (4, 41), (5, 42)] {
@@ -479,8 +481,8 @@ mod tests {
         file.tag_range(range(8, 1 << 34)).expect("the table has space");
         file.untag_range(first);
         drop(file);
-        assert!(PersistedPool::open(&PersistFile { id: 8, ..at.clone() }).expect("readable").is_none());
-        let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+        assert!(PersistedPool::open(&PersistFile { id: 8, ..at.clone() }).expect("the file is readable").is_none());
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true));
         let ranges = pool.image_of(6).expect("the owner has tags");
         assert_eq!((ranges.zeroes, ranges.outdated), (vec![range(7, 9)], vec![range(8, 1 << 34)]));
@@ -491,11 +493,11 @@ mod tests {
         pool.map.head().removing_owner.store(5, Ordering::Release);
         pool.map.tags()[4].clear();
         drop(pool);
-        let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!(pool.owners(), [6]);
         pool.remove_tags_of(6);
         drop(pool);
-        let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
         assert!(pool.owners().is_empty());
         std::fs::remove_file(&at.path).expect("the file exists");
         assert!(PersistedPool::open(&at).expect("the file is missing").is_none());
@@ -505,12 +507,12 @@ mod tests {
     #[test]
     fn unallocated_parts_of_the_file_are_not_touched() {
         let at = PersistFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
-        let file = PoolFile::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("a new file");
+        let file = PoolFile::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("the file can be created");
         assert!(file.ensure_allocated(3));
         file.tag(3, BlockTag { owner: 5, block: 9, sectors: 1 });
         let blocks = || std::fs::metadata(&at.path).expect("the file exists").blocks();
         let given = blocks();
-        let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!(pool.owners(), [5]);
         pool.remove_tags_of(5);
         let after = blocks();
@@ -521,19 +523,19 @@ mod tests {
     #[test]
     fn file_of_another_format_is_foreign_and_one_without_head_is_none() {
         let at = test_file("strange");
-        std::fs::write(&at.path, [1; HEAD_BYTES]).expect("written");
+        std::fs::write(&at.path, [1; HEAD_BYTES]).expect("the file can be written");
         assert!(matches!(PersistedPool::open(&at), Err(PersistedPoolError::Foreign)));
-        std::fs::write(&at.path, [0; HEAD_BYTES]).expect("written");
-        assert!(PersistedPool::open(&at).expect("readable").is_none());
+        std::fs::write(&at.path, [0; HEAD_BYTES]).expect("the file can be written");
+        assert!(PersistedPool::open(&at).expect("the file is readable").is_none());
         std::fs::remove_file(&at.path).expect("the file exists");
-        std::os::unix::fs::symlink("/dev/zero", &at.path).expect("a link");
+        std::os::unix::fs::symlink("/dev/zero", &at.path).expect("the link can be created");
         assert!(PersistedPool::open(&at).expect("links are not followed").is_none());
         std::fs::remove_file(&at.path).expect("the file exists");
     }
 
     /// A file with blocks of two volumes, zero-ranges and an outdated range.
     fn write_golden(at: &PersistFile) -> Vec<u8> {
-        let file = PoolFile::new(at, 100).expect("a new file");
+        let file = PoolFile::new(at, 100).expect("the file can be created");
         let tags = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
         for (index, owner, block, sectors) in tags {
             assert!(file.ensure_allocated(index));
@@ -561,8 +563,8 @@ mod tests {
     fn golden_files_of_persisted_memory_are_recovered() {
         let at = test_file("golden");
         for golden in golden::files("kept-memory.zst", || write_golden(&at)) {
-            std::fs::write(&at.path, &golden.bytes).expect("written");
-            let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+            std::fs::write(&at.path, &golden.bytes).expect("the file can be written");
+            let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
             std::fs::remove_file(&at.path).expect("the file was written");
             let release = golden.release;
             assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true), "written by {release}");
@@ -589,7 +591,7 @@ mod tests {
         bytes[7] = FORMAT + 1;
         for (needs, least) in [(0, "a version that reads format 3"), (0x0001_0004_0002_u64, "Hotset 1.4.2")] {
             bytes[48..56].copy_from_slice(&needs.to_le_bytes());
-            std::fs::write(&at.path, &bytes).expect("written");
+            std::fs::write(&at.path, &bytes).expect("the file can be written");
             let refused = PersistedPool::open(&at).err().expect("a later format").to_string();
             let expected =
                 "it was written by a newer version of Hotset (format 3, this one reads up to 2); needs at least";
@@ -602,13 +604,13 @@ mod tests {
     #[test]
     fn refused_range_tag_is_reported() {
         let at = test_file("refused");
-        let file = PoolFile::new(&at, 1).expect("a new file");
+        let file = PoolFile::new(&at, 1).expect("the file can be created");
         let range = RangeTag { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };
         assert!((0..RANGES_MAX).all(|_| file.tag_range(range).is_some()));
         assert!(file.tag_range(range).is_none());
         file.untag_range(9);
         assert_eq!(file.tag_range(range), Some(9));
-        let pool = PersistedPool::open(&at).expect("readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
         std::fs::remove_file(&at.path).expect("the file exists");
         assert!(!pool.is_complete());
     }

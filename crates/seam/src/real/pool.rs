@@ -228,33 +228,33 @@ mod tests {
     /// Resident memory of this process in bytes.
     fn resident() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
-        let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("a number");
+        let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("the count is a number");
         pages * 4096
     }
 
     #[test]
     fn pool_stops_at_its_ceiling_and_reuses_the_last_freed_block() {
-        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool");
+        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool can be mapped");
         assert_eq!((pool.total(), pool.free()), (10, 10));
         let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!((all.len(), pool.free()), (10, 0));
-        let last = all.pop().expect("ten blocks").freeze();
+        let last = all.pop().expect("the pool has ten blocks").freeze();
         let address = last.as_bytes().expect("real blocks have bytes").as_ptr();
         drop(last);
         assert_eq!(pool.free(), 1);
-        let again = pool.alloc().expect("one was freed").freeze();
+        let again = pool.alloc().expect("a block was freed").freeze();
         assert_eq!(again.as_bytes().expect("real blocks have bytes").as_ptr(), address);
     }
 
     #[test]
     fn block_is_writable_again_only_with_one_holder() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
-        let mut block = pool.alloc().expect("free");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
+        let mut block = pool.alloc().expect("the pool has a free block");
         block.write_bytes(10, b"content");
         let first = block.freeze();
         let second = first.clone();
         assert!(!first.is_unique());
-        let first = first.thaw().err().expect("two holders");
+        let first = first.thaw().err().expect("the block has two holders");
         drop(second);
         assert!(first.is_unique());
         let mut read = [0; 7];
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn zero_block_is_zero_never_writable_and_not_counted() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
         let before = pool.free();
         let zero = pool.zero_block();
         assert!(zero.is_zero(0, BLOCK_BYTES));
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn blocks_outlive_their_pool() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
-        let mut block = pool.alloc().expect("free");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
+        let mut block = pool.alloc().expect("the pool has a free block");
         block.write_bytes(0, b"still here");
         let (block, zero) = (block.freeze(), pool.zero_block());
         drop(pool);
@@ -290,7 +290,7 @@ mod tests {
         let before = resident();
         let blocks: Vec<_> = (0..4096)
             .map(|_| {
-                let mut block = pool.alloc().expect("free");
+                let mut block = pool.alloc().expect("the pool has a free block");
                 block.write_bytes(0, &[1; BLOCK_BYTES]);
                 block
             })

@@ -249,7 +249,11 @@ mod tests {
 
     fn read_submitter(domains: &FailureDomains, device: u64) -> (Submitter, Action) {
         let (submitter, read) = (Submitter::new(domains.get_or_create(device, -1)), Action::Read(0));
-        assert_eq!(submitter.admit(&read, Nanos::from_secs(1)).0, SubmitMode::NoWait, "nothing is known of the file");
+        assert_eq!(
+            submitter.admit(&read, Nanos::from_secs(1)).0,
+            SubmitMode::NoWait,
+            "support of RWF_NOWAIT is unknown at first"
+        );
         assert!(!submitter.is_refused(&read, &Ok(4096)));
         (submitter, read)
     }
@@ -280,13 +284,19 @@ mod tests {
         assert_eq!(flushes.iter().flatten().count(), WORKERS_SPARE, "a flush does not wait for reads");
 
         let (other, _) = read_submitter(&domains, 2);
-        assert!(matches!(other.admit(&read, now), (SubmitMode::Plain, Some(_))), "another domain has its own");
+        assert!(
+            matches!(other.admit(&read, now), (SubmitMode::Plain, Some(_))),
+            "another domain has permits of its own"
+        );
 
         let write = Action::Write(0);
         assert!(submitter.is_refused(&write, &error(libc::EOPNOTSUPP)));
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "it waits for a permit");
+        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "the request waits for a permit");
         drop(held);
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))), "the core would block");
+        assert!(
+            matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))),
+            "without RWF_NOWAIT the core would block"
+        );
         assert!(matches!(submitter.admit(&read, now), (SubmitMode::Plain, Some(_))), "reads are supported");
     }
 }

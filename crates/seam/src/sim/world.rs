@@ -233,7 +233,7 @@ impl World {
     }
 
     /// Appends an entry of the test to the trace.
-    pub fn note(&self, at: u64, len: u64, content: u64) {
+    pub fn add_trace_entry(&self, at: u64, len: u64, content: u64) {
         self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
     }
 
