@@ -1,12 +1,12 @@
 //! Detection of hung members: they are removed from service, and their pending requests fail.
 //!
 //! While requests are in flight, a task checks every [`TICK`] whether the oldest request of each member is still the
-//! same. It counts checks, not time: after a stall of the process or the machine all members answer late, and none of
+//! same. It counts checks, not time: after a stall of the process or the machine all members respond late, and none of
 //! them has failed.
 //!
-//! A member that has hung for [`HANG_TIMEOUT`] while a log member answers is removed, so reads and writes wait only for
-//! its mirror. If no log member answers, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk after
-//! as long, so a reset can still help. If the last member is removed, the store and its flushes fail.
+//! A member that has hung for [`HANG_TIMEOUT`] while a log member responds is removed, so reads and writes wait only
+//! for its mirror. If no log member responds, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk
+//! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ use crate::store::Inner;
 
 /// Time between two checks.
 const TICK: Nanos = Nanos::from_millis(250);
-/// Time after which a hung member is removed while another log member answers.
+/// Time after which a hung member is removed while another log member responds.
 const HANG_TIMEOUT: Nanos = GRACE;
-/// Time after which a hung member is removed while no log member answers.
+/// Time after which a hung member is removed while no log member responds.
 const LAST_MEMBER_HANG_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Maximum age of the oldest request of a responsive member.
 const RESPONSIVE_MAX: Nanos = Nanos(2 * TICK.0);
