@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flash::{MemberStatus, OpenOptions, Sabotage, StoreError};
-use seam::sim::{CrashMode, Cut, DiskImages, Fault, Ops, Rng, Rule, SimSeam, Stop, Survival, When, World};
+use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rng, Rule, SimSeam, Snapshot, Stop, Survival, When, World};
 use seam::{Nanos, Seam};
 
 use crate::model::{Found, Model, read_all};
@@ -23,7 +23,7 @@ pub struct Counts {
 }
 
 /// Every outcome that a crash at this moment can have: the survival of each unflushed write.
-pub fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
+pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     let changes: Vec<_> = cut.changes().collect();
     let all = |survival| vec![survival; changes.len()];
     let mut crashes = vec![("all unflushed lost".to_owned(), all(Survival::Lost))];
@@ -142,7 +142,7 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
 pub fn at_each_boundary(
     world: &World,
     done: &Cell<bool>,
-    mut each: impl FnMut(&Cut) -> Result<(), String>,
+    mut each: impl FnMut(&Snapshot) -> Result<(), String>,
 ) -> Result<(), String> {
     let seam = world.seam();
     loop {

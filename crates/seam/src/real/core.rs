@@ -16,7 +16,7 @@ use compio::runtime::{Runtime, RuntimeBuilder};
 
 use super::persist::PersistFile;
 use super::pool::Pool;
-use super::spin::{Crowd, Spin};
+use super::spin::{LoadMonitor, Spin};
 use super::submitter::FailureDomains;
 use super::{RealError, RealSeam};
 use crate::Nanos;
@@ -213,7 +213,7 @@ where
             end.0.closing.set(true);
         });
         let waker = runtime.waker();
-        let (mut spin, mut crowd) = (Spin::new(spec.spin_ns), Crowd::new());
+        let (mut spin, mut load_monitor) = (Spin::new(spec.spin_ns), LoadMonitor::new());
         while !core.closing.get() {
             core.unsubmitted.set(0);
             let more = runtime.run();
@@ -225,7 +225,7 @@ where
             if more {
                 poll_ring(&runtime, &waker);
             } else if !core.closing.get() {
-                wait_for_work(&runtime, &core, &waker, &mut spin, &mut crowd);
+                wait_for_work(&runtime, &core, &waker, &mut spin, &mut load_monitor);
             }
         }
         drain(&runtime, &core);
@@ -244,12 +244,12 @@ fn poll_ring(runtime: &Runtime, waker: &Waker) {
 ///
 /// The spin never yields the processor: a yield to a compute-bound thread lasts for milliseconds. The scheduler
 /// preempts the spin when it needs the processor, and the resulting longer wait counts against the next spin.
-fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &mut Crowd) {
+fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, load_monitor: &mut LoadMonitor) {
     let budget = spin.budget_ns();
     let began = Instant::now();
     if budget > 0 {
-        if crowd.is_crowded() {
-            spin.pause_for_crowd();
+        if load_monitor.is_overloaded() {
+            spin.pause_for_load();
         }
         let before = core.polls.get();
         loop {

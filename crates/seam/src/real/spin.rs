@@ -5,7 +5,7 @@
 //! successful spin gains one point, and a spin that ends in sleep loses two. Without points the core pauses spinning,
 //! and each consecutive pause is twice as long. An idle core thus never spins, and a core that shares its processor
 //! with its clients soon stops. A core does not spin either while the machine has more runnable tasks than processors
-//! ([`Crowd`]).
+//! ([`LoadMonitor`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,8 +21,8 @@ const PAUSES: (u32, u32) = (16, 1024);
 /// Factor on the limit up to which a slept wait counts as short, because it includes the wake-up.
 const SLEPT_FACTOR: u64 = 2;
 
-/// Short waits without a spin after the machine was found crowded.
-const CROWDED_PAUSE: u32 = 64;
+/// Short waits without a spin after the machine was found overloaded.
+const OVERLOAD_PAUSE: u32 = 64;
 /// Number of spins between two checks of the machine's load.
 const SPINS_PER_CHECK: u32 = 16;
 
@@ -80,8 +80,8 @@ impl Spin {
     }
 
     /// Pauses spinning because other tasks need the processors.
-    pub(super) fn pause_for_crowd(&mut self) {
-        self.pause = self.pause.max(CROWDED_PAUSE);
+    pub(super) fn pause_for_load(&mut self) {
+        self.pause = self.pause.max(OVERLOAD_PAUSE);
     }
 
     fn record_failure(&mut self) {
@@ -100,33 +100,33 @@ impl Spin {
 }
 
 /// Periodic check whether the machine has more runnable tasks than processors.
-pub(super) struct Crowd {
+pub(super) struct LoadMonitor {
     load: Option<File>,
     processors: u32,
     spins: u32,
-    was_crowded: bool,
+    was_overloaded: bool,
 }
 
-impl Crowd {
-    /// Opens this machine's load; a machine without a readable load is never crowded.
-    pub(super) fn new() -> Crowd {
+impl LoadMonitor {
+    /// Opens this machine's load; a machine without a readable load is never overloaded.
+    pub(super) fn new() -> LoadMonitor {
         // SAFETY: a call without pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
-        Crowd { load: File::open("/proc/loadavg").ok(), processors, spins: 0, was_crowded: false }
+        LoadMonitor { load: File::open("/proc/loadavg").ok(), processors, spins: 0, was_overloaded: false }
     }
 
-    /// Counts a spin; true if two consecutive checks found the machine crowded, because a single one may see a
+    /// Counts a spin; true if two consecutive checks found the machine overloaded, because a single one may see a
     /// transient task.
-    pub(super) fn is_crowded(&mut self) -> bool {
+    pub(super) fn is_overloaded(&mut self) -> bool {
         self.spins = (self.spins + 1) % SPINS_PER_CHECK;
         if self.spins > 0 {
             return false;
         }
         let mut text = [0; 64];
         let len = self.load.as_ref().and_then(|load| load.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let is_crowded = running(&text[..len]).is_some_and(|running| running > self.processors);
-        std::mem::replace(&mut self.was_crowded, is_crowded) && is_crowded
+        let is_overloaded = running(&text[..len]).is_some_and(|running| running > self.processors);
+        std::mem::replace(&mut self.was_overloaded, is_overloaded) && is_overloaded
     }
 }
 
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn crowded_machine_pauses_spinning() {
+    fn overloaded_machine_pauses_spinning() {
         let mut spin = busy();
-        spin.pause_for_crowd();
-        assert_eq!(useless_spins(&mut spin, CROWDED_PAUSE, 20_000), 0);
+        spin.pause_for_load();
+        assert_eq!(useless_spins(&mut spin, OVERLOAD_PAUSE, 20_000), 0);
         assert!(spin.budget_ns() > 0);
     }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::block::Content;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
-use super::image::{Change, CrashMode, Image, Stored, digest, part_of};
+use super::image::{Change, CrashMode, Image, StoredDisk, digest, part_of};
 use super::metadata_sectors::MetadataSectors;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
@@ -132,7 +132,7 @@ impl DiskInner {
     }
 
     /// A disk from the images of another world.
-    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: Stored) -> Rc<DiskInner> {
+    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: StoredDisk) -> Rc<DiskInner> {
         let disk = DiskInner::new(world, name, stored.spec);
         disk.image.replace(stored.image);
         disk.incarnation.set(stored.incarnation + 1);
@@ -140,25 +140,25 @@ impl DiskInner {
     }
 
     /// Moves out the state that outlives the world; an empty image stays behind.
-    pub(super) fn take_stored(&self) -> Stored {
+    pub(super) fn take_stored_disk(&self) -> StoredDisk {
         let empty = Image::new(self.cache == WriteCache::Volatile, true);
-        Stored { image: self.image.replace(empty), ..self.stored_without_image() }
+        StoredDisk { image: self.image.replace(empty), ..self.stored_disk_without_image() }
     }
 
-    fn stored_without_image(&self) -> Stored {
+    fn stored_disk_without_image(&self) -> StoredDisk {
         let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
         let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
-        Stored { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
+        StoredDisk { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
     }
 
     /// The durable state if the world ended now without any unflushed data, and the changes that may survive. These are
     /// the completed ones, then those in flight, in order of submission. Also returns the number of completed ones.
-    pub(super) fn cut(&self) -> (Stored, Vec<Change>, usize) {
+    pub(super) fn snapshot(&self) -> (StoredDisk, Vec<Change>, usize) {
         let mut image = self.image.borrow().clone();
         let mut changes = image.undo_all();
         let completed = changes.len();
         changes.extend(self.changes_in_flight());
-        (Stored { image, ..self.stored_without_image() }, changes, completed)
+        (StoredDisk { image, ..self.stored_disk_without_image() }, changes, completed)
     }
 
     fn geometry(&self) -> Geometry {

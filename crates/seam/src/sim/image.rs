@@ -345,7 +345,7 @@ fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops
 
 /// A disk between two worlds.
 #[derive(Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredDisk {
     pub(super) spec: SimDiskSpec,
     pub(super) incarnation: u64,
     pub(super) image: Image,
@@ -354,7 +354,7 @@ pub(super) struct Stored {
 /// The disks of an ended world, for the next one. A copy shares its chunks with the original.
 #[derive(Clone, Default)]
 pub struct DiskImages {
-    pub(super) disks: BTreeMap<PathBuf, Stored>,
+    pub(super) disks: BTreeMap<PathBuf, StoredDisk>,
     pub(super) metadata: Rc<MetadataSectors>,
 }
 
@@ -409,7 +409,7 @@ impl World {
         self.end();
         let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
         disks.values().for_each(|disk| disk.crash(mode));
-        let disks = disks.into_iter().map(|(name, disk)| (name, disk.take_stored())).collect();
+        let disks = disks.into_iter().map(|(name, disk)| (name, disk.take_stored_disk())).collect();
         DiskImages { disks, metadata: Rc::clone(&self.shared.metadata) }
     }
 

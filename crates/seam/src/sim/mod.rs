@@ -4,7 +4,6 @@
 //! crash, torn write or lost flush can occur at any I/O.
 
 mod block;
-mod cut;
 mod disk;
 mod disk_control;
 mod disk_spec;
@@ -14,6 +13,7 @@ mod image;
 mod listener;
 mod metadata_sectors;
 mod persist;
+mod snapshot;
 mod stream;
 mod timer;
 mod trace;
@@ -26,7 +26,6 @@ use std::task::{Context, Poll};
 
 pub use crate::rng::Rng;
 pub use block::{Content, POISON, SimBlock, SimBlockMut};
-pub use cut::{Cut, CutChange, Survival};
 pub use disk::SimDisk;
 pub use disk_control::DiskControl;
 pub use disk_spec::{DiskCounts, Latency, SimDiskSpec, Timing, WriteCache};
@@ -35,6 +34,7 @@ pub use fault::{Fault, Ops, Rule, When};
 pub use image::{CrashMode, DiskImages};
 pub use listener::{SimListener, WireSpec};
 pub use persist::PersistedPool;
+pub use snapshot::{Snapshot, Survival, UnflushedChange};
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 pub use world::{LeakCheck, Stop, World, WorldSpec};
