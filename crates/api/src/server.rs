@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use messages::Sampled;
 use rustls::ServerConfig;
-use seam::real::note_accept_error;
+use seam::real::count_accept_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -98,7 +98,7 @@ pub async fn serve<H: Handler>(
                 });
             }
             Err(error) => {
-                note_accept_error(&error);
+                count_accept_error(&error);
                 // File descriptors may become free meanwhile.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

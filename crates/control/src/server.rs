@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use messages::{Answer, ErrorKind, Failure, Progress, Reply, Request};
-use seam::real::note_accept_error;
+use seam::real::count_accept_error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -133,7 +133,7 @@ pub async fn serve<H: Handler>(
                 tokio::task::yield_now().await;
             }
             // The client still waits: the next accept uses the reserved descriptor.
-            Err(error) if note_accept_error(&error) && shared.reserve.give_up() => {}
+            Err(error) if count_accept_error(&error) && shared.reserve.give_up() => {}
             // Descriptors may become free meanwhile.
             Err(_) => {
                 tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
 use messages::{ErrorKind, Failure};
 use seam::BlockMut;
-use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
+use seam::real::{PersistFile, PersistedPool, PersistedPoolError, RealBlockMut, RealSeam, tmpfs_free_bytes};
 
 use super::cores::{Cores, Local, core_gone};
 use super::records::Records;
@@ -33,7 +33,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 #[derive(Default)]
 pub struct Plan {
     /// The file; `None` if memory does not survive the daemon.
-    pub kept: Option<KeptFile>,
+    pub kept: Option<PersistFile>,
     /// The reason why memory is not persisted although it should be; raises an alert.
     pub not_kept: Option<String>,
 }
@@ -67,7 +67,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
-    Ok(Plan { kept: Some(KeptFile { path, id }), not_kept: None })
+    Ok(Plan { kept: Some(PersistFile { path, id }), not_kept: None })
 }
 
 /// Checks that the directory is writable, with a temporary file.
@@ -78,7 +78,7 @@ fn try_file(directory: &Path) -> Result<(), String> {
 
 fn check(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
-    match room_in_memory(directory) {
+    match tmpfs_free_bytes(directory) {
         Err(error) => Err(format!("{shown} cannot be used ({error})")),
         Ok(None) => Err(format!("{shown} is not a file system in memory (tmpfs) and is too slow")),
         Ok(Some(room)) if room < bytes => {
@@ -93,7 +93,7 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     record: KeptRecord,
-    why: Rc<LeftBehindError>,
+    why: Rc<PersistedPoolError>,
 }
 
 /// A block's content.
@@ -113,14 +113,14 @@ pub async fn attach(
     backing: Backing<RealSeam>,
 ) -> Result<Volume<RealSeam>, AttachError> {
     let owner = spec.incarnation;
-    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner.0).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner.0)?))) else {
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.image_of(owner.0).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.image_of(owner.0)?))) else {
         return local.engine.attach_recovered(spec, backing).await;
     };
     let content = |place| Content(file.content(place));
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
-    files.iter().rev().for_each(|file| file.forget(owner.0));
+    files.iter().rev().for_each(|file| file.remove_tags_of(owner.0));
     if taken > 0 {
         log::info!(
             target: MEMORY, volume = volume.name(),
@@ -136,8 +136,8 @@ pub fn is_left(local: &Local, owner: VolumeId) -> bool {
     local.left.borrow().iter().any(|file| has_content(file, owner))
 }
 
-fn has_content(file: &LeftBehind, owner: VolumeId) -> bool {
-    file.of(owner.0).is_some_and(|left| left.has_content())
+fn has_content(file: &PersistedPool, owner: VolumeId) -> bool {
+    file.image_of(owner.0).is_some_and(|left| left.has_content())
 }
 
 /// Persisted memory: the file of this daemon, and the files that earlier daemons left.
@@ -202,7 +202,7 @@ impl PersistedMemory {
     /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
     pub fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
         let Unreadable { record: file, why } = self.unreadable_of(record)?;
-        if let LeftBehindError::Newer(newer) = *why {
+        if let PersistedPoolError::Newer(newer) = *why {
             let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
             return Some(Failure::refused(refusal.code(), refusal.to_string()));
         }
@@ -219,13 +219,13 @@ impl PersistedMemory {
     /// are not served.
     pub async fn open(&self) -> Result<(), Failure> {
         let records = self.records.view().kept.clone();
-        let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
+        let files: Vec<_> = records.iter().map(|one| PersistFile { path: one.path.clone(), id: one.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.plan.kept.as_ref() != Some(file)).collect();
         let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
         let open = async move |local: Rc<Local>| {
             let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
-                let opened = match LeftBehind::open(&file) {
+                let opened = match PersistedPool::open(&file) {
                     Ok(Some(opened)) => opened,
                     Ok(None) => continue,
                     Err(error) => {
@@ -237,8 +237,8 @@ impl PersistedMemory {
                     .owners()
                     .into_iter()
                     .filter(|owner| !known.contains(&VolumeId(*owner)))
-                    .for_each(|owner| opened.forget(owner));
-                if opened.is_whole() {
+                    .for_each(|owner| opened.remove_tags_of(owner));
+                if opened.is_complete() {
                     whole.push(file.id);
                 }
                 local.left.borrow_mut().push(Rc::new(opened));

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{MapLoaded, Pages, Recovered, Store, VolumeId};
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::shard::common::Common;
@@ -130,7 +130,7 @@ impl<S: Seam> Core<S> {
 
     /// Attaches a volume with its records from the flash log. On an error the log keeps them.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.recover(spec, backing, &Left::default())?;
+        let volume = self.recover(spec, backing, &ShmImage::default())?;
         self.recovered(&volume);
         Ok(volume)
     }
@@ -149,7 +149,7 @@ impl<S: Seam> Core<S> {
         &self,
         spec: VolumeSpec,
         backing: Backing<S>,
-        left: &Left,
+        left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
         let volume = self.recover(spec, backing, left)?;
@@ -168,7 +168,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Makes a volume with its records from the flash log; it cannot be found yet.
-    fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &Left) -> Result<Volume<S>, AttachError> {
+    fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &ShmImage) -> Result<Volume<S>, AttachError> {
         if self.0.spoilt.borrow().contains(&spec.incarnation) {
             return Err(AttachError::TakenInPart(spec.name));
         }

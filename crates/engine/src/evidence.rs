@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use flash::{BlockNo, VolumeId};
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
 use crate::Backing;
@@ -42,7 +42,7 @@ pub struct WaitingBlocks {
 }
 
 /// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
-pub fn waiting_in_memory(left: &Left, end: BlockNo) -> WaitingBlocks {
+pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
     let past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
@@ -63,7 +63,7 @@ impl<S: Seam> Core<S> {
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
     pub fn destaged_noted(&self, incarnation: VolumeId) -> u64 {
         let zeroes = self.seam().zero_block().checksum(0);
-        let ring = self.pages().map(|pages| pages.volume(incarnation).ring()).unwrap_or_default();
+        let ring = self.pages().map(|pages| pages.volume(incarnation).recent_writes()).unwrap_or_default();
         ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
     }
 
@@ -74,7 +74,7 @@ impl<S: Seam> Core<S> {
         self.wait_for_pages().await;
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
-        let destaged = pages.volume(incarnation).ring();
+        let destaged = pages.volume(incarnation).recent_writes();
         // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
         let (of_zeroes, of_content): (Vec<_>, Vec<_>) =
             destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);

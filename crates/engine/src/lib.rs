@@ -22,7 +22,7 @@ mod wait;
 
 pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, ReservationError};
 pub use core::{AttachError, Core};
-pub use flash::{Amount, BlockNo, PAGE_BLOCKS, PageNo, ShareError, VolumeId};
+pub use flash::{Amount, BlockNo, PAGE_BLOCKS, PageNo, QuotaError, VolumeId};
 pub use histogram::Histogram;
 pub use histogram::TOLD_OCTAVES;
 pub use memory::{HINTS_MAX, pool_bytes_for};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use flash::{Amount, PageNo, PageShare, VolumeId};
+use flash::{Amount, PageNo, PageQuota, VolumeId};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
@@ -140,8 +140,8 @@ impl Default for FlashShare {
 
 impl FlashShare {
     /// The setting in the form that the flash store takes.
-    pub fn of_pages(&self) -> PageShare {
-        PageShare { min: self.min, max: self.max, pinned: self.pinned.clone() }
+    pub fn of_pages(&self) -> PageQuota {
+        PageQuota { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
 

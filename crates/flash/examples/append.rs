@@ -15,20 +15,20 @@ use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 const SIZE: u64 = 256 << 20;
 const BLOCKS: u64 = 8;
 const ROUNDS: usize = 5;
-const TURN: Nanos = Nanos::from_secs(1);
+const RUN_TIME: Nanos = Nanos::from_secs(1);
 
 type RealBlock = <RealSeam as Seam>::Block;
 
 fn block(seam: &RealSeam, number: u64) -> RealBlock {
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     block.write_bytes(0, &number.to_le_bytes().repeat(seam::BLOCK_BYTES / 8));
     block.freeze()
 }
 
 /// Batches of eight blocks per second through the log.
-async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
+async fn measure_log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     let (start, mut done) = (seam.now(), 0);
-    while seam.now().since(start) < TURN {
+    while seam.now().since(start) < RUN_TIME {
         let record = |number| {
             let owner = Owner { incarnation: VolumeId(1), block: BlockNo(done * BLOCKS + number) };
             Record { owner, epoch: Epoch(1), content: Content::Data(block(seam, done + number)) }
@@ -41,9 +41,9 @@ async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
 }
 
 /// Batches of eight blocks per second without the log.
-async fn bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
+async fn measure_bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
     let (start, mut done) = (seam.now(), 0);
-    while seam.now().since(start) < TURN {
+    while seam.now().since(start) < RUN_TIME {
         let at = (1 << 20) + done * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
         let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, done + number)).collect();
         let write = async |disk: &<RealSeam as Seam>::Disk| {
@@ -89,7 +89,7 @@ fn main() {
         let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
         let mut rates = Vec::new();
         for _ in 0..ROUNDS {
-            rates.push((log(&seam, &store).await, bare(&seam, &bare_disks).await));
+            rates.push((measure_log(&seam, &store).await, measure_bare(&seam, &bare_disks).await));
         }
         rates
     });

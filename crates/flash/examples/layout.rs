@@ -12,7 +12,7 @@ use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
 const SIZE: u64 = 1 << 30;
 const ROUNDS: usize = 5;
-const TURN: Nanos = Nanos::from_millis(800);
+const RUN_TIME: Nanos = Nanos::from_millis(800);
 /// Two blocks and the sector between them.
 const PAIR: u64 = 8_704;
 
@@ -22,11 +22,11 @@ type RealDisk = <RealSeam as Seam>::Disk;
 enum Layout {
     Bare,
     Between,
-    Elsewhere,
+    Separate,
 }
 
 async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
-    let buffer = || seam.alloc().expect("the pool has room");
+    let buffer = || seam.alloc().expect("the pool has a free buffer");
     match layout {
         Layout::Bare => {
             let at = draw % (SIZE / 4096) * 4096;
@@ -41,7 +41,7 @@ async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
             };
             disk.read(at, pieces).await.0.expect("a healthy file");
         }
-        Layout::Elsewhere => {
+        Layout::Separate => {
             let at = draw % (SIZE / 4096) * 4096;
             disk.read(at, vec![Piece::whole(buffer())]).await.0.expect("a healthy file");
             let sums = at / (17 * 4096) * (17 * 4096);
@@ -51,13 +51,13 @@ async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
 }
 
 /// Reads per second at this depth.
-async fn rate(seam: &RealSeam, disk: &RealDisk, layout: Layout, depth: u64) -> f64 {
+async fn measure_rate(seam: &RealSeam, disk: &RealDisk, layout: Layout, depth: u64) -> f64 {
     let (done, running) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(depth)));
     let start = seam.now();
     for _ in 0..depth {
         let (seam, disk, done, running) = (seam.clone(), disk.clone(), Rc::clone(&done), Rc::clone(&running));
         seam.clone().spawn(async move {
-            while seam.now().since(start) < TURN {
+            while seam.now().since(start) < RUN_TIME {
                 read(&seam, &disk, layout, seam.random() >> 8).await;
                 done.set(done.get() + 1);
             }
@@ -80,7 +80,7 @@ fn main() {
         DiskOpen { path: folder.path().join("flash"), create_bytes: Some(SIZE), read_only: false, lock_wait_ms: 0 };
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let disk = seam.open_disk(&file).await.expect("a new file");
-        let mut filler = seam.alloc().expect("the pool has room");
+        let mut filler = seam.alloc().expect("the pool has a free buffer");
         filler.write_bytes(0, &[7; 4096]);
         let filler = filler.freeze();
         for at in (0..SIZE).step_by(1 << 20) {
@@ -91,8 +91,8 @@ fn main() {
         for depth in [1, 32] {
             for _ in 0..ROUNDS {
                 let mut one = Vec::new();
-                for layout in [Layout::Bare, Layout::Between, Layout::Elsewhere] {
-                    one.push(rate(&seam, &disk, layout, depth).await);
+                for layout in [Layout::Bare, Layout::Between, Layout::Separate] {
+                    one.push(measure_rate(&seam, &disk, layout, depth).await);
                 }
                 rates.push((depth, one));
             }
@@ -103,15 +103,16 @@ fn main() {
     for depth in [1, 32] {
         let mut medians = Vec::new();
         for layout in 0..3 {
-            let mut all: Vec<f64> = rates.iter().filter(|(of, _)| *of == depth).map(|(_, one)| one[layout]).collect();
+            let mut all: Vec<f64> =
+                rates.iter().filter(|(measured, _)| *measured == depth).map(|(_, one)| one[layout]).collect();
             all.sort_by(f64::total_cmp);
             medians.push(all[ROUNDS / 2]);
         }
-        let [bare, between, elsewhere] = medians[..] else { unreachable!("three layouts") };
+        let [bare, between, separate] = medians[..] else { unreachable!("three layouts") };
         println!(
-            "depth {depth:>2}: bare {bare:>8.0}  between {between:>8.0} ({:.2})  elsewhere {elsewhere:>8.0} ({:.2})",
+            "depth {depth:>2}: bare {bare:>8.0}  between {between:>8.0} ({:.2})  separate {separate:>8.0} ({:.2})",
             between / bare,
-            elsewhere / bare
+            separate / bare
         );
     }
 }

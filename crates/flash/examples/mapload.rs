@@ -12,7 +12,7 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>) -> u64 {
     let pages = store.pages();
     pages.load().await;
     let volume = pages.volume(VolumeId(1));
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     block.write_bytes(0, &[7; 4096]);
     let block = block.freeze();
     let mut page = 0;

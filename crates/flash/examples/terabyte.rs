@@ -15,7 +15,7 @@ const BATCH: u64 = 99;
 const PAGE_BYTES: u64 = 64 << 10;
 
 async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
-    let block = seam.alloc().expect("the pool has room").freeze();
+    let block = seam.alloc().expect("the pool has a free buffer").freeze();
     // A prime, so that no block repeats.
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(BATCH as usize) {
@@ -31,7 +31,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 
     let pages = store.pages();
     pages.load().await;
     let volume = pages.volume(VolumeId(1));
-    let block = seam.alloc().expect("the pool has room").freeze();
+    let block = seam.alloc().expect("the pool has a free buffer").freeze();
     let mut page = 0;
     // One block per page: the map is as full as with all sixteen.
     while page < wanted && pages.stats().evictions == 0 {
@@ -47,7 +47,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 
     pages.stats().pages
 }
 
-#[expect(clippy::disallowed_methods, reason = "says how long it took")]
+#[expect(clippy::disallowed_methods, reason = "measures elapsed time")]
 fn clock() -> std::time::Instant {
     std::time::Instant::now()
 }

@@ -1,5 +1,5 @@
 //! Ends the wait for all requests of a device at once. The disk still performs the requests; it owns their buffers
-//! until it answers.
+//! until it responds.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

@@ -7,21 +7,20 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 
-use crate::device::{block_of, place};
+use crate::device::{block_of, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
-use crate::membership::{failures_of, give_back, have_noted, save_tail, take_out_unnoted};
-use crate::pages::share::reclaim;
+use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
+use crate::pages::segment_lending::reclaim_for_log;
 use crate::record::{Content, Position};
-use crate::slow::{GRACE, InLine, Work, batch_took};
+use crate::slow::{GRACE, QueuedRequest, Work, detect_slow_members};
 use crate::store::{Inner, Request, Sabotage, State};
 use crate::wait::{Boxed, join_with_grace};
 
 /// Writes batches until no request is pending.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     loop {
-        // Yield first, so that clients that were just answered, and requests of this moment, join the next batch
-        // instead of the one after it.
+        // Yield first: clients that were just acknowledged may submit their next requests, which then join this batch.
         inner.seam.yield_now().await;
         match next_requests(&inner).await {
             Some(requests) => commit(&inner, requests).await,
@@ -30,73 +29,81 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
-/// How to find room for a batch that does not fit the open segment.
-enum Room {
+/// How to get a free segment for a batch that does not fit the open one.
+enum SpaceSource {
     /// Make a newer tail durable, which frees dead segments.
-    Tail,
+    NewTail,
     /// Reclaim a segment that is lent to the pages.
-    Pages,
+    LentSegment,
 }
 
 /// Takes the requests of the next batch, with room for them in the open segment. Returns `None` when no request is
 /// pending: the task ends.
 async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>> {
     loop {
-        let from = {
+        let source = {
             let mut guard = inner.state.borrow_mut();
             let state = &mut *guard;
             if let Some(error) = state.failed.clone() {
                 let pending = std::mem::take(&mut state.pending);
-                pending.into_iter().for_each(|request| request.answer.give(Err(error.clone())));
+                pending.into_iter().for_each(|request| request.reply.send(Err(error.clone())));
             }
             let Some(front) = state.pending.front() else {
                 state.committing = false;
-                state.idle.drain(..).for_each(|answer| answer.give(()));
+                state.idle.drain(..).for_each(|reply| reply.send(()));
                 return None;
             };
             let needed = 1 + front.data_blocks();
-            let keep = if front.buries { 0 } else { state.segments.kept() };
+            let reserve = if front.is_tombstone { 0 } else { state.segments.tombstone_reserve() };
             state.segments.free_dead(state.next);
-            let fits = needed <= room(state) && state.segments.keeps_all(keep);
-            if fits || needed > room(state) && state.segments.open_next(state.superblock.boot, state.next, keep) {
+            let fits = needed <= open_blocks_left(state) && state.segments.reserve_is_free(reserve);
+            if fits
+                || needed > open_blocks_left(state)
+                    && state.segments.open_next(state.superblock.boot, state.next, reserve)
+            {
                 let requests = take_fitting(state);
-                let last = !fits && !state.segments.has_more_than(keep) && !state.segments.lent().is_empty();
+                let is_last_free_segment =
+                    !fits && !state.segments.has_more_free_than(reserve) && !state.segments.lent().is_empty();
                 drop(guard);
-                if last {
+                if is_last_free_segment {
                     // Reclaim in advance, so that the next segment is ready when it is needed.
                     let task = Rc::clone(inner);
                     inner.seam.spawn(async move {
-                        let _ = reclaim(&task).await;
+                        let _ = reclaim_for_log(&task).await;
                     });
                 }
                 return Some(requests);
             }
             let tail = state.segments.tail(state.next);
-            if tail > state.segments.durable_tail && state.segments.free() > 0 { Room::Tail } else { Room::Pages }
+            if tail > state.segments.durable_tail && state.segments.free() > 0 {
+                SpaceSource::NewTail
+            } else {
+                SpaceSource::LentSegment
+            }
         };
-        let full = match from {
-            // When the store has failed, the next round answers every request with the error.
-            Room::Tail => save_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
-            Room::Pages => !reclaim(inner).await,
+        let full = match source {
+            // If the store has failed, the next iteration fails every request with the error.
+            SpaceSource::NewTail => persist_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
+            SpaceSource::LentSegment => !reclaim_for_log(inner).await,
         };
         if full && let Some(front) = inner.state.borrow_mut().pending.pop_front() {
-            front.answer.give(Err(StoreError::Full));
+            front.reply.send(Err(StoreError::Full));
         }
     }
 }
 
 /// Blocks left in the open segment.
-fn room<S: Seam>(state: &State<S>) -> u32 {
+fn open_blocks_left<S: Seam>(state: &State<S>) -> u32 {
     let blocks = (state.superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     state.segments.open.map_or(0, |open| blocks - open.offset)
 }
 
 fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
-    let (mut blocks_left, mut records_left) = (room(state) - 1, RECORDS_MAX);
-    let room_for_all = state.segments.keeps_all(state.segments.kept());
+    let (mut blocks_left, mut records_left) = (open_blocks_left(state) - 1, RECORDS_MAX);
+    let reserve_is_free = state.segments.reserve_is_free(state.segments.tombstone_reserve());
     let mut taken = Vec::new();
     while let Some(front) = state.pending.front()
-        && (room_for_all || front.buries)
+        && (reserve_is_free || front.is_tombstone)
         && front.records.len() <= records_left
         && front.data_blocks() <= blocks_left
     {
@@ -104,12 +111,12 @@ fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
         blocks_left -= front.data_blocks();
         taken.extend(state.pending.pop_front());
     }
-    assert!(!taken.is_empty(), "there was room for the first of them");
+    assert!(!taken.is_empty(), "the first request fits");
     taken
 }
 
 async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
-    let _inside = inner.batches.enter().await;
+    let _guard = inner.batches.lock().await;
     let spare = inner.state.borrow_mut().spare.pop();
     let header_buffer = match spare {
         Some(buffer) => buffer,
@@ -130,18 +137,18 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
         _ => None,
     });
     blocks.extend(data);
-    let at = place(segment_bytes, header.segment, header.offset);
+    let at = block_offset(segment_bytes, header.segment, header.offset);
     let result = write(inner, at, &blocks, &requests, &header).await;
     let header_block = blocks.swap_remove(0);
     drop(blocks);
-    give_back(inner, header_block);
+    return_buffer(inner, header_block);
     match result {
         Ok(()) => {
-            let noted = have_noted(inner).await;
-            committed(inner, &header, checksum);
-            acknowledge(&header, &requests, noted.err());
+            let recorded = record_generation(inner).await;
+            apply_commit(inner, &header, checksum);
+            acknowledge(&header, &requests, recorded.err());
         }
-        Err(error) => requests.into_iter().for_each(|request| request.answer.give(Err(error.clone()))),
+        Err(error) => requests.into_iter().for_each(|request| request.reply.send(Err(error.clone()))),
     }
 }
 
@@ -177,8 +184,8 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
     (header, state.superblock.segment_bytes)
 }
 
-/// Makes the batch durable on every log member in service. A member that fails is taken out, durably, before this
-/// returns (R10).
+/// Makes the batch durable on every log member in service. A member that fails is removed, durably, before this returns
+/// (R10).
 async fn write<S: Seam>(
     inner: &Inner<S>,
     at: u64,
@@ -192,41 +199,44 @@ async fn write<S: Seam>(
     let early = devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
-            let place = InLine::new(inner, device.member, Work::Program(blocks.len()));
+            let queued = QueuedRequest::new(inner, device.member, Work::Program(blocks.len()));
             let result = inner.write_durably_to(device, at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);
             }
-            result.map(|()| place.share())
+            result.map(|()| queued.exclusive_time())
         });
         write
     });
-    let mut results = join_with_grace(&inner.seam, writes.collect(), GRACE, out_of_patience).await;
+    let mut results = join_with_grace(&inner.seam, writes.collect(), GRACE, mirror_timeout_error).await;
     if joining.is_some()
         && let Some(Err(error)) = results.pop()
     {
-        crate::members::newcomer_failed(inner, &error);
+        crate::members::joining_member_failed(inner, &error);
     }
-    let took: Vec<_> =
-        devices.iter().zip(&results).filter_map(|(device, took)| Some((device.member, *took.as_ref().ok()?))).collect();
+    let latencies: Vec<_> = devices
+        .iter()
+        .zip(&results)
+        .filter_map(|(device, result)| Some((device.member, *result.as_ref().ok()?)))
+        .collect();
     let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
-    failures.extend(batch_took(inner, &took));
+    failures.extend(detect_slow_members(inner, &latencies));
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
-    took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
+    latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
     if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
         acknowledge(header, requests, None);
         // Wait as long as a survivor's flush takes, or longer.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
-    take_out_unnoted(inner, failures).await
+    remove_members_unrecorded(inner, failures).await
 }
 
-/// The error of a device that is taken out because its mirror completed the batch long before.
-fn out_of_patience<T>() -> DiskResult<T> {
+/// The error of a device that is removed because its mirror completed the batch at least [`GRACE`] earlier.
+fn mirror_timeout_error<T>() -> DiskResult<T> {
     Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
 }
 
-fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
+fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
     state.next = header.sequence.next();
     state.previous = checksum;
@@ -241,14 +251,14 @@ fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     open.offset += header.blocks();
 }
 
-/// Answers a batch that is durable on its members. While the owner has not noted these members (`unnoted` says why),
-/// the answer is an error, not a promise.
-fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unnoted: Option<String>) {
+/// Completes the requests of a batch that is durable on its members. They fail with [`StoreError::Unrecorded`] while
+/// the state directory has not recorded this membership generation; `unrecorded` is the reason.
+fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unrecorded: Option<String>) {
     let mut positions = positions(header).into_iter();
     for request in requests {
         let positions = positions.by_ref().take(request.records.len()).collect();
-        request.answer.give(match &unnoted {
-            Some(why) => Err(StoreError::Unnoted { why: why.clone(), positions }),
+        request.reply.send(match &unrecorded {
+            Some(why) => Err(StoreError::Unrecorded { why: why.clone(), positions }),
             None => Ok(positions),
         });
     }

@@ -6,15 +6,15 @@ use crate::device::{BufferSource, Device, block_of, buffer, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{
-    MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, Ownership, PLACES, Role, Superblock,
+    MEMBERS_MAX, MemberEntry, MemberState, Ownership, PLACES, Role, Superblock, SuperblockError,
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
-/// The fewest segments of a store: one open, one live, one to open next, one that waits for the durable tail.
+/// Minimum number of segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
 /// Blocks per read while checking that a device is empty.
-const LOOK_BLOCKS: usize = 32;
+const READ_BLOCKS: usize = 32;
 /// The number of members that carry the log.
 pub const LOG_MEMBERS: u32 = 2;
 
@@ -23,7 +23,7 @@ pub const LOG_MEMBERS: u32 = 2;
 pub struct FormatOptions {
     /// Bytes of a segment, a power of two. The default follows from the smallest device's size.
     pub segment_bytes: Option<u64>,
-    /// Destroy what the devices hold.
+    /// Destroy the content of the devices.
     pub force: bool,
     /// Bytes of the map journal on each device that carries the log. The default follows from the devices' sizes.
     pub journal_bytes: Option<u64>,
@@ -35,7 +35,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         return Err(StoreError::DeviceCount(disks.len()));
     }
     let devices: Vec<Device<S>> = (0..).zip(disks).map(|(member, disk)| Device::new(member, disk.clone())).collect();
-    let smallest = disks.iter().map(|disk| disk.geometry().size_bytes).min().expect("there is a device");
+    let smallest = disks.iter().map(|disk| disk.geometry().size_bytes).min().expect("a store has a device");
     let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(smallest));
     assert!(
         segment_bytes.is_power_of_two() && segment_bytes >= 2 * BLOCK_BYTES as u64,
@@ -68,7 +68,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         revision: 0,
         generation: StoreGeneration(1),
         member: 0,
-        segments: log.map(|member| member.segments).min().expect("there is a device"),
+        segments: log.map(|member| member.segments).min().expect("a store has a device"),
         members,
         segment_bytes,
         boot: BootEpoch(0),
@@ -90,21 +90,21 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     Ok(())
 }
 
-/// Segments that a device has room for.
+/// Number of segments that fit on a device.
 pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
     let bytes = device.disk.geometry().size_bytes.saturating_sub(FIRST_SEGMENT_BYTES);
     u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX)
 }
 
-/// The default size of the map journal. Each of its two halves has room twice over for a record of 24 bytes for each
-/// page of 68 KiB that the devices can hold. On small devices the journal fits before the first segment.
+/// The default size of the map journal. Each of its two halves has twice the space of one 24-byte record per page
+/// slot (68 KiB) of all devices. On small devices the journal fits before the first segment.
 fn journal_bytes_for<S: Seam>(disks: &[S::Disk]) -> u64 {
     let total: u64 = disks.iter().map(|disk| disk.geometry().size_bytes).sum();
     let blocks = total / 512 / BLOCK_BYTES as u64;
     (blocks * BLOCK_BYTES as u64).max(FIRST_SEGMENT_BYTES - JOURNAL_AT)
 }
 
-/// The default size of a segment: about a 256th of the device, 1 to 64 MiB.
+/// The default size of a segment: about 1/256 of the device, 1 to 64 MiB.
 fn segment_bytes_for(device_bytes: u64) -> u64 {
     (device_bytes / 256).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
@@ -119,13 +119,13 @@ pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
 
 /// Refuses a device that has data in its metadata area.
 pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
-    for at in (0..FIRST_SEGMENT_BYTES).step_by(LOOK_BLOCKS * BLOCK_BYTES) {
-        let blocks = device.read_blocks(source, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;
+    for at in (0..FIRST_SEGMENT_BYTES).step_by(READ_BLOCKS * BLOCK_BYTES) {
+        let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.failed(error))?;
         let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
             let what = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
-                Some(Ok(_) | Err(NoSuperblock::Unsound(_))) => "a flash store already".to_owned(),
-                Some(Err(NoSuperblock::Newer(newer))) => format!("a flash store that was {newer}"),
+                Some(Ok(_) | Err(SuperblockError::Invalid(_))) => "a flash store already".to_owned(),
+                Some(Err(SuperblockError::Newer(newer))) => format!("a flash store that was {newer}"),
                 _ => format!("something at byte {at}"),
             };
             return Err(StoreError::NotEmpty { device: device.name(), what });

@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
 use crate::store::Inner;
 
-/// The most repetitions of a write whose disk reconnects before the flush.
+/// Maximum number of attempts of a write whose disk reconnects before the flush.
 const RECONNECTS_MAX: u32 = 3;
 
 /// A device.
@@ -117,6 +117,6 @@ pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
 }
 
 /// The byte offset of a segment's block on a device.
-pub fn place(segment_bytes: u64, segment: u32, index: u32) -> u64 {
+pub fn block_offset(segment_bytes: u64, segment: u32, index: u32) -> u64 {
     FIRST_SEGMENT_BYTES + u64::from(segment) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
 }

@@ -15,14 +15,14 @@ pub enum StoreError {
     /// No member is left that takes writes. The next opening may or may not find the batch that was in flight.
     #[error("no flash device is left in service ({0}): flushes fail; replace the devices and open the store again")]
     Failed(String),
-    /// The batch lies on every device in service, but the owner has not noted that other devices are out of service.
-    /// Until it has, the store acknowledges nothing that relies on fewer copies.
+    /// The batch is durable on every device in service, but the owner has not recorded that other devices are out of
+    /// service. Until then the store acknowledges nothing that relies on fewer copies.
     #[error(
         "a flash device was taken out of service, and that could not be recorded ({why}): flushes wait until it is \
          recorded; check the state directory"
     )]
-    Unnoted {
-        /// The reason why it was not noted.
+    Unrecorded {
+        /// The reason why it was not recorded.
         why: String,
         /// Where the records of the request lie.
         positions: Vec<Position>,
@@ -96,25 +96,25 @@ pub enum StoreError {
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(
         "the present flash devices were taken out of service earlier (they know generation {generation} of the store, \
-         and the current one is {seen}): their data is outdated, and newer data is on the missing device; attach that \
-         device"
+         and the current one is {recorded}): their data is outdated, and newer data is on the missing device; \
+         attach that device"
     )]
     Outdated {
         /// The membership generation on these devices.
         generation: StoreGeneration,
-        /// The generation that the owner saw last.
-        seen: StoreGeneration,
+        /// The generation that the owner has recorded.
+        recorded: StoreGeneration,
     },
-    /// The log ends before the position that its owner has seen.
+    /// The log ends before the position that its owner has recorded.
     #[error(
-        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {seen} was there \
-         when the store was closed): attach the devices that were in use, and not a copy that was taken before"
+        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {recorded} was \
+         there when the store was closed): attach the devices that were in use, and not a copy that was taken before"
     )]
     Behind {
         /// The sequence number that the next batch would get.
         sequence: Sequence,
-        /// The sequence number that the owner has seen as the next one.
-        seen: Sequence,
+        /// The sequence number of the next batch that the owner has recorded.
+        recorded: Sequence,
     },
     /// A change of the members is not possible; the text says why.
     #[error("{0}")]

@@ -5,36 +5,36 @@ use std::ops::Range;
 
 use seam::Seam;
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
 use crate::format::superblock::{MemberState, Ownership, Role, Superblock};
 use crate::number::{BootEpoch, Sequence, StoreGeneration};
 use crate::record::Recovered;
-use crate::recovery::members::{Members, find, read_superblock};
+use crate::recovery::members::{Members, find_members, read_superblock};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
 use crate::store::Sabotage;
 
 /// The findings on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceFound {
+pub struct DeviceFindings {
     /// The device.
     pub device: String,
     /// The content of its newest superblock, or the reason why there is none.
-    pub superblock: Result<SuperblockFound, String>,
+    pub superblock: Result<SuperblockSummary, String>,
 }
 
-/// A superblock's statements about its device and the store.
+/// The content of a superblock about its device and the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SuperblockFound {
+pub struct SuperblockSummary {
     /// Identity of the store.
     pub store: Uuid,
     /// The device's number in the store.
     pub member: u32,
     /// The device's state by its own superblock.
     pub state: MemberState,
-    /// Content: the log and pages, or pages alone.
+    /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The membership generation when it was written.
     pub generation: StoreGeneration,
@@ -42,17 +42,17 @@ pub struct SuperblockFound {
     pub ownership: Ownership,
 }
 
-/// A store as its devices show it.
+/// The findings on a store.
 pub struct Inspection<S: Seam> {
     /// The devices, in the order in which they were given.
-    pub devices: Vec<DeviceFound>,
+    pub devices: Vec<DeviceFindings>,
     /// Identity of the store.
     pub store: Uuid,
     /// Log members that were in service and are absent.
     pub missing: Vec<u32>,
-    /// The reason why the store would not open as it is, if there is one.
+    /// The reason why the store would not open in its present state, if there is one.
     pub problem: Option<StoreError>,
-    /// Ranges of sequence numbers of batches that no device has and that may count: their content is unknown.
+    /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
     pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their owners.
     pub dirty: Vec<Recovered>,
@@ -60,7 +60,7 @@ pub struct Inspection<S: Seam> {
     log: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and first sequence number for the batch at each position: they seed the checksums.
-    lives: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
+    batch_of_block: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
 }
 
 /// The identity of a store on devices, and its last owner.
@@ -80,7 +80,7 @@ pub struct StoreIdentity {
 /// Identifies the store that [`Store::open`](crate::Store::open) would open with these options. Fails as the opening
 /// would for its members. Writes nothing.
 pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<StoreIdentity, StoreError> {
-    let members = find(seam, disks, options).await?;
+    let members = find_members(seam, disks, options).await?;
     let mut devices = Vec::new();
     for device in &members.devices {
         devices.push((device.name(), read_superblock(seam, device).await?.0.ownership));
@@ -89,14 +89,14 @@ pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions
     Ok(StoreIdentity { store, generation, ownership, devices })
 }
 
-/// Inspects the store on `disks`, without writing anything. Unreadable or inconsistent parts are left out and named.
+/// Inspects the store on `disks`, without writing anything. Unreadable or inconsistent parts are skipped and listed.
 /// The error is the reason why there is no store to inspect.
-pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFound>, Result<Inspection<S>, StoreError>) {
+pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFindings>, Result<Inspection<S>, StoreError>) {
     let mut devices = Vec::new();
     for disk in disks {
         let device = Device::new(0, disk.clone());
-        let superblock = read_superblock(seam, &device).await.map(|(superblock, _)| found(&superblock));
-        devices.push(DeviceFound {
+        let superblock = read_superblock(seam, &device).await.map(|(superblock, _)| summarize(&superblock));
+        devices.push(DeviceFindings {
             device: device.name(),
             superblock: superblock.map_err(|error| match error {
                 StoreError::NoStore { why, .. } => why,
@@ -104,18 +104,18 @@ pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFound>,
             }),
         });
     }
-    let as_it_is = find(seam, disks, OpenOptions::default()).await.map(drop).err();
+    let open_error = find_members(seam, disks, OpenOptions::default()).await.map(drop).err();
     let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-    let looked = match find(seam, disks, options).await {
-        Ok(members) => Ok(look(seam, members, devices.clone(), as_it_is).await),
+    let inspection = match find_members(seam, disks, options).await {
+        Ok(members) => Ok(inspect_members(seam, members, devices.clone(), open_error).await),
         Err(error) => Err(error),
     };
-    (devices, looked)
+    (devices, inspection)
 }
 
-fn found(superblock: &Superblock) -> SuperblockFound {
+fn summarize(superblock: &Superblock) -> SuperblockSummary {
     let own = &superblock.members[superblock.member as usize];
-    SuperblockFound {
+    SuperblockSummary {
         store: superblock.store,
         member: superblock.member,
         state: own.state,
@@ -125,46 +125,60 @@ fn found(superblock: &Superblock) -> SuperblockFound {
     }
 }
 
-async fn look<S: Seam>(
+async fn inspect_members<S: Seam>(
     seam: &S,
     members: Members<S>,
-    devices: Vec<DeviceFound>,
-    as_it_is: Option<StoreError>,
+    devices: Vec<DeviceFindings>,
+    open_error: Option<StoreError>,
 ) -> Inspection<S> {
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
-    let since = |entry: &crate::format::superblock::MemberEntry| {
-        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.since()
+    let is_newly_lost = |entry: &crate::format::superblock::MemberEntry| {
+        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.low_bits()
     };
-    // A member that is lost since this inspection's generation was in service before.
-    let missing = match &as_it_is {
-        Some(_) => (0..).zip(&superblock.members).filter(|(_, entry)| since(entry)).map(|(member, _)| member).collect(),
+    // A member that became lost in the generation of this inspection was in service before.
+    let missing = match &open_error {
+        Some(_) => {
+            (0..).zip(&superblock.members).filter(|(_, entry)| is_newly_lost(entry)).map(|(member, _)| member).collect()
+        }
         None => Vec::new(),
     };
-    let (chain, lost_batches, problem) = match chain::follow(seam, &log, &superblock, Sabotage::None).await {
-        Ok(chain) => (chain, Vec::new(), as_it_is),
+    let (chain, lost_batches, problem) = match chain::read_log(seam, &log, &superblock, Sabotage::None).await {
+        Ok(chain) => (chain, Vec::new(), open_error),
         Err(error) => {
             let (chain, lost) = salvage::salvage(seam, &log, &superblock).await;
-            (chain, lost, Some(as_it_is.unwrap_or(error)))
+            (chain, lost, Some(open_error.unwrap_or(error)))
         }
     };
-    let mut lives = BTreeMap::new();
-    for link in &chain.links {
-        let header = &link.header;
-        lives.extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first))));
+    let mut batch_of_block = BTreeMap::new();
+    for batch in &chain.batches {
+        let header = &batch.header;
+        batch_of_block
+            .extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first))));
     }
-    let (dirty, _) = newest::newest(&chain);
+    let (dirty, _) = newest::newest_records(&chain);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);
-    Inspection { devices, store, missing, problem, lost_batches, dirty, seam: seam.clone(), log, segment_bytes, lives }
+    Inspection {
+        devices,
+        store,
+        missing,
+        problem,
+        lost_batches,
+        dirty,
+        seam: seam.clone(),
+        log,
+        segment_bytes,
+        batch_of_block,
+    }
 }
 
 impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let position = dirty.position;
-        let (boot, first) = self.lives.get(&(position.segment, position.index))?;
+        let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
         let seed = data_seed(dirty.owner.incarnation, dirty.owner.block, *boot, *first);
-        let at = place(self.segment_bytes, position.segment, position.index);
+        let at = block_offset(self.segment_bytes, position.segment, position.index);
         for device in &self.log {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
                 && let Some(block) = blocks.pop()

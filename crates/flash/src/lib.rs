@@ -1,7 +1,7 @@
 //! The flash store: a log of dirty blocks on two mirrored devices, and a cache of clean pages. A flush costs one
 //! sequential write and one device flush, however random the client's writes are.
 //!
-//! The store knows volumes by their incarnation alone and does not depend on the engine. The write path (`commit.rs`)
+//! The store knows volumes only by their incarnation and does not depend on the engine. The write path (`commit.rs`)
 //! and recovery (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
 //! The rules that keep data safe, and the modules that uphold them:
@@ -10,7 +10,7 @@
 //! - **R7** `segments.rs`: a segment is reused only after the durable tail has passed it, and the tail never passes a
 //!   live record.
 //! - **R10** `membership.rs`: the store relies on fewer copies only after every survivor durably knows of the loss.
-//! - **R11** `read.rs`: every block that is read is checked; a bad copy is replaced from the mirror and repaired.
+//! - **R11** `read.rs`: every block that is read is checked; a bad copy is read from its mirror and repaired.
 
 mod abort;
 mod commit;
@@ -40,15 +40,15 @@ pub use error::StoreError;
 pub use format::superblock::MemberState;
 pub use format::superblock::Ownership;
 pub use format::superblock::Role;
-pub use inspect::{DeviceFound, Inspection, StoreIdentity, SuperblockFound, identify, inspect};
+pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PageNo, Sequence, StoreGeneration, VolumeId,
 };
 pub use pages::{
-    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,
-    ShareError, Unread, WriteMark,
+    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS,
+    Unread, VolumePages, WriteIntent,
 };
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

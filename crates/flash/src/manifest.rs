@@ -1,8 +1,7 @@
-//! The manifest: data that the owner of a store needs to recover from the devices alone. The store does not interpret
-//! it.
+//! The manifest: opaque data with which the owner of a store can recover from the devices alone.
 //!
 //! Every member keeps two copies, one behind each of its superblocks. A new manifest overwrites the older copy, so a
-//! torn write leaves the newer one intact. It is written rarely, and the store itself never uses its content.
+//! torn write leaves the newer one intact. It is written rarely.
 
 use format_version::{NewerFormat, Release};
 use seam::{BLOCK_BYTES, Seam};
@@ -42,7 +41,7 @@ pub struct Manifest {
 
 /// The reason why bytes are not a manifest that this version reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum NoManifest {
+enum ManifestError {
     /// Other data, or a damaged manifest.
     Other,
     /// An intact manifest of a later format.
@@ -65,29 +64,31 @@ impl Manifest {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<Manifest, NoManifest> {
-        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let long_number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        let number =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes is an array of 4"));
+        let long_number =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes is an array of 8"));
         if bytes[..8] != MAGIC {
-            return Err(NoManifest::Other);
+            return Err(ManifestError::Other);
         }
         // The length comes from the device, so it is checked before its use.
         let end = HEADER_BYTES.checked_add(number(12) as usize);
-        let payload = end.and_then(|end| bytes.get(HEADER_BYTES..end)).ok_or(NoManifest::Other)?;
+        let payload = end.and_then(|end| bytes.get(HEADER_BYTES..end)).ok_or(ManifestError::Other)?;
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
         if checksum != number(CHECKSUM_AT) || number(8) < VERSION {
-            return Err(NoManifest::Other);
+            return Err(ManifestError::Other);
         }
-        let store = bytes[16..32].try_into().expect("sixteen bytes");
+        let store = bytes[16..32].try_into().expect("a slice of 16 bytes is an array of 16");
         if number(8) > VERSION {
             let needs = Release::unpack(long_number(NEEDS_AT));
-            return Err(NoManifest::Newer(store, NewerFormat::of_format(number(8), VERSION, needs)));
+            return Err(ManifestError::Newer(store, NewerFormat::of_format(number(8), VERSION, needs)));
         }
         Ok(Manifest { store, revision: long_number(32), payload: payload.to_vec() })
     }
 }
 
-/// The newest manifest of `store` on `disks`, in whatever state the store is. Fails if one of them has a later format.
+/// The newest manifest of `store` on `disks`, in any state of the store. Fails if one of them has a later format.
 pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) -> Result<Option<Manifest>, StoreError> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
@@ -111,7 +112,7 @@ async fn read_copies<S: Seam>(
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
             found[place] = match Manifest::decode(&bytes) {
                 Ok(manifest) => Some(manifest).filter(|manifest| manifest.store == store),
-                Err(NoManifest::Newer(of, newer)) if of == store => {
+                Err(ManifestError::Newer(of, newer)) if of == store => {
                     return Err(StoreError::Newer { device: device.name(), newer });
                 }
                 Err(_) => None,
@@ -166,7 +167,7 @@ mod tests {
         for at in 0..HEADER_BYTES + sample().payload.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert_eq!(Manifest::decode(&damaged), Err(NoManifest::Other), "byte {at}");
+            assert_eq!(Manifest::decode(&damaged), Err(ManifestError::Other), "byte {at}");
         }
     }
 
@@ -175,7 +176,7 @@ mod tests {
         let mut bytes = sample().encode();
         for len in [u32::MAX, u32::MAX - 64, (bytes.len() - HEADER_BYTES + 1) as u32] {
             bytes[12..16].copy_from_slice(&len.to_le_bytes());
-            assert_eq!(Manifest::decode(&bytes), Err(NoManifest::Other));
+            assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Other));
         }
     }
 

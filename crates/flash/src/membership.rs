@@ -1,7 +1,7 @@
 //! Durable changes of the members in service (R10), and writes of superblocks.
 //!
-//! A change of the members is written to both places of every survivor, so that no single damaged block can restore the
-//! old members.
+//! A change of the members is written to both superblocks of every survivor, so that no single damaged block can
+//! restore the old membership.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -18,41 +18,41 @@ use crate::wait::{Boxed, join};
 /// A member that failed a request, and the error.
 pub type Failure = (u32, DiskError);
 
-/// Pause between two attempts to have a generation noted.
-const NOTE_PAUSE: Nanos = Nanos::from_secs(1);
-/// The time that the owner has to note a generation.
-const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
+/// Pause between two attempts to have a generation recorded.
+const RECORD_RETRY_PAUSE: Nanos = Nanos::from_secs(1);
+/// Time limit of the owner's recording of a generation.
+const RECORD_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Takes members out. Returns when all survivors durably know of it and of any other change, and the owner has noted
-/// it. Fails when no member is left that carries the log.
-pub async fn take_out<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
-    take_out_unnoted(inner, failures).await?;
-    wait_until_noted(inner).await;
+/// Removes failed members from service. Returns when all survivors durably know the new membership and the owner has
+/// recorded its generation. Fails when no member that carries the log is left.
+pub async fn remove_members<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    remove_members_unrecorded(inner, failures).await?;
+    wait_until_recorded(inner).await;
     Ok(())
 }
 
-/// Like [`take_out`], for callers that do not depend on the owner's note, or wait for it themselves.
-pub async fn take_out_unnoted<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+/// Like [`remove_members`], but does not wait until the owner has recorded the generation.
+pub async fn remove_members_unrecorded<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     mark_lost(inner, failures)?;
-    tell_members(inner, None).await
+    write_membership(inner, None).await
 }
 
-/// Takes members out in memory. Nothing that relies on it may be acknowledged before all survivors durably know of it
-/// and the owner has noted it.
+/// Marks members as lost, in memory. Nothing that relies on fewer copies may be acknowledged before all survivors
+/// durably know the new membership and the owner has recorded its generation.
 fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     let mut state = inner.state.borrow_mut();
     let (mut changed, mut log_changed) = (false, false);
     for (member, error) in &failures {
-        // Two tasks may have met the same failure.
+        // Two tasks may report the same failure.
         if !state.superblock.serves(*member) {
             continue;
         }
         changed = true;
         log_changed |= state.superblock.carries_log(*member);
-        let since = state.superblock.generation.next().since();
+        let since = state.superblock.generation.next().low_bits();
         let entry = &mut state.superblock.members[*member as usize];
         (entry.state, entry.since) = (MemberState::Lost, since);
-        inner.pages.borrow_mut().lose_member(*member);
+        inner.pages.borrow_mut().drop_member_pages(*member);
         state.devices.iter().filter(|device| device.member == *member).for_each(|device| device.abort.abort());
         let report = state.reports.iter_mut().find(|report| report.member == *member);
         report.expect("every member has a report").status = MemberStatus::Lost(reason(error));
@@ -60,41 +60,41 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     if changed {
         state.superblock.generation = state.superblock.generation.next();
     }
-    let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
-    if !left && state.failed.is_none() {
+    let log_left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
+    if !log_left && state.failed.is_none() {
         let why: Vec<_> =
             failures.iter().map(|(member, error)| format!("number {member}: {}", reason(error))).collect();
         state.failed = Some(StoreError::Failed(why.join(", ")));
     }
     drop(state);
     if log_changed {
-        crate::members::take_over_soon(inner);
+        crate::members::start_take_over(inner);
     }
-    match left {
+    match log_left {
         true => Ok(()),
-        false => Err(inner.state.borrow().failed.clone().expect("it was set just now")),
+        false => Err(inner.state.borrow().failed.clone().expect("the error was just set")),
     }
 }
 
 /// The reason of a failure, for people.
 fn reason(error: &DiskError) -> String {
     match error {
-        DiskError::NoSpace => "no space is left on the file system under the flash file: free some there, \
+        DiskError::NoSpace => "the file system under the flash file is full: free space there, \
              then replace the device by itself"
             .to_owned(),
         error => error.to_string(),
     }
 }
 
-/// Returns when every member in service durably knows the current membership, and the owner has noted it. `newcomer` is
-/// told after all others.
-pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
-    tell_members(inner, newcomer).await?;
-    wait_until_noted(inner).await;
+/// Returns when every member in service durably knows the current membership and the owner has recorded its generation.
+/// The `joining` member is written after all others.
+pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
+    write_membership(inner, joining).await?;
+    wait_until_recorded(inner).await;
     Ok(())
 }
 
-async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
+async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
     loop {
         let is_durable = |inner: &Inner<S>| {
             let state = inner.state.borrow();
@@ -103,22 +103,24 @@ async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Resul
         if is_durable(inner).0 {
             return Ok(());
         }
-        let inside = inner.change.enter().await;
+        let guard = inner.change.lock().await;
         let (durable, generation) = is_durable(inner);
         if durable {
             return Ok(());
         }
         let mut failures = Vec::new();
-        for of in [Some(false), Some(true)].into_iter().skip(usize::from(newcomer.is_none())) {
-            let told = |member: u32| newcomer.is_none() || of == Some(newcomer == Some(member));
+        // The joining member comes last: it must never know a generation that the others lack.
+        let passes = if joining.is_none() { 1 } else { 2 };
+        for pass in 0..passes {
+            let selects = |member: u32| joining.is_none() || (pass == 1) == (joining == Some(member));
             // Write both places.
             for _ in 0..2 {
                 if failures.is_empty() {
-                    failures = write_superblocks(inner, told).await;
+                    failures = write_superblocks(inner, selects).await;
                 }
             }
         }
-        drop(inside);
+        drop(guard);
         if !failures.is_empty() {
             mark_lost(inner, failures)?;
             continue;
@@ -128,73 +130,75 @@ async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Resul
     }
 }
 
-/// Has the owner note the generation that the members durably know. After an earlier failure this fails at once, and a
-/// task repeats the attempt.
-pub async fn have_noted<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
-    let known = inner.state.borrow().unnoted.clone();
-    match known {
+/// Has the owner record the generation that the members durably know. After an earlier failure this fails at once, and
+/// a task repeats the attempt.
+pub async fn record_generation<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
+    let earlier = inner.state.borrow().unrecorded.clone();
+    match earlier {
         Some(why) => Err(why),
-        None => try_note(inner).await,
+        None => try_record(inner).await,
     }
 }
 
-async fn wait_until_noted<S: Seam>(inner: &Inner<S>) {
-    while have_noted(inner).await.is_err() {
-        inner.seam.sleep(NOTE_PAUSE).await;
+async fn wait_until_recorded<S: Seam>(inner: &Inner<S>) {
+    while record_generation(inner).await.is_err() {
+        inner.seam.sleep(RECORD_RETRY_PAUSE).await;
     }
 }
 
-async fn try_note<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
-    let (note, generation) = {
+async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
+    let (recorder, generation) = {
         let mut state = inner.state.borrow_mut();
         let generation = state.durable_generation;
-        if state.noted_generation >= generation {
-            state.unnoted = None;
+        if state.recorded_generation >= generation {
+            state.unrecorded = None;
             return Ok(());
         }
-        (state.note.clone(), generation)
+        (state.recorder.clone(), generation)
     };
-    let noted = match note {
-        Some(note) => within(inner, note(generation)).await,
+    let recorded = match recorder {
+        Some(record) => with_timeout(inner, record(generation)).await,
         None => Ok(()),
     };
     let mut state = inner.state.borrow_mut();
-    match &noted {
+    match &recorded {
         Ok(()) => {
-            state.noted_generation = state.noted_generation.max(generation);
-            state.unnoted = None;
+            state.recorded_generation = state.recorded_generation.max(generation);
+            state.unrecorded = None;
         }
-        Err(why) if state.unnoted.is_none() => {
-            state.unnoted = Some(why.clone());
+        Err(why) if state.unrecorded.is_none() => {
+            state.unrecorded = Some(why.clone());
             let me = inner.me.clone();
             let seam = inner.seam.clone();
             inner.seam.spawn(async move {
                 loop {
-                    seam.sleep(NOTE_PAUSE).await;
+                    seam.sleep(RECORD_RETRY_PAUSE).await;
                     let Some(inner) = me.upgrade() else { return };
-                    if try_note(&inner).await.is_ok() {
+                    if try_record(&inner).await.is_ok() {
                         return;
                     }
                 }
             });
         }
-        Err(why) => state.unnoted = Some(why.clone()),
+        Err(why) => state.unrecorded = Some(why.clone()),
     }
-    noted
+    recorded
 }
 
-/// The owner's answer, or an error if it takes too long.
-async fn within<S: Seam>(inner: &Inner<S>, note: Boxed<'static, Result<(), String>>) -> Result<(), String> {
-    let (mut note, mut limit) = (note, pin!(inner.seam.sleep(NOTE_PATIENCE)));
-    poll_fn(|context| match note.as_mut().poll(context) {
-        Poll::Ready(noted) => Poll::Ready(noted),
-        Poll::Pending => limit.as_mut().poll(context).map(|()| Err(format!("it was not noted within {NOTE_PATIENCE}"))),
+/// The result of the owner's recording, or an error after [`RECORD_TIMEOUT`].
+async fn with_timeout<S: Seam>(inner: &Inner<S>, record: Boxed<'static, Result<(), String>>) -> Result<(), String> {
+    let (mut record, mut timeout) = (record, pin!(inner.seam.sleep(RECORD_TIMEOUT)));
+    poll_fn(|context| match record.as_mut().poll(context) {
+        Poll::Ready(recorded) => Poll::Ready(recorded),
+        Poll::Pending => {
+            timeout.as_mut().poll(context).map(|()| Err(format!("it was not recorded within {RECORD_TIMEOUT}")))
+        }
     })
     .await
 }
 
 /// Makes the current tail durable on every member in service.
-pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
+pub async fn persist_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
     let tail = {
         let mut state = inner.state.borrow_mut();
         let next = state.next;
@@ -203,17 +207,17 @@ pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
         tail
     };
     let failures = {
-        let _inside = inner.change.enter().await;
+        let _guard = inner.change.lock().await;
         write_superblocks(inner, |_| true).await
     };
-    take_out_unnoted(inner, failures).await?;
+    remove_members_unrecorded(inner, failures).await?;
     inner.state.borrow_mut().segments.durable_tail = tail;
     Ok(())
 }
 
-/// Writes the next revision of the superblock to every member in service that `told` selects. Returns the members that
-/// failed. Callers hold [`Inner::change`].
-pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> bool) -> Vec<Failure> {
+/// Writes the next revision of the superblock to the members in service for which `selects` is true. Returns the
+/// members that failed. Callers hold [`Inner::change`].
+pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) -> bool) -> Vec<Failure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
@@ -221,7 +225,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> 
     };
     let mut failures = Vec::new();
     let mut writes: Vec<Boxed<'_, (u32, DiskResult<()>)>> = Vec::new();
-    for device in inner.in_service().into_iter().filter(|device| told(device.member)) {
+    for device in inner.in_service().into_iter().filter(|device| selects(device.member)) {
         let mut own = superblock.clone();
         own.member = device.member;
         let (spare, at) = {
@@ -235,7 +239,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> 
         let block = block_of::<S>(buffer, &own.encode());
         writes.push(Box::pin(async move {
             let result = inner.write_durably_to(&device, at, vec![block.clone()], true).await;
-            give_back(inner, block);
+            return_buffer(inner, block);
             (device.member, result)
         }));
     }
@@ -248,8 +252,8 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> 
     failures
 }
 
-/// Keeps a buffer for the next header or superblock.
-pub fn give_back<S: Seam>(inner: &Inner<S>, block: S::Block) {
+/// Returns a buffer to the spare buffers for headers and superblocks.
+pub fn return_buffer<S: Seam>(inner: &Inner<S>, block: S::Block) {
     let mut state = inner.state.borrow_mut();
     if state.spare.len() < SPARE_BLOCKS
         && let Ok(buffer) = seam::Block::thaw(block)

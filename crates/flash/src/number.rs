@@ -1,4 +1,4 @@
-//! Numbers that are easily mixed up, each with its own type.
+//! Number types of the flash store: one type each, because these numbers are easily mixed up.
 //!
 //! The integer inside is public. Code reads it only where a number leaves its type: in a disk format, as an index or a
 //! count, or in text. Arithmetic has named methods only. There is no implicit conversion from or to an integer.
@@ -32,8 +32,8 @@ macro_rules! number {
     };
 }
 
-/// Gives a number a successor.
-macro_rules! counted {
+/// Adds `next` to a number type.
+macro_rules! successor {
     ($name:ident) => {
         impl $name {
             /// The number after this one.
@@ -47,7 +47,7 @@ macro_rules! counted {
 }
 
 number! {
-    /// The persistent identity of a volume: its incarnation. It is never reused, unlike a name.
+    /// The persistent identity of a volume: its incarnation. Unlike a name, it is never reused.
     VolumeId
 }
 
@@ -58,53 +58,54 @@ impl fmt::LowerHex for VolumeId {
 }
 
 number! {
-    /// The number of an opening of the store. It seeds the checksums of the log, so a torn batch never becomes whole.
+    /// Counts the openings of the store. It seeds the checksums of the log: a torn batch of an earlier opening never
+    /// becomes valid.
     BootEpoch
 }
-counted!(BootEpoch);
+successor!(BootEpoch);
 
 number! {
-    /// The place of a batch in the log's order: +1 with every batch, over all openings.
+    /// The sequence number of a log batch: +1 with every batch, over all openings.
     Sequence
 }
-counted!(Sequence);
+successor!(Sequence);
 
 number! {
-    /// The place of a commit in the map journal's order: +1 with every commit, over all openings.
+    /// The sequence number of a map journal commit: +1 with every commit, over all openings.
     CommitNo
 }
-counted!(CommitNo);
+successor!(CommitNo);
 
 number! {
-    /// The number of the last durable change of the members.
+    /// The membership generation: counts the durable changes of the members.
     StoreGeneration
 }
-counted!(StoreGeneration);
+successor!(StoreGeneration);
 
 impl StoreGeneration {
-    /// The 32 bits of it that a member's entry keeps.
+    /// The low 32 bits, as stored in a member's entry of the superblock.
     #[inline]
-    pub fn since(self) -> u32 {
+    pub fn low_bits(self) -> u32 {
         self.0 as u32
     }
 }
 
 number! {
-    /// The number of a checkpoint of the map journal, which is the generation of its half.
+    /// The generation of a half of the map journal: each checkpoint starts the next one.
     HalfGeneration
 }
-counted!(HalfGeneration);
+successor!(HalfGeneration);
 
 number! {
     /// The number of a block inside its volume.
     BlockNo
 }
-counted!(BlockNo);
+successor!(BlockNo);
 
 impl BlockNo {
     /// The first block.
     pub const ZERO: BlockNo = BlockNo(0);
-    /// A number that no block has.
+    /// Greater than the number of any block.
     pub const MAX: BlockNo = BlockNo(u64::MAX);
     /// All blocks that a volume may have.
     pub const ALL: Range<BlockNo> = BlockNo::ZERO..BlockNo::MAX;
@@ -116,13 +117,13 @@ impl BlockNo {
         BlockNo(self.0 + blocks)
     }
 
-    /// The block `blocks` later, if there is such a number.
+    /// The block `blocks` later; `None` on overflow.
     #[inline]
     pub fn checked_plus(self, blocks: u64) -> Option<BlockNo> {
         self.0.checked_add(blocks).map(BlockNo)
     }
 
-    /// The block `blocks` earlier, which there must be.
+    /// The block `blocks` earlier, which must exist.
     #[inline]
     #[must_use]
     pub fn minus(self, blocks: u64) -> BlockNo {
@@ -142,22 +143,22 @@ impl BlockNo {
         BlockNo(self.0 - 1)
     }
 
-    /// The number of blocks from `first`, which does not come later, to this one.
+    /// The number of blocks from `first`, which is not after this one, to this one.
     #[inline]
     pub fn since(self, first: BlockNo) -> u64 {
         self.0 - first.0
     }
 
-    /// The last multiple of `boundary` that does not come after the block.
+    /// The block number rounded down to a multiple of `boundary`.
     #[inline]
     #[must_use]
     pub fn align_down(self, boundary: u64) -> BlockNo {
         BlockNo(self.0 / boundary * boundary)
     }
 
-    /// The range of this block alone.
+    /// The range of only this block.
     #[inline]
-    pub fn only(self) -> Range<BlockNo> {
+    pub fn single(self) -> Range<BlockNo> {
         self..self.next()
     }
 
@@ -197,17 +198,17 @@ number! {
     /// The number of a page inside its volume.
     PageNo
 }
-counted!(PageNo);
+successor!(PageNo);
 
 impl PageNo {
     /// All pages that a volume may have.
     pub const ALL: Range<PageNo> = PageNo(0)..PageNo(u64::MAX);
 
-    /// The block at index `place` of the page.
+    /// The block at this index of the page.
     #[inline]
-    pub fn block(self, place: usize) -> BlockNo {
-        assert!(place < PAGE_BLOCKS as usize, "a page has 16 blocks");
-        BlockNo(self.0 * u64::from(PAGE_BLOCKS) + place as u64)
+    pub fn block(self, index: usize) -> BlockNo {
+        assert!(index < PAGE_BLOCKS as usize, "a page has 16 blocks");
+        BlockNo(self.0 * u64::from(PAGE_BLOCKS) + index as u64)
     }
 
     /// The first block of the page.
@@ -240,7 +241,7 @@ number! {
     /// An epoch of a volume: the writes between two flushes.
     Epoch
 }
-counted!(Epoch);
+successor!(Epoch);
 
 impl Epoch {
     /// The epoch of spilled blocks, older than any epoch that a flush closed: they count as closed from the start.
@@ -248,13 +249,13 @@ impl Epoch {
 }
 
 number! {
-    /// The place of a completed write in the order of a volume's completions on its backing. A flush of the backing
-    /// covers all completions below a number.
+    /// Counts the completed writes of a volume to its backing. A flush of the backing covers all completions below a
+    /// number.
     CompletionNo
 }
-counted!(CompletionNo);
+successor!(CompletionNo);
 
 impl CompletionNo {
-    /// Above all completions.
+    /// Greater than all completions.
     pub const MAX: CompletionNo = CompletionNo(u64::MAX);
 }

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
-use crate::slow::{self, InLine, Work};
+use crate::slow::{self, QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
@@ -30,10 +30,10 @@ impl<S: Seam> Drop for Pin<S> {
 }
 
 /// A block to read, its position, and the buffer to read it into.
-pub type Wanted<S> = (Owner, Position, <S as Seam>::BlockMut);
+pub type ReadRequest<S> = (Owner, Position, <S as Seam>::BlockMut);
 
-/// The index of a wanted block, and the result of its read.
-type Numbered<S> = (usize, Result<<S as Seam>::Block, StoreError>);
+/// The index of a request, and the result of its read.
+type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 
 /// The seed of a block's checksum.
 fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
@@ -43,13 +43,13 @@ fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
 }
 
 /// The byte offset of a record on its device.
-fn at<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
-    place(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
+fn offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
+    block_offset(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
 }
 
 /// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
 /// neighbouring blocks come from one device.
-fn order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
+fn read_order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
     let mut devices = inner.log_devices();
     if segment % 2 == 1 {
         devices.reverse();
@@ -65,12 +65,12 @@ pub async fn read<S: Seam>(
     mut buffer: S::BlockMut,
 ) -> Result<S::Block, StoreError> {
     let pin = Pin::new(inner, position.segment);
-    let (seed, at) = (seed(inner, owner, &position), at(inner, &position));
+    let (seed, at) = (seed(inner, owner, &position), offset_of(inner, &position));
     let mut bad = Vec::new();
-    for device in order(inner, position.segment) {
+    for device in read_order(inner, position.segment) {
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
         let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
-        let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
+        let block = pieces.pop().expect("a read returns its pieces").block.freeze();
         let trusted = inner.sabotage.is(Sabotage::SkipChecksum);
         if result.is_ok() && (trusted || block.checksum(seed) == position.checksum) {
             if !bad.is_empty() {
@@ -80,34 +80,37 @@ pub async fn read<S: Seam>(
         }
         bad.push(device);
         if bad.len() == inner.log_devices().len() {
-            inner.state.borrow_mut().lost.note(owner, position);
+            inner.state.borrow_mut().lost.add(owner, position);
         }
         buffer = match block.thaw() {
             Ok(buffer) => buffer,
-            Err(_) => unreachable!("nobody else has seen the block"),
+            Err(_) => unreachable!("the block has one owner"),
         };
     }
     Err(StoreError::Lost { incarnation: owner.incarnation, block: owner.block })
 }
 
 /// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
-pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, wanted: Vec<Wanted<S>>) -> Vec<Result<S::Block, StoreError>> {
-    let mut wanted: Vec<(usize, Wanted<S>)> = wanted.into_iter().enumerate().collect();
-    let count = wanted.len();
-    wanted.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
-    let mut runs: Vec<Vec<(usize, Wanted<S>)>> = Vec::new();
-    for (number, one) in wanted {
-        let follows = |run: &&mut Vec<(usize, Wanted<S>)>| {
-            let (_, (_, last, _)) = run.last().expect("a run holds one at least");
-            (last.segment, last.index + 1) == (one.1.segment, one.1.index)
+pub async fn read_all<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    requests: Vec<ReadRequest<S>>,
+) -> Vec<Result<S::Block, StoreError>> {
+    let mut requests: Vec<(usize, ReadRequest<S>)> = requests.into_iter().enumerate().collect();
+    let count = requests.len();
+    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
+    let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
+    for (number, request) in requests {
+        let follows = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
+            let (_, (_, last, _)) = run.last().expect("a run is not empty");
+            (last.segment, last.index + 1) == (request.1.segment, request.1.index)
         };
         match runs.last_mut().filter(follows) {
-            Some(run) => run.push((number, one)),
-            None => runs.push(vec![(number, one)]),
+            Some(run) => run.push((number, request)),
+            None => runs.push(vec![(number, request)]),
         }
     }
     let reads = runs.into_iter().map(|run| {
-        let read: Boxed<'_, Vec<Numbered<S>>> = Box::pin(read_run(inner, run));
+        let read: Boxed<'_, Vec<IndexedResult<S>>> = Box::pin(read_run(inner, run));
         read
     });
     let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..count).map(|_| None).collect();
@@ -119,11 +122,11 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, wanted: Vec<Wanted<S>>) -> 
 
 /// Reads adjacent blocks in one request. Blocks that fail their check are read again, one by one, from any device with
 /// a good copy.
-async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -> Vec<Numbered<S>> {
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<IndexedResult<S>> {
     let (_, (_, first, _)) = &run[0];
-    let (pin, at) = (Pin::new(inner, first.segment), at(inner, first));
+    let (pin, at) = (Pin::new(inner, first.segment), offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());
-    let device = order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
+    let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
     let (mut places, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
     for (number, (owner, position, buffer)) in run {
         places.push((number, owner, position));
@@ -131,8 +134,8 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     }
     let (read, buffers) = match device {
         Some(device) => {
-            // Not judged for latency: it takes longer than the single-block reads that make up a device's history.
-            let _place = InLine::new(inner, device.member, Work::Read(buffers.len()));
+            // Not measured: it takes longer than the single-block reads that make up a device's latency history.
+            let _queued = QueuedRequest::new(inner, device.member, Work::Read(buffers.len()));
             let (result, buffers) = inner.read_from(&device, at, buffers).await;
             (result.is_ok(), buffers)
         }
@@ -144,7 +147,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
             results.push((number, Ok(block)));
             continue;
         }
-        let Ok(buffer) = block.thaw() else { unreachable!("nobody else has seen the block") };
+        let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
         results.push((number, self::read(inner, owner, position, buffer).await));
     }
     drop(pin);
@@ -152,10 +155,11 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
 }
 
 /// Writes the good copy over the bad ones. It runs in its own task and holds the pin: it ends before the segment is
-/// overwritten, even if the reader is dropped. If a device fails this write, the write path judges it.
+/// overwritten, even if the reader is dropped. A failure of this write is ignored: the write path detects failing
+/// devices.
 ///
-/// It does not flush: a device may report a failed flush only once, and the batch whose flush it is must see that
-/// error. The batch's flush makes the repair durable, too.
+/// It does not flush: a device may report a failed flush only once, and that error must reach the batch whose flush it
+/// is. The batch's flush makes the repair durable, too.
 async fn repair<S: Seam>(pin: Pin<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
         let _ = pin.0.write_durably_to(&device, at, vec![block.clone()], false).await;

@@ -43,7 +43,7 @@ pub struct Record<S: Seam> {
     pub content: Content<S>,
 }
 
-/// Where a record lies, and its block's checksum. Valid only until the record is retired.
+/// The position of a record in the log, and its block's checksum. Valid only until the record is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub(crate) segment: u32,
@@ -61,7 +61,7 @@ impl Position {
     /// # Panics
     /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
-        assert!(self.live, "a tombstone holds nothing");
+        assert!(self.live, "a tombstone has no live position");
         [self.segment, self.index, self.checksum]
     }
 
@@ -80,12 +80,12 @@ impl Position {
 #[derive(Default)]
 pub(crate) struct LostBlocks(BTreeMap<(u32, u32), Owner>);
 
-/// The most blocks that are listed.
+/// Maximum number of listed blocks.
 const LOST_MAX: usize = 1024;
 
 impl LostBlocks {
     /// Adds a block.
-    pub fn note(&mut self, owner: Owner, position: Position) {
+    pub fn add(&mut self, owner: Owner, position: Position) {
         if self.0.len() < LOST_MAX {
             self.0.insert((position.segment, position.index), owner);
         }
@@ -125,7 +125,7 @@ pub struct Recovered {
     pub owner: Owner,
     /// The volume's epoch.
     pub epoch: Epoch,
-    /// Where it lies.
+    /// Its position in the log.
     pub position: Position,
     /// The record's content.
     pub content: RecoveredContent,

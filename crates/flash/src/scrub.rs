@@ -1,18 +1,18 @@
-//! Scrub: a search for silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
-//! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate nothing is read.
+//! Scrub: finds silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
+//! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate the scrub is off.
 
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::members::keep_buffers;
-use crate::members::walk::Walk;
+use crate::members::segment_verifier::SegmentVerifier;
 use crate::read::Pin;
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// The least time between the starts of two rounds, so that a small log is not read all the time.
+/// Minimum time between the starts of two rounds, so that a small log is not read continuously.
 const ROUND: Nanos = Nanos::from_secs(600);
 /// Pause between two checks while there is no work.
 const PAUSE: Nanos = Nanos::from_secs(1);
@@ -81,22 +81,22 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
 async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let parts: Vec<_> = inner.state.borrow().segments.chain().collect();
-    for (number, life, used) in parts {
-        if !inner.state.borrow().segments.is_live(number, life.first) {
+    for (number, segment, used) in parts {
+        if !inner.state.borrow().segments.is_live(number, segment.first) {
             continue;
         }
         let pin = Pin::new(inner, number);
-        let mut walk = Walk::new(inner.state.borrow().superblock.store, number, life);
+        let mut verifier = SegmentVerifier::new(inner.state.borrow().superblock.store, number, segment);
         let (mut index, end) = (0, used.unwrap_or(blocks));
         while index < end {
             let rate = {
                 let state = inner.state.borrow();
                 // Stop at a segment that has died meanwhile: the pin would delay its reuse.
-                let goes_on = state.failed.is_none() && state.segments.is_live(number, life.first);
-                state.scrub.bytes_per_second.filter(|_| goes_on)
+                let continues = state.failed.is_none() && state.segments.is_live(number, segment.first);
+                state.scrub.bytes_per_second.filter(|_| continues)
             };
             let Some(rate) = rate else { break };
-            let count = run_of_blocks(inner, number, &life, index..end, &mut walk).await;
+            let count = run_of_blocks(inner, number, &segment, index..end, &mut verifier).await;
             let Some((count, bytes)) = count else { break };
             index += count;
             inner.state.borrow_mut().scrub.stats.bytes += bytes;
@@ -111,9 +111,9 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
 async fn run_of_blocks<S: Seam>(
     inner: &Rc<Inner<S>>,
     number: u32,
-    life: &Segment,
+    segment: &Segment,
     range: std::ops::Range<u32>,
-    walk: &mut Walk,
+    verifier: &mut SegmentVerifier,
 ) -> Option<(u32, u64)> {
     let devices = inner.log_devices();
     let buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
@@ -122,7 +122,7 @@ async fn run_of_blocks<S: Seam>(
         inner.state.borrow_mut().copying.extend(buffers);
         return None;
     }
-    let at = place(inner.state.borrow().superblock.segment_bytes, number, range.start);
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, number, range.start);
     let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
     for device in &devices {
         let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
@@ -133,24 +133,24 @@ async fn run_of_blocks<S: Seam>(
     inner.state.borrow_mut().copying.extend(buffers);
     for (offset, index) in (0..count).zip(range.start..) {
         let mut good: Option<S::Block> = None;
-        let mut said = None;
+        let mut verdict = None;
         for (_, blocks) in copies.iter().filter(|(read, _)| *read) {
-            said = walk.is_good(index, &blocks[offset]);
-            if said != Some(false) {
-                good = said.map(|_| blocks[offset].clone());
+            verdict = verifier.is_good(index, &blocks[offset]);
+            if verdict != Some(false) {
+                good = verdict.map(|_| blocks[offset].clone());
                 break;
             }
         }
         match good {
             Some(good) => repair(inner, &devices, &copies, offset, at, good).await,
             // Past the last batch no header determines the content, so there is nothing to verify.
-            None if said.is_none() && copies.iter().any(|(read, _)| *read) => {}
+            None if verdict.is_none() && copies.iter().any(|(read, _)| *read) => {}
             None => {
-                walk.skip(index);
-                let still_counts = inner.state.borrow().segments.is_live(number, life.first);
+                verifier.skip(index);
+                let is_still_live = inner.state.borrow().segments.is_live(number, segment.first);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
-                stats.found += u64::from(still_counts);
-                stats.lost += u64::from(still_counts);
+                stats.found += u64::from(is_still_live);
+                stats.lost += u64::from(is_still_live);
             }
         }
     }

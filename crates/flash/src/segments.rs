@@ -7,11 +7,11 @@ use std::ops::Range;
 
 use crate::number::{BootEpoch, Sequence};
 
-/// Segments reserved for tombstones of whole volumes. A log that is full of blocks that cannot be destaged then does
-/// not block other volumes.
-const KEPT: usize = 2;
-/// A log with fewer segments reserves none.
-const KEPT_OF: u32 = 16;
+/// Segments reserved for tombstones of whole volumes. They can be appended even when the log is full of blocks that
+/// cannot be destaged, so such blocks do not block other volumes.
+const TOMBSTONE_RESERVE: usize = 2;
+/// A log with fewer segments than this has no reserve.
+const RESERVING_SEGMENTS_MIN: u32 = 16;
 
 /// One segment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,52 +114,54 @@ impl Segments {
     }
 
     /// Number of segments reserved for tombstones of whole volumes.
-    pub fn kept(&self) -> usize {
-        if self.limit - self.first < KEPT_OF { 0 } else { KEPT }
+    pub fn tombstone_reserve(&self) -> usize {
+        if self.limit - self.first < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
     }
 
-    /// Opens a free segment for a batch of sequence number `first`, if more than `keep` are free. Otherwise the open
+    /// Opens a free segment for a batch of sequence number `first`, if more than `reserve` are free. Otherwise the open
     /// segment stays open.
-    pub fn open_next(&mut self, boot: BootEpoch, first: Sequence, keep: usize) -> bool {
+    pub fn open_next(&mut self, boot: BootEpoch, first: Sequence, reserve: usize) -> bool {
         self.free_dead(first);
-        if !self.has_more_than(keep) {
+        if !self.has_more_free_than(reserve) {
             return false;
         }
         let limit = self.limit;
         let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
         let Some(number) = next else { return false };
-        assert!(self.get(number).pins == 0, "a free segment is read by nobody");
+        assert!(self.get(number).pins == 0, "a free segment is not pinned");
         *self.get_mut(number) = Segment { boot, first, last: first, live: 0, pins: 0 };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
     }
 
-    /// Frees segments that are provably dead. `next` is the sequence number of the next batch.
+    /// Frees dead segments that the durable tail has passed and no read pins. `next` is the sequence number of the next
+    /// batch.
     pub fn free_dead(&mut self, next: Sequence) {
         self.tail(next);
         let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
         let mut waiting = VecDeque::new();
         while let Some(number) = self.dead.pop_front() {
             let segment = self.get(number);
-            let provably_dead = segment.last < durable_tail || violates_r7;
-            if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+            let tail_has_passed = segment.last < durable_tail || violates_r7;
+            if tail_has_passed && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;
     }
 
-    /// Lends a free segment to the pages, if more than `keep` are free.
-    pub fn lend(&mut self, keep: usize) -> Option<u32> {
-        let at = self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_than(keep))?;
+    /// Lends a free segment to the pages, if more than `reserve` are free.
+    pub fn lend(&mut self, reserve: usize) -> Option<u32> {
+        let at =
+            self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
         let number = self.free.remove(at)?;
-        assert!(self.get(number).pins == 0, "a free segment is read by nobody");
+        assert!(self.get(number).pins == 0, "a free segment is not pinned");
         self.lent.insert(number);
         Some(number)
     }
 
     /// Returns a lent segment to the log.
-    pub fn take_back(&mut self, number: u32) {
-        assert!(self.lent.remove(&number), "what was lent comes back once");
+    pub fn return_lent(&mut self, number: u32) {
+        assert!(self.lent.remove(&number), "a lent segment is returned once");
         self.free.push_back(number);
     }
 
@@ -185,13 +187,13 @@ impl Segments {
     }
 
     /// True when more than `count` segments may be written now.
-    pub fn has_more_than(&self, count: usize) -> bool {
+    pub fn has_more_free_than(&self, count: usize) -> bool {
         self.free.iter().filter(|number| **number < self.limit).nth(count).is_some()
     }
 
-    /// True when all `keep` segments reserved for tombstones are free.
-    pub fn keeps_all(&self, keep: usize) -> bool {
-        keep == 0 || self.has_more_than(keep - 1)
+    /// True when at least `reserve` segments are free.
+    pub fn reserve_is_free(&self, reserve: usize) -> bool {
+        reserve == 0 || self.has_more_free_than(reserve - 1)
     }
 
     /// Closes the open segment: no batch follows, so the tail may pass it, too.
@@ -216,14 +218,15 @@ impl Segments {
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns
-    /// whether it did.
-    pub fn cut(&mut self, limit: u32) -> bool {
+    /// whether it was set.
+    pub fn try_set_limit(&mut self, limit: u32) -> bool {
         let used = self.chain.iter().any(|number| *number >= limit);
-        let in_doubt = self.dead.iter().any(|number| *number >= limit && self.get(*number).last >= self.durable_tail);
-        if !used && !in_doubt {
+        let may_be_recovered =
+            self.dead.iter().any(|number| *number >= limit && self.get(*number).last >= self.durable_tail);
+        if !used && !may_be_recovered {
             self.limit = limit;
         }
-        !used && !in_doubt
+        !used && !may_be_recovered
     }
 }
 
@@ -232,40 +235,44 @@ mod tests {
     use super::*;
 
     /// Opens a segment in the first boot epoch.
-    fn opens(segments: &mut Segments, first: u64, keep: usize) -> bool {
-        segments.open_next(BootEpoch(1), Sequence(first), keep)
+    fn open_segment(segments: &mut Segments, first: u64, reserve: usize) -> bool {
+        segments.open_next(BootEpoch(1), Sequence(first), reserve)
     }
 
     #[test]
     fn dead_segment_is_reused_only_behind_a_durable_tail() {
         let mut segments = Segments::new(0..2, &[], BTreeSet::new(), Sequence(1));
-        assert!(opens(&mut segments, 1, 0));
+        assert!(open_segment(&mut segments, 1, 0));
         segments.get_mut(0).last = Sequence(4);
-        assert!(opens(&mut segments, 5, 0));
+        assert!(open_segment(&mut segments, 5, 0));
         assert_eq!(segments.tail(Sequence(6)), Sequence(5));
-        assert!(!opens(&mut segments, 6, 0), "the first segment is dead, but not provably");
+        assert!(!open_segment(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");
         segments.durable_tail = Sequence(5);
-        assert!(opens(&mut segments, 6, 0));
+        assert!(open_segment(&mut segments, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
     }
 
     #[test]
-    fn reserved_segments_open_for_tombstones_alone() {
+    fn reserved_segments_open_for_tombstones_only() {
         let mut segments = Segments::new(2..20, &[], BTreeSet::new(), Sequence(1));
-        assert_eq!(segments.kept(), 2);
-        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), Sequence(1)).kept(), 0, "a small log reserves nothing");
-        let opened = (1..).take_while(|first| opens(&mut segments, *first, 2)).count();
+        assert_eq!(segments.tombstone_reserve(), 2);
+        assert_eq!(
+            Segments::new(2..17, &[], BTreeSet::new(), Sequence(1)).tombstone_reserve(),
+            0,
+            "a small log reserves nothing"
+        );
+        let opened = (1..).take_while(|first| open_segment(&mut segments, *first, 2)).count();
         assert_eq!(opened, 16);
-        assert!(segments.keeps_all(2) && segments.lend(2).is_none());
-        assert!(opens(&mut segments, 17, 0) && !segments.keeps_all(2));
-        assert!(opens(&mut segments, 18, 0) && !opens(&mut segments, 19, 0));
+        assert!(segments.reserve_is_free(2) && segments.lend(2).is_none());
+        assert!(open_segment(&mut segments, 17, 0) && !segments.reserve_is_free(2));
+        assert!(open_segment(&mut segments, 18, 0) && !open_segment(&mut segments, 19, 0));
     }
 
     #[test]
     fn lent_segments_past_the_limit_are_not_usable_by_the_log() {
         let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), Sequence(1));
         assert_eq!(segments.lent_usable_count(), 3);
-        assert!(segments.cut(4));
+        assert!(segments.try_set_limit(4));
         assert_eq!((segments.lent_usable_count(), segments.lent_usable().count()), (1, 1));
     }
 
@@ -273,18 +280,18 @@ mod tests {
     fn live_record_keeps_its_segment_and_all_newer_ones() {
         let mut segments = Segments::new(0..3, &[], BTreeSet::new(), Sequence(1));
         for first in 1..=3 {
-            assert!(opens(&mut segments, first, 0));
+            assert!(open_segment(&mut segments, first, 0));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
         }
         segments.durable_tail = segments.tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(1));
-        assert!(!opens(&mut segments, 4, 0));
+        assert!(!open_segment(&mut segments, 4, 0));
         segments.get_mut(0).live = 0;
         segments.durable_tail = segments.tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
         segments.get_mut(0).pins = 1;
         assert!(
-            opens(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
+            open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
             "a pinned segment is not overwritten"
         );
     }

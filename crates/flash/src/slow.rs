@@ -2,11 +2,11 @@
 //! every flush waits for it.
 //!
 //! Each device is compared with its own history and with its mirror. A write is compared with the mirror's write of the
-//! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore condemns
-//! neither: it is the usual latency under their load, and the history learns it.
+//! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
+//! against neither: it is the usual latency under their load, and the history learns it.
 //!
-//! A request waits behind others, so it is charged only its share of the device's queue. A read also waits behind
-//! programs that the device has acknowledged from its buffer.
+//! A request waits behind others, so only its part of the queueing time counts. A read also waits behind programs that
+//! the device has acknowledged from its buffer.
 //!
 //! One slow request is not enough, requests that were in the queue at the same time count once, and the last log member
 //! always stays.
@@ -16,68 +16,71 @@ use std::rc::Rc;
 use seam::{DiskError, Nanos, Piece, Seam};
 
 use crate::device::Device;
-use crate::membership::{Failure, take_out};
+use crate::membership::{Failure, remove_members};
 use crate::store::Inner;
 
-/// Requests that are measured before any counts as slow.
-const HISTORY: u32 = 64;
+/// Minimum number of measured requests before any counts as slow.
+const SAMPLES_MIN: u32 = 64;
 /// A request is slow above this multiple of the usual latency.
-const TIMES: u64 = 10;
+const SLOW_FACTOR: u64 = 10;
 /// A request is slow only above this multiple of its mirror's latency, too.
-const TIMES_MIRROR: u64 = 4;
-/// Shorter requests are never slow: losing the mirror would cost more.
-const FLOOR: Nanos = Nanos::from_millis(1);
-/// Each slow request adds this to the strikes, each good one subtracts one. At the maximum the device is out: eight
-/// slow requests in a row.
-const STRIKE: u32 = 2;
+const SLOW_FACTOR_TO_MIRROR: u64 = 4;
+/// Requests below this latency never count as slow: losing the mirror would cost more.
+const SLOW_MIN: Nanos = Nanos::from_millis(1);
+/// Each slow request adds this to the strikes, each other one subtracts one.
+const STRIKES_PER_SLOW: u32 = 2;
+/// At this number of strikes the device is removed: eight slow requests in a row.
 const STRIKES_MAX: u32 = 16;
 /// The time that a batch may take on a member after its mirror has completed it.
 pub const GRACE: Nanos = Nanos::from_secs(2);
 /// The number of blocks whose transfer takes about as long as a request's fixed cost.
-const BLOCKS_A_REQUEST: u64 = 32;
-/// Blocks that are read in the time in which one is programmed.
+const BLOCKS_PER_REQUEST: u64 = 32;
+/// Number of blocks that are read in the time of programming one.
 const PROGRAM_WEIGHT: u64 = 4;
-/// The least time in which a device programs half of its buffer.
+/// Minimum time in which a device programs half of its buffer.
 const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);
 /// Reads of two members are compared if they ended within this time.
-const SAME_WINDOW: Nanos = Nanos::from_millis(100);
+const COMPARISON_WINDOW: Nanos = Nanos::from_millis(100);
 
 /// The latency history of one kind of request on a device.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    usual: u64,
-    seen: u32,
+struct LatencyHistory {
+    /// Moving average in nanoseconds.
+    usual_nanos: u64,
+    samples: u32,
     strikes: u32,
-    /// When a slow request was counted last.
-    struck_at: Nanos,
+    /// When the last slow request was counted.
+    last_strike: Nanos,
 }
 
-impl Pace {
+impl LatencyHistory {
     /// True when the request was slow compared with the usual latency. Slow requests do not change the usual latency.
-    fn is_slow(&mut self, took: u64) -> bool {
-        if self.seen < HISTORY {
-            self.usual = (self.usual * u64::from(self.seen) + took) / u64::from(self.seen + 1);
-            self.seen += 1;
+    fn is_slow(&mut self, latency: u64) -> bool {
+        if self.samples < SAMPLES_MIN {
+            self.usual_nanos = (self.usual_nanos * u64::from(self.samples) + latency) / u64::from(self.samples + 1);
+            self.samples += 1;
             return false;
         }
-        let slow = took > FLOOR.0.max(TIMES * self.usual);
+        let slow = latency > SLOW_MIN.0.max(SLOW_FACTOR * self.usual_nanos);
         if !slow {
-            self.usual = (self.usual * 255 + took) / 256;
+            self.usual_nanos = (self.usual_nanos * 255 + latency) / 256;
         }
         slow
     }
 
     /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
-    fn learn(&mut self, took: u64) {
-        self.usual = (self.usual * 15 + took) / 16;
+    fn learn(&mut self, latency: u64) {
+        self.usual_nanos = (self.usual_nanos * 15 + latency) / 16;
     }
 
     /// Counts a request that ends now. Returns true when the device has been slow often enough. A request that was
-    /// already in flight when the last slow one was counted has met the same stall, so it is not counted again.
-    fn judge(&mut self, slow: bool, begun: Nanos, now: Nanos) -> bool {
+    /// already in flight when the last slow one was counted was delayed by the same stall, so it is not counted.
+    fn count_strike(&mut self, slow: bool, begun: Nanos, now: Nanos) -> bool {
         match slow {
             false => self.strikes = self.strikes.saturating_sub(1),
-            true if begun >= self.struck_at => (self.strikes, self.struck_at) = (self.strikes + STRIKE, now),
+            true if begun >= self.last_strike => {
+                (self.strikes, self.last_strike) = (self.strikes + STRIKES_PER_SLOW, now)
+            }
             true => {}
         }
         self.strikes >= STRIKES_MAX
@@ -87,26 +90,26 @@ impl Pace {
 /// Latency history and queue of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    writes: Pace,
-    reads: Pace,
+    writes: LatencyHistory,
+    reads: LatencyHistory,
     /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
-    line: u64,
+    queue_weight: u64,
     programs: Programs,
     /// Mean latency of recent reads of the log, normalised to a single request, and when the last of them ended.
-    read_lately: Option<(Nanos, u64)>,
-    /// A comparison is in flight: the mirror reads the block of a slow read.
-    compares: bool,
+    recent_reads: Option<(Nanos, u64)>,
+    /// A comparison is in flight: the block of a slow read is read from the mirror.
+    is_comparing: bool,
 }
 
 impl Speed {
-    fn note_read(&mut self, now: Nanos, took: Nanos) {
-        let usual = self.read_within(now).map_or(took.0, |lately| (3 * lately + took.0) / 4);
-        self.read_lately = Some((now, usual));
+    fn record_read(&mut self, now: Nanos, latency: Nanos) {
+        let usual = self.mean_read_latency(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
+        self.recent_reads = Some((now, usual));
     }
 
     /// Mean latency of its reads in the window that ends now; `None` without reads.
-    fn read_within(&self, now: Nanos) -> Option<u64> {
-        self.read_lately.filter(|(at, _)| now.since(*at) < SAME_WINDOW).map(|(_, took)| took)
+    fn mean_read_latency(&self, now: Nanos) -> Option<u64> {
+        self.recent_reads.filter(|(at, _)| now.since(*at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
     }
 }
 
@@ -119,13 +122,13 @@ struct Programs {
 
 impl Programs {
     /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
-    fn left(&self, now: Nanos) -> u64 {
+    fn weight_at(&self, now: Nanos) -> u64 {
         let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
         if halvings < 64 { self.weight >> halvings } else { 0 }
     }
 
     fn add(&mut self, weight: u64, now: Nanos) {
-        *self = Programs { weight: self.left(now) + weight, at: now };
+        *self = Programs { weight: self.weight_at(now) + weight, at: now };
     }
 }
 
@@ -140,7 +143,7 @@ pub enum Work {
 
 impl Work {
     fn weight(self) -> u64 {
-        BLOCKS_A_REQUEST
+        BLOCKS_PER_REQUEST
             + match self {
                 Work::Read(blocks) => blocks as u64,
                 Work::Program(blocks) => PROGRAM_WEIGHT * blocks as u64,
@@ -148,111 +151,111 @@ impl Work {
     }
 }
 
-/// A request in a device's queue, until it ends. It waits for the requests before it, so it is judged by its share of
-/// the queue.
-pub struct InLine<'a, S: Seam> {
+/// A request in a device's queue, until it ends. It waits for the requests before it, so its latency is scaled by its
+/// part of the queue.
+pub struct QueuedRequest<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: u32,
     work: Work,
-    line: u64,
+    queue_weight: u64,
     begun: Nanos,
 }
 
-impl<'a, S: Seam> InLine<'a, S> {
-    /// Enters a request that is being sent.
+impl<'a, S: Seam> QueuedRequest<'a, S> {
+    /// Adds a request that is being sent to the queue.
     pub fn new(inner: &'a Inner<S>, member: u32, work: Work) -> Self {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
         let speed = state.speed(member);
-        speed.line += work.weight();
-        let behind = if matches!(work, Work::Read(_)) { speed.programs.left(now) } else { 0 };
-        InLine { inner, member, work, line: speed.line + behind, begun: now }
+        speed.queue_weight += work.weight();
+        let programs_weight = if matches!(work, Work::Read(_)) { speed.programs.weight_at(now) } else { 0 };
+        QueuedRequest { inner, member, work, queue_weight: speed.queue_weight + programs_weight, begun: now }
     }
 
-    /// The request's share of the elapsed time, as if it were alone.
-    pub fn share(&self) -> Nanos {
-        Nanos(self.inner.seam.now().since(self.begun).0 * BLOCKS_A_REQUEST / self.line)
+    /// The latency that the request would have had alone: its part of the elapsed time.
+    pub fn exclusive_time(&self) -> Nanos {
+        Nanos(self.inner.seam.now().since(self.begun).0 * BLOCKS_PER_REQUEST / self.queue_weight)
     }
 }
 
-impl<S: Seam> Drop for InLine<'_, S> {
+impl<S: Seam> Drop for QueuedRequest<'_, S> {
     fn drop(&mut self) {
         let mut state = self.inner.state.borrow_mut();
         let speed = state.speed(self.member);
         // The entry is a new one, without this request, if another device has taken the member's number.
-        speed.line = speed.line.saturating_sub(self.work.weight());
+        speed.queue_weight = speed.queue_weight.saturating_sub(self.work.weight());
         if matches!(self.work, Work::Program(_)) {
             speed.programs.add(self.work.weight(), self.inner.seam.now());
         }
     }
 }
 
-/// The error of a member that is taken out as too slow.
+/// The error of a member that is removed because it is too slow.
 fn too_slow(what: &str) -> DiskError {
     DiskError::Io(format!("ten times slower than it used to be at {what}"))
 }
 
-/// Judges a batch that was written and flushed, by each member's share of the time. Returns the members that are too
-/// slow to stay.
-pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failure> {
-    let Some(fastest) = took.iter().map(|(_, took)| took.0).min().filter(|_| took.len() > 1) else {
+/// Counts the latencies of a batch that was written and flushed. Returns the members that have become too slow.
+pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]) -> Vec<Failure> {
+    let Some(fastest) = latencies.iter().map(|(_, latency)| latency.0).min().filter(|_| latencies.len() > 1) else {
         return Vec::new();
     };
     let now = inner.seam.now();
     let mut state = inner.state.borrow_mut();
     let mut failures = Vec::new();
-    for (member, took) in took {
-        let pace = &mut state.speed(*member).writes;
-        let is_unusual = pace.is_slow(took.0);
-        let slow = is_unusual && took.0 > TIMES_MIRROR * fastest;
+    for (member, latency) in latencies {
+        let history = &mut state.speed(*member).writes;
+        let is_unusual = history.is_slow(latency.0);
+        let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
-            pace.learn(took.0);
+            history.learn(latency.0);
         }
         // Batches never overlap, so each one counts.
-        if pace.judge(slow, now, now) {
+        if history.count_strike(slow, now, now) {
             failures.push((*member, too_slow("writes and flushes")));
         }
     }
     failures
 }
 
-/// Reads the block at byte `at` from a log member. Takes the member out when it has become too slow, compared with its
+/// Reads the block at byte `at` from a log member. Removes the member when it has become too slow, compared with its
 /// own history and with its mirrors' reads of the same window.
 pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
-    let place = InLine::new(inner, member, Work::Read(1));
+    let queued = QueuedRequest::new(inner, member, Work::Read(1));
     let result = read.await;
-    let (took, begun) = (place.share(), place.begun);
-    drop(place);
+    let (latency, begun) = (queued.exclusive_time(), queued.begun);
+    drop(queued);
     let now = inner.seam.now();
     let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
-    let (out, compares) = {
+    let (is_too_slow, compare_with_mirror) = {
         let mut state = inner.state.borrow_mut();
-        let fastest = mirrors.iter().filter_map(|mirror| state.speed(mirror.member).read_within(now)).min();
+        let fastest = mirrors.iter().filter_map(|mirror| state.speed(mirror.member).mean_read_latency(now)).min();
         let speed = state.speed(member);
-        speed.note_read(now, took);
-        match (speed.reads.is_slow(took.0), fastest) {
-            (true, None) => (false, !std::mem::replace(&mut speed.compares, true)),
+        speed.record_read(now, latency);
+        match (speed.reads.is_slow(latency.0), fastest) {
+            (true, None) => (false, !std::mem::replace(&mut speed.is_comparing, true)),
             (suspect, fastest) => {
-                // Compare means: by chance one read may wait for something that its mirror's read did not meet.
-                let lately = speed.read_within(now).map_or(took.0, |lately| lately.min(took.0));
-                let slow = suspect && fastest.is_some_and(|fastest| lately > TIMES_MIRROR * fastest);
+                // Compare means: a single read may be delayed by chance.
+                let recent_mean =
+                    speed.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
+                let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
-                    speed.reads.learn(took.0);
+                    speed.reads.learn(latency.0);
                 }
-                (speed.reads.judge(slow, begun, now), false)
+                (speed.reads.count_strike(slow, begun, now), false)
             }
         }
     };
     match mirrors.into_iter().next() {
         // The last log member always stays.
         None => {}
-        Some(mirror) if compares => {
+        Some(mirror) if compare_with_mirror => {
             let inner = Rc::clone(inner);
             inner.seam.clone().spawn(async move { compare(&inner, member, &mirror, at).await });
         }
-        Some(_) if out => {
+        Some(_) if is_too_slow => {
             // The store's state shows the outcome.
-            let _ = take_out(inner, vec![(member, too_slow("reads"))]).await;
+            let _ = remove_members(inner, vec![(member, too_slow("reads"))]).await;
         }
         Some(_) => {}
     }
@@ -262,15 +265,15 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
 /// Reads the block of a slow read of `member` from the mirror, too, so that the next slow read has a comparison.
 async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
     if let Some(buffer) = inner.alloc() {
-        let place = InLine::new(inner, mirror.member, Work::Read(1));
+        let queued = QueuedRequest::new(inner, mirror.member, Work::Read(1));
         let (result, _) = inner.read_from(mirror, at, vec![Piece::whole(buffer)]).await;
-        let took = place.share();
-        drop(place);
+        let latency = queued.exclusive_time();
+        drop(queued);
         if result.is_ok() {
-            inner.state.borrow_mut().speed(mirror.member).note_read(inner.seam.now(), took);
+            inner.state.borrow_mut().speed(mirror.member).record_read(inner.seam.now(), latency);
         }
     }
-    inner.state.borrow_mut().speed(member).compares = false;
+    inner.state.borrow_mut().speed(member).is_comparing = false;
 }
 
 #[cfg(test)]
@@ -284,18 +287,18 @@ mod tests {
         let begun = Nanos::from_secs(1);
         programs.add(4_000, begun);
         programs.add(4_000, begun);
-        let left = [0, 25, 50, 75].map(|ms| programs.left(begun + Nanos::from_millis(ms)));
+        let left = [0, 25, 50, 75].map(|ms| programs.weight_at(begun + Nanos::from_millis(ms)));
         assert_eq!(left, [8_000, 4_000, 2_000, 1_000]);
-        assert_eq!(programs.left(begun + Nanos::from_secs(100)), 0);
+        assert_eq!(programs.weight_at(begun + Nanos::from_secs(100)), 0);
     }
 
     #[test]
     fn reads_outside_the_window_are_not_compared() {
         let (mut speed, now) = (Speed::default(), Nanos::from_secs(1));
-        assert_eq!(speed.read_within(now), None);
-        speed.note_read(now, Nanos(400));
-        speed.note_read(now, Nanos(800));
-        assert_eq!(speed.read_within(now), Some(500));
-        assert_eq!(speed.read_within(now + SAME_WINDOW), None);
+        assert_eq!(speed.mean_read_latency(now), None);
+        speed.record_read(now, Nanos(400));
+        speed.record_read(now, Nanos(800));
+        assert_eq!(speed.mean_read_latency(now), Some(500));
+        assert_eq!(speed.mean_read_latency(now + COMPARISON_WINDOW), None);
     }
 }

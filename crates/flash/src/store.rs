@@ -22,7 +22,7 @@ use crate::recovery::{OpenOptions, open};
 use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
 use crate::slow::Speed;
-use crate::wait::{Answer, Boxed, Gate};
+use crate::wait::{Boxed, Reply, TaskMutex};
 
 /// Pause before another attempt to allocate a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
@@ -44,7 +44,7 @@ pub enum Sabotage {
     ReplayTorn,
     /// A segment is reused before the tail behind it is durable.
     ReuseBeforeTail,
-    /// A failed member is taken out after the acknowledgement that relies on fewer copies.
+    /// A failed member is durably removed only after an acknowledgement that relies on fewer copies.
     AckBeforeMembership,
     /// A device joins the log without a copy of its earlier content.
     SkipResync,
@@ -75,11 +75,11 @@ impl Sabotage {
 /// Whether a member is in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberStatus {
-    /// It holds everything that was acknowledged.
+    /// It holds all acknowledged data.
     InService,
-    /// It was taken out, or is missing, for this reason.
+    /// It was removed from service, or is missing, for this reason.
     Lost(String),
-    /// It is present but was taken out earlier. Its content is old and is not read.
+    /// It is present but was removed from service earlier. Its content is outdated and is not read.
     Stale,
 }
 
@@ -88,7 +88,7 @@ pub enum MemberStatus {
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
-    /// Content: the log and pages, or pages alone.
+    /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The device's name, if it is present.
     pub device: Option<String>,
@@ -98,15 +98,15 @@ pub struct MemberReport {
     pub status: MemberStatus,
 }
 
-/// Notes a generation of the members durably. The error is the reason why it could not.
-pub(crate) type Note = dyn Fn(StoreGeneration) -> Boxed<'static, Result<(), String>>;
+/// Durably records a membership generation. The error is the reason why that failed.
+pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> Boxed<'static, Result<(), String>>;
 
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
     pub(crate) records: Vec<Record<S>>,
-    /// The request may use the segments that are reserved for tombstones.
-    pub(crate) buries: bool,
-    pub(crate) answer: Answer<Result<Vec<Position>, StoreError>>,
+    /// A request with tombstones only, which may use the segments reserved for them.
+    pub(crate) is_tombstone: bool,
+    pub(crate) reply: Reply<Result<Vec<Position>, StoreError>>,
 }
 
 impl<S: Seam> Request<S> {
@@ -117,9 +117,9 @@ impl<S: Seam> Request<S> {
 }
 
 pub(crate) struct State<S: Seam> {
-    /// The devices that are or were in service since the opening.
+    /// The devices that have been in service since the opening, also those that were removed.
     pub(crate) devices: Vec<Device<S>>,
-    /// The superblock as the members in service know it. The member's own number is set when its copy is written.
+    /// The superblock as the members in service know it. The member number in it is set when a copy is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
     pub(crate) pending: VecDeque<Request<S>>,
@@ -137,14 +137,14 @@ pub(crate) struct State<S: Seam> {
     /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.
     pub(crate) spare: Vec<S::BlockMut>,
     /// Tasks that wait until no batch is being written.
-    pub(crate) idle: Vec<Answer<()>>,
+    pub(crate) idle: Vec<Reply<()>>,
     /// The generation of the membership that every member in service durably knows.
     pub(crate) durable_generation: StoreGeneration,
-    /// The generation that the owner has noted.
-    pub(crate) noted_generation: StoreGeneration,
-    /// The reason why the owner could not note the newest generation.
-    pub(crate) unnoted: Option<String>,
-    /// The device that is becoming a log member: it takes every batch, but nothing relies on it yet.
+    /// The generation that the owner has recorded.
+    pub(crate) recorded_generation: StoreGeneration,
+    /// The reason why the owner could not record the newest generation.
+    pub(crate) unrecorded: Option<String>,
+    /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
     pub(crate) joining: Option<Device<S>>,
     /// Spare buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copying: Vec<S::BlockMut>,
@@ -154,8 +154,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) scrub: Scrub,
     /// Blocks that have no good copy, as found by reads.
     pub(crate) lost: LostBlocks,
-    /// The owner's function that notes each new generation of the members.
-    pub(crate) note: Option<Rc<Note>>,
+    /// The owner's function that records each new membership generation.
+    pub(crate) recorder: Option<Rc<GenerationRecorder>>,
     /// The change of the members that is in progress.
     pub(crate) jobs: Jobs,
 }
@@ -171,29 +171,29 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) seam: S,
     pub(crate) state: RefCell<State<S>>,
     /// Held while a batch is written, or while the members change between two batches.
-    pub(crate) batches: Gate,
+    pub(crate) batches: TaskMutex,
     /// Held while superblocks are written.
-    pub(crate) change: Gate,
+    pub(crate) change: TaskMutex,
     /// A handle to itself, for the tasks that it spawns.
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
     pub(crate) outstanding: Outstanding,
     /// The source of buffers when the pool is exhausted.
-    pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
+    pub(crate) fallback_buffers: RefCell<Option<FallbackBuffers<S>>>,
 }
 
-/// The oldest part of the log is the segments divided by this number, but at least [`OLDEST_MIN`].
-const OLDEST_PART: usize = 8;
+/// The oldest part of the log is 1/8 of its segments, but at least [`OLDEST_MIN`].
+const OLDEST_DIVISOR: usize = 8;
 const OLDEST_MIN: usize = 2;
 
-/// Frees a buffer of another cache, if possible.
-pub(crate) type Buffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
+/// Gets a buffer from another cache, if possible.
+pub(crate) type FallbackBuffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
 
 impl<S: Seam> Inner<S> {
     /// Allocates a buffer if one is available now.
     pub(crate) fn alloc(&self) -> Option<S::BlockMut> {
-        self.seam.alloc().or_else(|| self.more_buffers.borrow().as_ref()?())
+        self.seam.alloc().or_else(|| self.fallback_buffers.borrow().as_ref()?())
     }
 
     /// Waits for a free buffer.
@@ -243,10 +243,10 @@ impl<S: Seam> Store<S> {
         open(seam, disks, options).await
     }
 
-    /// Sets the source of buffers when the pool is exhausted: a cache that fills the pool frees one of its own. The
-    /// store calls it between two of its steps, never while its owner is inside a synchronous call.
-    pub fn use_buffers(&self, more: impl Fn() -> Option<S::BlockMut> + 'static) {
-        *self.0.more_buffers.borrow_mut() = Some(Box::new(more));
+    /// Sets the source of buffers when the pool is exhausted: the cache that fills the pool gives up one of its own.
+    /// The store calls `fallback` from its own tasks, never while its owner is inside a synchronous call.
+    pub fn set_fallback_buffers(&self, fallback: impl Fn() -> Option<S::BlockMut> + 'static) {
+        *self.0.fallback_buffers.borrow_mut() = Some(Box::new(fallback));
     }
 
     /// The clean pages. They are loaded once, at any time after the opening.
@@ -254,7 +254,7 @@ impl<S: Seam> Store<S> {
         Pages(Rc::clone(&self.0))
     }
 
-    /// The most records of one append.
+    /// Maximum number of records of one append.
     pub fn records_max(&self) -> usize {
         let segment = self.0.state.borrow().superblock.segment_bytes as usize / BLOCK_BYTES;
         RECORDS_MAX.min(segment - 1)
@@ -270,18 +270,18 @@ impl<S: Seam> Store<S> {
         self.append_with(records, false).await
     }
 
-    /// Like [`Store::append`], for tombstones that leave a volume without records in the log. They may use reserved
-    /// segments, so a log that is full of other volumes' records does not block them.
+    /// Like [`Store::append`], for tombstones that retire all records of a volume. They may use the reserved segments,
+    /// so a log that is full of other volumes' records does not block them.
     ///
     /// # Panics
     /// With any other record.
-    pub async fn bury(&self, tombstones: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
-        let buries = |record: &Record<S>| matches!(record.content, Content::Retire { .. });
-        assert!(tombstones.iter().all(buries), "room is kept for tombstones alone");
+    pub async fn append_tombstones(&self, tombstones: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
+        let is_tombstone = |record: &Record<S>| matches!(record.content, Content::Retire { .. });
+        assert!(tombstones.iter().all(is_tombstone), "the reserve is for tombstones only");
         self.append_with(tombstones, true).await
     }
 
-    async fn append_with(&self, records: Vec<Record<S>>, buries: bool) -> Result<Vec<Position>, StoreError> {
+    async fn append_with(&self, records: Vec<Record<S>>, is_tombstone: bool) -> Result<Vec<Position>, StoreError> {
         assert!((1..=self.records_max()).contains(&records.len()), "{} records in one append", records.len());
         for record in &records {
             let blocks = match record.content {
@@ -291,19 +291,19 @@ impl<S: Seam> Store<S> {
             let fits = record.owner.block.checked_plus(u64::from(blocks)).is_some();
             assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.owner.block);
         }
-        let answer = Answer::default();
+        let reply = Reply::default();
         let start = {
             let mut state = self.0.state.borrow_mut();
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            state.pending.push_back(Request { records, buries, answer: answer.clone() });
+            state.pending.push_back(Request { records, is_tombstone, reply: reply.clone() });
             !std::mem::replace(&mut state.committing, true)
         };
         if start {
             self.0.seam.spawn(crate::commit::run(Rc::clone(&self.0)));
         }
-        answer.wait().await
+        reply.wait().await
     }
 
     /// Reads the block that was appended at `position` into `buffer`. The block is checked; a bad copy is replaced by
@@ -350,7 +350,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
-    /// copies, the device is filled and carries the log; otherwise it holds pages alone. The device's content is
+    /// copies, the device is filled and carries the log; otherwise it holds only pages. The device's content is
     /// destroyed. Without `force` the device must be empty, or of this store.
     pub async fn add(&self, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
         crate::members::add(&self.0, disk, force).await
@@ -362,8 +362,8 @@ impl<S: Seam> Store<S> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 
-    /// Removes a member for good. A member that holds pages alone takes its place in the log first. Without one the log
-    /// keeps a single copy, which `allow_single_copy` must permit.
+    /// Removes a member permanently. A member that holds only pages takes its place in the log first. Without one the
+    /// log keeps a single copy, which `allow_single_copy` must permit.
     pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await
     }
@@ -415,24 +415,27 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().superblock.generation
     }
 
-    /// Sets the function that notes each new generation of the members, once all of them durably know it. Nothing that
-    /// relies on a generation is acknowledged before it is noted (R10). If `note` fails or times out, it is called
-    /// again; appends fail meanwhile.
-    pub fn note_generations(&self, note: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static) {
-        self.0.state.borrow_mut().note = Some(Rc::new(note));
+    /// Sets the function that records each new membership generation, after all members durably know it. Nothing that
+    /// relies on a generation is acknowledged before the generation is recorded (R10). If `record` fails or times out,
+    /// it is called again; appends fail meanwhile.
+    pub fn set_generation_recorder(
+        &self,
+        record: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static,
+    ) {
+        self.0.state.borrow_mut().recorder = Some(Rc::new(record));
     }
 
-    /// The reason why the newest generation of the members is not noted, while flushes fail for it.
-    pub fn unnoted(&self) -> Option<String> {
-        self.0.state.borrow().unnoted.clone()
+    /// The reason why the newest membership generation is not recorded, while flushes fail because of it.
+    pub fn unrecorded_reason(&self) -> Option<String> {
+        self.0.state.borrow().unrecorded.clone()
     }
 
-    /// The oldest segments of the log, an eighth of it and at least two. A live record in them keeps every newer
-    /// segment, too.
+    /// The oldest segments of the log: 1/8 of them, but at least two. A live record in them keeps all newer segments
+    /// from being reused.
     pub fn oldest_segments(&self) -> BTreeSet<u32> {
         let state = self.0.state.borrow();
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
-        let count = (state.segments.chain().count() / OLDEST_PART).max(OLDEST_MIN);
+        let count = (state.segments.chain().count() / OLDEST_DIVISOR).max(OLDEST_MIN);
         sealed.take(count).collect()
     }
 
@@ -446,22 +449,23 @@ impl<S: Seam> Store<S> {
         (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
     }
 
-    /// Waits for batches in progress and moves the durable tail as far as possible: to the end if no record is live, so
-    /// that the next opening finds none. Later appends fail. Returns the sequence number that the log has reached.
+    /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail
+    /// moves to the end, and the next opening finds no record. Later appends fail. Returns the sequence number that the
+    /// log has reached.
     pub async fn close(self) -> Result<Sequence, StoreError> {
-        crate::members::end_jobs(&self.0).await;
+        crate::members::cancel_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
         loop {
-            let answer = {
+            let reply = {
                 let mut state = self.0.state.borrow_mut();
                 if !state.committing {
                     break;
                 }
-                let answer = Answer::default();
-                state.idle.push(answer.clone());
-                answer
+                let reply = Reply::default();
+                state.idle.push(reply.clone());
+                reply
             };
-            answer.wait().await;
+            reply.wait().await;
         }
         {
             let mut state = self.0.state.borrow_mut();
@@ -471,7 +475,7 @@ impl<S: Seam> Store<S> {
             state.failed = Some(StoreError::Failed("the store was closed".to_owned()));
             state.segments.close_open();
         }
-        crate::membership::save_tail(&self.0).await?;
+        crate::membership::persist_tail(&self.0).await?;
         Ok(self.sequence())
     }
 }

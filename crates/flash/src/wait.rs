@@ -1,4 +1,4 @@
-//! Waiting within one core, without an executor: for several futures at once, and for an answer of another task.
+//! Waiting within one core, without an executor: for several futures at once, for a reply of another task, for a lock.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -15,29 +15,29 @@ pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
-        let mut waits = false;
+        let mut is_pending = false;
         for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
             match future.as_mut().poll(context) {
                 Poll::Ready(value) => *result = Some(value),
-                Poll::Pending => waits = true,
+                Poll::Pending => is_pending = true,
             }
         }
-        if waits { Poll::Pending } else { Poll::Ready(()) }
+        if is_pending { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;
     results.into_iter().map(|result| result.expect("every future has ended")).collect()
 }
 
-/// Runs all `futures` and returns their results in order. Once one has succeeded, the others have `grace`. A future
-/// that takes longer is abandoned, with `late` as its result.
+/// Runs all `futures` and returns their results in order. Once one has succeeded, the others get `grace` more time. A
+/// future that takes longer is abandoned, with `timed_out` as its result.
 pub async fn join_with_grace<S: Seam, T, E>(
     seam: &S,
     mut futures: Vec<Boxed<'_, Result<T, E>>>,
     grace: Nanos,
-    late: fn() -> Result<T, E>,
+    timed_out: fn() -> Result<T, E>,
 ) -> Vec<Result<T, E>> {
     let mut results: Vec<Option<Result<T, E>>> = futures.iter().map(|_| None).collect();
-    let mut patience: Option<Boxed<'_, ()>> = None;
+    let mut timer: Option<Boxed<'_, ()>> = None;
     poll_fn(|context| {
         for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
             if let Poll::Ready(value) = future.as_mut().poll(context) {
@@ -50,31 +50,31 @@ pub async fn join_with_grace<S: Seam, T, E>(
         if !results.iter().flatten().any(Result::is_ok) {
             return Poll::Pending;
         }
-        let patience = patience.get_or_insert_with(|| Box::pin(seam.sleep(grace)));
-        patience.as_mut().poll(context)
+        let timer = timer.get_or_insert_with(|| Box::pin(seam.sleep(grace)));
+        timer.as_mut().poll(context)
     })
     .await;
-    results.into_iter().map(|result| result.unwrap_or_else(late)).collect()
+    results.into_iter().map(|result| result.unwrap_or_else(timed_out)).collect()
 }
 
-/// A one-time answer from another task.
-pub struct Answer<T>(Rc<RefCell<(Option<T>, Option<Waker>)>>);
+/// A one-time reply from another task (a one-shot channel).
+pub struct Reply<T>(Rc<RefCell<(Option<T>, Option<Waker>)>>);
 
-impl<T> Clone for Answer<T> {
+impl<T> Clone for Reply<T> {
     fn clone(&self) -> Self {
-        Answer(Rc::clone(&self.0))
+        Reply(Rc::clone(&self.0))
     }
 }
 
-impl<T> Default for Answer<T> {
+impl<T> Default for Reply<T> {
     fn default() -> Self {
-        Answer(Rc::new(RefCell::new((None, None))))
+        Reply(Rc::new(RefCell::new((None, None))))
     }
 }
 
-impl<T> Answer<T> {
+impl<T> Reply<T> {
     /// Delivers the value and wakes the waiting task.
-    pub fn give(&self, value: T) {
+    pub fn send(&self, value: T) {
         let mut inner = self.0.borrow_mut();
         inner.0 = Some(value);
         let waker = inner.1.take();
@@ -100,21 +100,21 @@ impl<T> Answer<T> {
 
 /// A mutex for tasks: one holder at a time. A waiter that is dropped does not block the others.
 #[derive(Default)]
-pub struct Gate {
-    taken: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+pub struct TaskMutex {
+    is_locked: Cell<bool>,
+    waiters: RefCell<Vec<Waker>>,
 }
 
-/// The guard of a [`Gate`].
-pub struct Inside<'a>(&'a Gate);
+/// The guard of a [`TaskMutex`].
+pub struct TaskMutexGuard<'a>(&'a TaskMutex);
 
-impl Gate {
-    /// Waits until the gate is free, then takes it.
-    pub async fn enter(&self) -> Inside<'_> {
-        poll_fn(|context| match self.taken.replace(true) {
-            false => Poll::Ready(Inside(self)),
+impl TaskMutex {
+    /// Waits until the mutex is free, then takes it.
+    pub async fn lock(&self) -> TaskMutexGuard<'_> {
+        poll_fn(|context| match self.is_locked.replace(true) {
+            false => Poll::Ready(TaskMutexGuard(self)),
             true => {
-                self.waiting.borrow_mut().push(context.waker().clone());
+                self.waiters.borrow_mut().push(context.waker().clone());
                 Poll::Pending
             }
         })
@@ -122,10 +122,10 @@ impl Gate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for TaskMutexGuard<'_> {
     fn drop(&mut self) {
-        self.0.taken.set(false);
-        let waiting = std::mem::take(&mut *self.0.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
+        self.0.is_locked.set(false);
+        let waiters = std::mem::take(&mut *self.0.waiters.borrow_mut());
+        waiters.into_iter().for_each(Waker::wake);
     }
 }

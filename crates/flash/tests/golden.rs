@@ -1,6 +1,6 @@
 //! Flash stores that earlier releases wrote, and the treatment of stores of a later format.
 
-#![allow(clippy::disallowed_methods, reason = "golden files lie on the operating system's side")]
+#![allow(clippy::disallowed_methods, reason = "golden files are read through the operating system")]
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ const RECORDS: &[u8] = b"what the owner wants to find again";
 const DIRTY: VolumeId = VolumeId(5);
 const ZEROED: VolumeId = VolumeId(6);
 const CACHED: VolumeId = VolumeId(7);
-const IN_FLUX: VolumeId = VolumeId(8);
+const IN_DIRTY_REGION: VolumeId = VolumeId(8);
 
 /// The content of both devices after a kill.
 static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
@@ -55,7 +55,7 @@ fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam,
 }
 
 fn block(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     block.write_bytes(0, &[byte; BLOCK_BYTES]);
     block.freeze()
 }
@@ -72,18 +72,19 @@ async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, cont
     store.append(vec![Record { owner, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
 }
 
-/// Writes the store's content: dirty blocks 0 to 5 with bytes 100 to 105, then block 0 with byte 200; a block with a
-/// tombstone; zeroes; three clean pages, one of them in a dirty region; a destaged block; the owner's manifest.
+/// Writes the store's content. Dirty blocks 0 to 5 have bytes 100 to 105, then block 0 has byte 200. Further content: a
+/// block with a tombstone, zeroes, three clean pages, one of them in a dirty region, a destaged block, and the owner's
+/// manifest.
 async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     let pages = store.pages();
     pages.load().await;
-    for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_FLUX, 500, 50)] {
+    for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_DIRTY_REGION, 500, 50)] {
         let blocks = || (0..16).map(|number| (number, block(seam, first + number as u8))).collect();
         while pages.volume(volume).put(PageNo(page), blocks()).await != Ok(u16::MAX) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
-    pages.volume(CACHED).destaged(BlockNo(77), &block(seam, 9));
+    pages.volume(CACHED).record_destaged(BlockNo(77), &block(seam, 9));
     for number in 0..6 {
         append(store, DIRTY, number, Content::Data(block(seam, 100 + number as u8))).await;
     }
@@ -92,8 +93,9 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     append(store, ZEROED, 9, Content::Retire { blocks: 1 }).await;
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
     store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
-    // When this returns, the mark is durable, and so are all earlier records of the map. The write never ends.
-    let _never_ended = pages.volume(IN_FLUX).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
+    // When this returns, the region is durably dirty, and all earlier records of the map are durable. The write never
+    // ends.
+    let _never_ended = pages.volume(IN_DIRTY_REGION).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
 }
 
 fn put_files(folder: &Path, contents: [&[u8]; 2]) {
@@ -104,7 +106,7 @@ fn put_files(folder: &Path, contents: [&[u8]; 2]) {
 
 /// The bytes of a page's valid blocks.
 async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, page: u64) -> Vec<Option<u8>> {
-    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = pages.volume(volume).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
 }
@@ -118,7 +120,7 @@ async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
     for (one, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
-        let buffer = seam.alloc().expect("the pool has room");
+        let buffer = seam.alloc().expect("the pool has a free buffer");
         let read = store.read(one.owner, one.position, buffer).await.expect("a good copy");
         assert_eq!(byte(&read), expected, "{:?}", one.owner);
     }
@@ -131,8 +133,8 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
-    assert_eq!(pages.volume(IN_FLUX).valid(PageNo(500)), 0, "its region was being written");
-    assert_eq!(pages.volume(CACHED).ring(), [(BlockNo(77), block(seam, 9).checksum(0))]);
+    assert_eq!(pages.volume(IN_DIRTY_REGION).valid(PageNo(500)), 0, "its region was dirty");
+    assert_eq!(pages.volume(CACHED).recent_writes(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
             );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
             assert_eq!(manifest.expect("it was saved").payload, RECORDS);
-            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens");
+            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the store opens");
             check_log(&seam, &store, recovered).await;
             check_pages(&seam, &store.pages()).await;
         });
@@ -225,7 +227,7 @@ fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
 }
 
 #[test]
-fn newer_store_is_named_by_an_inspection_and_not_formatted() {
+fn newer_store_is_reported_by_an_inspection_and_not_formatted() {
     let mut newer = NEW_STORE[0].clone();
     metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
     let folder = tempfile::tempdir().expect("a folder for the test");

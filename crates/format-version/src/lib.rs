@@ -37,9 +37,9 @@ impl fmt::Display for Release {
 
 /// A file has a newer format than this program reads. It is presumably intact, and is left unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("written by a newer version of Hotset ({beyond}); needs at least {}", Least(self))]
+#[error("written by a newer version of Hotset ({unsupported}); needs at least {}", NeededVersion(self))]
 pub struct NewerFormat {
-    beyond: Beyond,
+    unsupported: Unsupported,
     needs: Option<Release>,
 }
 
@@ -47,39 +47,39 @@ impl NewerFormat {
     /// A file of format `found`, where this program reads formats up to `known`. `needs` is the first release that
     /// reads it, if the file names one.
     pub fn of_format(found: impl Into<u64>, known: impl Into<u64>, needs: Option<Release>) -> NewerFormat {
-        NewerFormat { beyond: Beyond::Format { found: found.into(), known: known.into() }, needs }
+        NewerFormat { unsupported: Unsupported::Format { found: found.into(), known: known.into() }, needs }
     }
 
     /// A file of a known format with features, one bit each, that this program lacks.
     pub fn with_features(features: u64, needs: Option<Release>) -> NewerFormat {
-        NewerFormat { beyond: Beyond::Features(features), needs }
+        NewerFormat { unsupported: Unsupported::Features(features), needs }
     }
 }
 
 /// The part of a file that is unknown to this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beyond {
+enum Unsupported {
     Format { found: u64, known: u64 },
     Features(u64),
 }
 
-impl fmt::Display for Beyond {
+impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Beyond::Format { found, known } => write!(f, "format {found}, this one reads up to {known}"),
-            Beyond::Features(features) => write!(f, "features {features:#x} that this one lacks"),
+            Unsupported::Format { found, known } => write!(f, "format {found}, this one reads up to {known}"),
+            Unsupported::Features(features) => write!(f, "features {features:#x} that this one lacks"),
         }
     }
 }
 
-struct Least<'a>(&'a NewerFormat);
+struct NeededVersion<'a>(&'a NewerFormat);
 
-impl fmt::Display for Least<'_> {
+impl fmt::Display for NeededVersion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.needs, self.0.beyond) {
+        match (self.0.needs, self.0.unsupported) {
             (Some(release), _) => write!(f, "Hotset {release}"),
-            (None, Beyond::Format { found, .. }) => write!(f, "a version that reads format {found}"),
-            (None, Beyond::Features(_)) => write!(f, "a version that has them"),
+            (None, Unsupported::Format { found, .. }) => write!(f, "a version that reads format {found}"),
+            (None, Unsupported::Features(_)) => write!(f, "a version that has them"),
         }
     }
 }

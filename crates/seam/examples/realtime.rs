@@ -16,7 +16,7 @@ const REQUESTS_EACH: u64 = 150;
 
 /// Total requests per second of `clients` clients: random 12 KiB writes (85 %) and reads.
 async fn rate<S: Seam>(seam: S, content: S::Disk, spec: ArraySpec, clients: u64) -> f64 {
-    let array = SharedArray::new(seam.clone(), spec.fitted(SIZE)).expect("it can be built");
+    let array = SharedArray::new(seam.clone(), spec.fitted(SIZE)).expect("the specification is valid");
     let disk = ModelledDisk::new(&array, content).expect("it fits exactly");
     let (left, start) = (Rc::new(Cell::new(clients)), seam.now());
     for client in 0..clients {
@@ -54,7 +54,7 @@ fn virtual_rate(spec: ArraySpec, clients: u64) -> f64 {
     world.add_disk("content", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
     world.block_on(async {
-        let content = seam.open_disk(&open("content".into(), None)).await.expect("it was just added");
+        let content = seam.open_disk(&open("content".into(), None)).await.expect("the disk was just added");
         rate(seam.clone(), content, spec, clients).await
     })
 }

@@ -22,7 +22,7 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     let started = stopwatch();
     world.block_on(async {
         let what = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = disk(&world, seam.open_disk(&what).await.expect("it was just added")).await;
+        let disk = disk(&world, seam.open_disk(&what).await.expect("the disk was just added")).await;
         let left = Rc::new(Cell::new(CLIENTS));
         for _ in 0..CLIENTS {
             let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
@@ -31,13 +31,13 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
                     let at = seam.random() % (SIZE / 4096) * 4096;
                     let block = seam.alloc().expect("the pool has room");
                     if number % 2 == 0 {
-                        disk.read(at, vec![Piece::whole(block)]).await.0.expect("no fault was asked for");
+                        disk.read(at, vec![Piece::whole(block)]).await.0.expect("no fault is injected");
                     } else {
                         let block = seam::BlockMut::freeze(block);
-                        disk.write(at, vec![Piece::whole(block)]).await.expect("no fault was asked for");
+                        disk.write(at, vec![Piece::whole(block)]).await.expect("no fault is injected");
                     }
                     if number % 64 == 63 {
-                        disk.flush().await.expect("no fault was asked for");
+                        disk.flush().await.expect("no fault is injected");
                     }
                 }
                 left.set(left.get() - 1);
@@ -78,7 +78,7 @@ fn main() {
     ];
     for (name, spec) in arrays {
         run(name, Content::None, Timing::INSTANT, async |world: &World, content| {
-            let array = SharedArray::new(world.seam(), spec).expect("it can be built");
+            let array = SharedArray::new(world.seam(), spec).expect("the specification is valid");
             ModelledDisk::new(&array, content).expect("it has room for 8 GiB")
         });
     }

@@ -1,7 +1,7 @@
 //! Conformance suite for every implementation of [`Disk`]: the real one, the simulated one, the models and any other.
 //!
 //! Content is one 64-bit tag repeated over a sector, the most that a simulated disk can keep. A failed check panics and
-//! names the broken promise.
+//! names the violated guarantee.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -29,7 +29,7 @@ pub async fn disk<S: Seam, D: Disk<S>>(seam: &S, disk: &D) {
     suite.dropped_write_still_completes().await;
     suite.access_past_the_end_fails().await;
     suite.size_change_works_or_is_unsupported().await;
-    disk.flush().await.expect("a flush of a healthy disk succeeds");
+    disk.flush().await.expect("a flush of a working disk succeeds");
 }
 
 struct Suite<S: Seam, D: Disk<S>> {
@@ -81,7 +81,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
 
     async fn write(&self, round: u64, at: u64, len: usize) {
         let pieces = self.pieces(round, at, len, BLOCK_BYTES).await;
-        self.disk.write(at, pieces).await.expect("a write to a healthy disk succeeds");
+        self.disk.write(at, pieces).await.expect("a write to a working disk succeeds");
     }
 
     /// Reads one tag per sector of `len` bytes from `at` on; every byte of a sector must agree with its tag.
@@ -96,9 +96,9 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         }
         let shape: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.len)).collect();
         let (result, pieces) = self.disk.read(at, pieces).await;
-        result.expect("a read of a healthy disk succeeds");
+        result.expect("a read of a working disk succeeds");
         let back: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.len)).collect();
-        assert_eq!(back, shape, "the pieces of a read come back in order");
+        assert_eq!(back, shape, "a read returns its pieces in order");
         let mut tags = Vec::new();
         let mut bytes = vec![0; SECTOR_BYTES];
         for piece in pieces {
@@ -107,7 +107,10 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
             for offset in (start..start + len).step_by(SECTOR_BYTES) {
                 block.read_bytes(offset, &mut bytes);
                 let (words, _) = bytes.as_chunks::<8>();
-                assert!(words.iter().all(|word| *word == words[0]), "a sector at {at}+{len} holds a mixture");
+                assert!(
+                    words.iter().all(|word| *word == words[0]),
+                    "a sector at {at}+{len} holds a mixture of old and new data"
+                );
                 tags.push(u64::from_le_bytes(words[0]));
             }
         }
@@ -123,11 +126,11 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
 
     fn geometry_makes_sense(&self) {
         let geometry = self.disk.geometry();
-        assert!(geometry.size_bytes >= SIZE_BYTES_MIN, "the suite wants {SIZE_BYTES_MIN} bytes");
+        assert!(geometry.size_bytes >= SIZE_BYTES_MIN, "the suite needs {SIZE_BYTES_MIN} bytes");
         assert!(matches!(geometry.logical_block, 512 | 4096), "a logical block of {}", geometry.logical_block);
         assert!(geometry.size_bytes.is_multiple_of(self.unit()), "a size that is no multiple of the logical block");
         assert!(geometry.physical_block.is_multiple_of(geometry.logical_block), "physical below logical block");
-        assert!(geometry.queue_depth > 0, "a disk that works on nothing");
+        assert!(geometry.queue_depth > 0, "a disk whose queue depth is 0");
         assert_eq!(self.disk.identity(), self.disk.clone().identity(), "a clone is the same disk");
     }
 
@@ -161,7 +164,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
             let (at, len) = ((64 << 10) - self.unit(), (128 << 10) + self.unit());
             match self.disk.zero(at, len, may_unmap).await {
                 Err(DiskError::Unsupported) => continue,
-                result => result.expect("zeroing on a healthy disk succeeds"),
+                result => result.expect("zeroing on a working disk succeeds"),
             }
             let wanted = |sector: u64| if (at..at + len).contains(&sector) { 0 } else { tag(7, sector) };
             self.expect("zeroed", 0, 256 << 10, wanted).await;
@@ -172,16 +175,16 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         self.write(8, 0, 512 << 10).await;
         let _ = self.disk.zero(128 << 10, 256 << 10, true).await;
         self.write(8, 256 << 10, BLOCK_BYTES).await;
-        self.disk.flush().await.expect("a flush of a healthy disk succeeds");
+        self.disk.flush().await.expect("a flush of a working disk succeeds");
         let (mut at, end) = (0, 512 << 10);
         while at < end {
-            let runs = self.disk.allocation(at, end - at).await.expect("allocation of a healthy disk is known");
-            assert!(!runs.is_empty(), "allocation says nothing about byte {at}");
+            let runs = self.disk.allocation(at, end - at).await.expect("the allocation of a working disk is known");
+            assert!(!runs.is_empty(), "the allocation query omits byte {at}");
             for run in runs {
-                assert!(run.len_bytes > 0 && at + run.len_bytes <= end, "a run outside what was asked");
+                assert!(run.len_bytes > 0 && at + run.len_bytes <= end, "a run outside of the requested range");
                 assert!(!run.hole || run.zero, "a hole at {at} that does not read as zeroes");
                 if run.zero {
-                    self.expect("said to be zero", at, run.len_bytes as usize, |_| 0).await;
+                    self.expect("reported as zero", at, run.len_bytes as usize, |_| 0).await;
                 }
                 at += run.len_bytes;
             }
@@ -229,7 +232,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         }
         let give_up = self.seam.now() + Nanos::from_secs(10);
         while self.read(0, SECTOR_BYTES.max(self.unit() as usize), BLOCK_BYTES).await[0] != tag(13, 0) {
-            assert!(self.seam.now() < give_up, "a write whose future was dropped never landed");
+            assert!(self.seam.now() < give_up, "a write whose future was dropped did not complete in time");
             self.seam.sleep(Nanos::from_millis(1)).await;
         }
     }

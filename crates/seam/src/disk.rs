@@ -98,7 +98,7 @@ pub trait Disk<S: Seam>: Clone + 'static {
     fn geometry(&self) -> Geometry;
 
     /// Identifies the storage itself, not the path to it. The identity survives a restart, and differs for a clone if
-    /// the world can tell.
+    /// the world can determine.
     fn identity(&self) -> String;
 
     /// True if the identity lies in the storage itself (a serial number, a file's inode and birth time), so that no

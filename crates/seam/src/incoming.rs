@@ -10,7 +10,7 @@ pub struct Incoming<S: Seam, R: StreamReader<S>> {
     buffer: Vec<u8>,
     used: usize,
     /// Reusable buffer for reads of a bounded number of bytes.
-    little: Vec<u8>,
+    bounded: Vec<u8>,
     /// Reused for its capacity.
     pieces: Vec<Piece<S::BlockMut>>,
 }
@@ -19,7 +19,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// An empty buffer with room for `capacity` bytes, at least 1.
     pub fn new(reader: R, capacity: usize) -> Self {
         let buffer = Vec::with_capacity(capacity);
-        Incoming { reader, buffer, used: 0, little: Vec::new(), pieces: Vec::new() }
+        Incoming { reader, buffer, used: 0, bounded: Vec::new(), pieces: Vec::new() }
     }
 
     /// Grows the buffer to `capacity` bytes; arrived bytes stay.
@@ -37,7 +37,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     #[inline]
     pub fn consume(&mut self, len: usize) {
         self.used += len;
-        assert!(self.used <= self.buffer.len(), "more used than has arrived");
+        assert!(self.used <= self.buffer.len(), "more bytes consumed than have arrived");
     }
 
     /// The interrupter of a pending read ([`StreamReader::interrupter`]).
@@ -50,7 +50,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     pub async fn more(&mut self) -> io::Result<()> {
         self.drop_used();
         let buffer = std::mem::take(&mut self.buffer);
-        assert!(buffer.len() < buffer.capacity(), "no room for what is waited for");
+        assert!(buffer.len() < buffer.capacity(), "no free capacity for the awaited bytes");
         let (result, buffer) = self.reader.read(buffer).await;
         self.buffer = buffer;
         arrived(result)
@@ -59,14 +59,17 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// Waits for more bytes and takes about `len` of them at most; the buffer must have room for them.
     pub async fn more_of(&mut self, len: usize) -> io::Result<()> {
         self.drop_used();
-        let mut little = std::mem::take(&mut self.little);
-        if little.capacity() != len {
-            little = Vec::with_capacity(len);
+        let mut bounded = std::mem::take(&mut self.bounded);
+        if bounded.capacity() != len {
+            bounded = Vec::with_capacity(len);
         }
-        assert!(self.buffer.len() + little.capacity() <= self.buffer.capacity(), "no room for what is waited for");
-        let (result, mut little) = self.reader.read(little).await;
-        self.buffer.append(&mut little);
-        self.little = little;
+        assert!(
+            self.buffer.len() + bounded.capacity() <= self.buffer.capacity(),
+            "no free capacity for the awaited bytes"
+        );
+        let (result, mut bounded) = self.reader.read(bounded).await;
+        self.buffer.append(&mut bounded);
+        self.bounded = bounded;
         arrived(result)
     }
 
@@ -87,14 +90,14 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
                 arrived => arrived?,
             }
         }
-        let here = self.bytes().len().min(len);
-        for (block, part) in blocks.iter_mut().zip(self.bytes()[..here].chunks(BLOCK_BYTES)) {
+        let arrived_len = self.bytes().len().min(len);
+        for (block, part) in blocks.iter_mut().zip(self.bytes()[..arrived_len].chunks(BLOCK_BYTES)) {
             block.write_bytes(0, part);
         }
-        self.consume(here);
-        let mut start = here % BLOCK_BYTES;
+        self.consume(arrived_len);
+        let mut start = arrived_len % BLOCK_BYTES;
         let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.extend(blocks.drain(here / BLOCK_BYTES..).map(|block| {
+        pieces.extend(blocks.drain(arrived_len / BLOCK_BYTES..).map(|block| {
             let start = std::mem::take(&mut start);
             Piece::new(block, start, BLOCK_BYTES - start)
         }));

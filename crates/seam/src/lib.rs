@@ -11,10 +11,10 @@ pub mod disk;
 pub mod gather;
 pub mod hint;
 pub mod incoming;
-pub mod kept;
 pub mod mailbox;
 pub mod model;
 pub mod pending;
+pub mod persist;
 pub mod real;
 mod rng;
 pub mod sim;
@@ -28,8 +28,8 @@ pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SEC
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
 pub use incoming::Incoming;
-pub use kept::{BlockNote, RangeKind, RangeNote};
 pub use pending::{PendingRequest, PendingRequests};
+pub use persist::{BlockTag, RangeKind, RangeTag};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 
@@ -84,28 +84,28 @@ pub trait Seam: Clone + Sized + 'static {
     /// The shared block of zeroes; not counted in the pool.
     fn zero_block(&self) -> Self::Block;
 
-    /// True if buffers and their persistence tags outlive the process.
-    fn keeps(&self) -> bool;
+    /// True if buffers and their persistence tags survive a restart of the process.
+    fn survives_restart(&self) -> bool;
 
-    /// Tags `block` as the newest content of `note`, after that content has been written to it. A later note for the
-    /// same block may only add sectors. Returns the note's number.
-    fn note(&self, block: &Self::Block, note: BlockNote) -> u64;
+    /// Tags `block` as the newest content of the block that `tag` names, after that content has been written to it. A
+    /// later tag of the same buffer may only add sectors. Returns the tag's number.
+    fn tag(&self, block: &Self::Block, tag: BlockTag) -> u64;
 
-    /// Number of the note on `block`; 0 if it has none.
-    fn noted(&self, block: &Self::Block) -> u64;
+    /// Number of the tag of `block`; 0 if it has none.
+    fn tag_of(&self, block: &Self::Block) -> u64;
 
-    /// Removes the note on `block`, unless it has a number other than `number`.
-    fn forget(&self, block: &Self::Block, number: u64);
+    /// Removes the tag of `block` if it has this number.
+    fn untag(&self, block: &Self::Block, number: u64);
 
-    /// Notes a state of a run of blocks and returns the note's place. `None` if no place is free: recovery then reports
-    /// the persisted memory as incomplete.
-    fn note_range(&self, note: RangeNote) -> Option<u32>;
+    /// Tags the state of a run of blocks and returns the tag's index. `None` if the table of range tags is full:
+    /// recovery then reports the persisted memory as incomplete.
+    fn tag_range(&self, tag: RangeTag) -> Option<u32>;
 
-    /// Removes the range note at `place`.
-    fn forget_range(&self, place: u32);
+    /// Removes the range tag at this index.
+    fn untag_range(&self, index: u32);
 
-    /// Opens the storage that `what` describes.
-    fn open_disk(&self, what: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;
+    /// Opens the storage that `spec` describes.
+    fn open_disk(&self, spec: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;
 
     /// Connects to a server as a client.
     fn connect(&self, to: &Address) -> impl Future<Output = std::io::Result<Self::Stream>>;

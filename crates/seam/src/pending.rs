@@ -54,7 +54,7 @@ impl Drop for PendingRequest {
     fn drop(&mut self) {
         let mut buckets = self.all.0.borrow_mut();
         let index = buckets.iter().rposition(|bucket| bucket.begun == self.begun);
-        let index = index.expect("a bucket stays while a request of it is under way");
+        let index = index.expect("a bucket exists while one of its requests is in flight");
         buckets[index].requests -= 1;
         if buckets[index].requests == 0 {
             buckets.remove(index);
@@ -75,7 +75,7 @@ mod tests {
         }
         let later = pending.begin(at(60_000));
         assert_eq!(pending.oldest(), Some(at(500)));
-        assert_eq!(pending.0.borrow().len(), 2, "an empty bucket goes");
+        assert_eq!(pending.0.borrow().len(), 2, "an empty bucket is removed");
         drop(hung);
         assert_eq!(pending.oldest(), Some(at(60_000)));
         drop(later);

@@ -25,7 +25,7 @@ impl Rng {
 
     /// A number below `bound`, which must be above 0. The bias is negligible for bounds far below 2^64.
     pub fn below(&self, bound: u64) -> u64 {
-        assert!(bound > 0, "nothing lies below 0");
+        assert!(bound > 0, "the bound must be positive");
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 

@@ -36,8 +36,8 @@ pub trait ByteStream<S: Seam>: Sized + 'static {
     /// The address to which the client connected, as this end knows it; `None` if it has no host and port.
     fn local_address(&self) -> Option<Address>;
 
-    /// True if this process itself is the server at the other end, as far as the world can tell.
-    fn leads_home(&self) -> bool {
+    /// True if this process itself is the server at the other end, as far as the world can determine.
+    fn connects_to_self(&self) -> bool {
         false
     }
 

@@ -12,7 +12,8 @@ fn modelled_array_over_a_file_passes_the_conformance_suite() {
     let run = run_core(RealCoreSpec::new(16 << 20), |seam| async move {
         let content = seam.open_disk(&what).await.expect("a new file");
         let array = SharedArray::new(seam.clone(), ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Ssd));
-        let disk = ModelledDisk::new(&array.expect("it can be built"), content).expect("it has room for the file");
+        let disk =
+            ModelledDisk::new(&array.expect("the specification is valid"), content).expect("it has room for the file");
         conformance::disk(&seam, &disk).await;
     });
     run.expect("io_uring is allowed where the tests run");

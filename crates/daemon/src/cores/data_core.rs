@@ -10,7 +10,7 @@ use engine::{Backing, Core, CoreSpec};
 use seam::Seam;
 use seam::mailbox::{Sender, mailbox};
 use seam::model::SharedArray;
-use seam::real::{LeftBehind, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
+use seam::real::{PersistedPool, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::iscsi::{IscsiSpec, server as server_of};
@@ -36,7 +36,7 @@ pub struct Local {
     /// The next key for `opened`.
     pub next_opened: Cell<u64>,
     /// Persisted memory of earlier daemons.
-    pub left: RefCell<Vec<Rc<LeftBehind>>>,
+    pub left: RefCell<Vec<Rc<PersistedPool>>>,
     /// Flash devices that are open and not part of an open store yet.
     pub flash_devices: RefCell<Vec<RealDisk>>,
     /// Modelled arrays that volumes share, by name.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::CoreSpec;
 use messages::ErrorKind;
-use seam::real::{KeptFile, RealCoreSpec};
+use seam::real::{PersistFile, RealCoreSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::super::certificates::Shown;
@@ -122,7 +122,7 @@ async fn start_cores(
     config: &Config,
     tls: Option<nbd::Tls>,
     (mut target, mut vhost_user): (Option<iscsi::IscsiSpec>, Option<vhost_user::VhostUserSpec>),
-    mut kept: Option<KeptFile>,
+    mut kept: Option<PersistFile>,
     ended: mpsc::UnboundedSender<usize>,
 ) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
@@ -144,7 +144,7 @@ async fn start_cores(
     };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
-        let real = RealCoreSpec { cpu, kept: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
+        let real = RealCoreSpec { cpu, persist_file: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
         let (iscsi, vhost_user) = (target.take(), vhost_user.take());
         let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi, vhost_user };

@@ -164,7 +164,7 @@ pub async fn open(
     let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
     let options = OpenOptions {
         accept_missing,
-        seen: Some((identity.store, grant.generation)),
+        known_generation: Some((identity.store, grant.generation)),
         ownership: Some(grant.ownership),
         sequence_min: grant.sequence_min,
         #[cfg(feature = "sabotage")]
@@ -177,10 +177,10 @@ pub async fn open(
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
     let opened = Opened { generation, store: uuid, names, renamed, formatted, absent, owners: 0 };
     if grant.map_void {
-        store.pages().distrust();
+        store.pages().ignore_persisted_map();
     }
     store.set_scrub(config.scrub);
-    store.note_generations(move |generation| {
+    store.set_generation_recorder(move |generation| {
         let noter = noter.clone();
         Box::pin(async move {
             let (done, is_done) = oneshot::channel();

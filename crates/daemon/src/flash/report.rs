@@ -166,7 +166,7 @@ fn look(local: &Local) -> Option<LogView> {
         job: log.job(),
         scrub: log.scrub_stats(),
         lost: log.lost(),
-        unnoted: log.unnoted(),
+        unnoted: log.unrecorded_reason(),
         unanswered: log.unanswered(),
     })
 }
@@ -185,7 +185,7 @@ fn pages_report(local: &Local) -> (PagesReport, Vec<PageMember>) {
         valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
         suspect: stats.suspect,
         evictions: stats.evictions,
-        regions_in_flux: stats.regions_in_flux,
+        regions_in_flux: stats.dirty_regions,
         memory_bytes: stats.memory_bytes + promotion.history_bytes,
         endurance_left_bytes: promotion.left_bytes,
         promotes_one_of: promotion.one_of,

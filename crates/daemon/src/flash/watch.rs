@@ -143,7 +143,7 @@ impl FlashLog {
 fn look(local: &Local) -> Option<Now> {
     let log = local.engine.log()?;
     // Only if no copy is in service: a closed store reports its map as failed, too.
-    let map_failed = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
+    let map_failed = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);
     let has_new_map = map_failed.is_none() && local.engine.map_loaded().is_some();
     Some(Now { members: log.members(), generation: log.generation(), map_failed, has_new_map })
 }

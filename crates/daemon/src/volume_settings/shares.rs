@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::{FlashShare, MemoryShare, PageNo, ShareError};
+use engine::{FlashShare, MemoryShare, PageNo, QuotaError};
 use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_gone};
@@ -141,7 +141,7 @@ async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, 
         Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
         None => Ok(()),
     };
-    let done: Result<(), ShareError> = cores[placed.core].call(call).await.map_err(core_gone)?;
+    let done: Result<(), QuotaError> = cores[placed.core].call(call).await.map_err(core_gone)?;
     done.map_err(|error| {
         Failure::new(ErrorKind::Conflict, format!("volume {name} keeps the share of the flash that it has: {error}"))
     })

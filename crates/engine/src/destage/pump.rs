@@ -227,7 +227,7 @@ impl<S: Seam> Shard<S> {
         }
         let mut found = None;
         for block in state.waits.places_from(cursor).take(LOOK_MAX) {
-            if state.is_busy(&block.only()) {
+            if state.is_busy(&block.single()) {
                 continue;
             }
             if let Some((start, range)) = state.zeroes.find(block) {
@@ -344,7 +344,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if a dirty block may be written now.
     fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
-        if state.is_busy(&(block.only())) || state.failed.holds(block, || self.seam().now()) {
+        if state.is_busy(&(block.single())) || state.failed.holds(block, || self.seam().now()) {
             return false;
         }
         let id = memory.find(self.number, block).expect("what is dirty has a slot");
@@ -405,7 +405,7 @@ impl<S: Seam> Shard<S> {
             let end = BlockNo::each(&(anchor..run.end)).find(|block| !whole(memory, *block)).unwrap_or(run.end);
             start..end
         } else if self.takes_sectors() {
-            anchor.only()
+            anchor.single()
         } else {
             state.filling.insert(anchor);
             return Some(Job::Fill(anchor));
@@ -420,7 +420,7 @@ impl<S: Seam> Shard<S> {
             let data = slot.data.clone().expect("a slot in use has content");
             targets.push(Target { sent, data, present: slot.present });
         }
-        let waits = BlockNo::each(&run).map(|block| state.waits.take(block.only())).collect();
+        let waits = BlockNo::each(&run).map(|block| state.waits.take(block.single())).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 

@@ -151,8 +151,8 @@ impl<S: Seam> Shard<S> {
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
-                        state.void(block.only(), Sectors::ALL);
-                        self.uncache(block.only());
+                        state.void(block.single(), Sectors::ALL);
+                        self.uncache(block.single());
                         state.sent_abandoned(memory, &target.sent);
                     }
                     Err(_) => {
@@ -312,13 +312,13 @@ impl<S: Seam> Shard<S> {
 
     /// Fills a partial block for a backing that accepts whole blocks only.
     pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
-        let result = self.fill(block.only(), None, Cause::Destage).await.map(drop);
+        let result = self.fill(block.single(), None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
         self.with(|state, _| {
             state.filling.remove(&block);
             if let Err(error) = &result {
                 state.failed.add(block, now);
-                let waits = state.waits.take(block.only());
+                let waits = state.waits.take(block.single());
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });

@@ -183,7 +183,7 @@ impl Ledger {
         assert!(self.may_rest(block), "the only copy of a block leaves memory");
         let entry = self.entries.remove(&block).expect("just looked at");
         self.shelf.insert(block, entry.position.expect("just looked at"), true);
-        self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.only()));
+        self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.single()));
     }
 
     /// Records that the content of a spilled block is in memory again.

@@ -238,8 +238,8 @@ impl<S: Seam> Shard<S> {
             // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
             // log (R10).
             let (result, unnoted) = match store.append(records).await {
-                Err(StoreError::Unnoted { why, positions }) => {
-                    (Ok(positions), Some(StoreError::Unnoted { why, positions: Vec::new() }))
+                Err(StoreError::Unrecorded { why, positions }) => {
+                    (Ok(positions), Some(StoreError::Unrecorded { why, positions: Vec::new() }))
                 }
                 result => (result, None),
             };
@@ -281,7 +281,7 @@ impl<S: Seam> Shard<S> {
     /// wait for.
     async fn fill_partials(&self, blocks: &[BlockNo]) -> Result<(), DiskError> {
         for block in blocks {
-            self.fill(block.only(), None, Cause::Destage).await?;
+            self.fill(block.single(), None, Cause::Destage).await?;
         }
         Ok(())
     }
@@ -378,7 +378,7 @@ impl<S: Seam> Shard<S> {
             let mut patience = FULL_PATIENCE;
             loop {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.bury(self.tombstones(pieces)).await {
+                match store.append_tombstones(self.tombstones(pieces)).await {
                     Ok(_) => break,
                     // The space reserved for these tombstones is used up; a log of few segments reserves none.
                     Err(StoreError::Full) if patience > 0 => {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use flash::{BlockNo, VolumeId};
-use seam::{RangeKind, RangeNote};
+use seam::{RangeKind, RangeTag};
 
 use super::ledger::Changed;
 use crate::memory::noted::Noted;
@@ -69,7 +69,7 @@ impl Outdated {
         let ranges = std::mem::take(&mut self.ranges);
         ranges.keys().for_each(|start| self.noted.changed(*start));
         for (start, end) in ranges {
-            changed.blocks.range(start..end).for_each(|block| self.add(block.only()));
+            changed.blocks.range(start..end).for_each(|block| self.add(block.single()));
             for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
                 self.add((*first).max(start)..(*behind).min(end));
             }
@@ -82,11 +82,11 @@ impl Outdated {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
         self.noted.follow(
-            |start| ranges.get(&start).map(|end| RangeNote { owner: owner.0, start: start.0, end: end.0, kind }),
+            |start| ranges.get(&start).map(|end| RangeTag { owner: owner.0, start: start.0, end: end.0, kind }),
             note,
         )
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
-    fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeNote>>) -> BTreeSet<u64> {
+    fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
         let gone = outdated.note_changes(VolumeId(1), |note| {
             places.push(Some(note));
             Some(places.len() as u32 - 1)

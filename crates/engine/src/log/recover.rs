@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use flash::{BlockNo, Recovered, RecoveredContent};
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{DiskError, Seam};
 
 use crate::RequestError;
@@ -14,7 +14,7 @@ use crate::shard::{Shard, ShardRef};
 impl<S: Seam> Shard<S> {
     /// Adopts `records`: the newest record of each block, in order of block. Records of blocks that persisted memory
     /// lists as out of date do not count.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &Left) -> Result<(), RequestError> {
+    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) -> Result<(), RequestError> {
         if let Some(range) = records.iter().find(|record| record.content != RecoveredContent::Data) {
             let block = range.owner.block;
             let text = format!("the flash log holds a zero-range at block {block}, which this version never writes");
@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
 /// replaces leaves overlapping ranges.
-fn merged(left: &Left) -> Vec<Range<BlockNo>> {
+fn merged(left: &ShmImage) -> Vec<Range<BlockNo>> {
     let mut notes: Vec<_> = left.outdated.iter().map(|note| BlockNo(note.start)..BlockNo(note.end)).collect();
     notes.sort_unstable_by_key(|note| note.start);
     notes.dedup_by(|next, last| {

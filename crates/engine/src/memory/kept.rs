@@ -4,7 +4,7 @@
 //! written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
 
 use flash::VolumeId;
-use seam::{BlockNote, Seam};
+use seam::{BlockTag, Seam};
 
 use super::Memory;
 use super::zeroes::ZeroRanges;
@@ -28,7 +28,7 @@ impl<B> Default for Kept<B> {
 impl<S: Seam> Memory<S> {
     /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
     pub fn changed(&mut self, slot: u32, old: Option<S::Block>) {
-        if self.seam.keeps() {
+        if self.seam.survives_restart() {
             self.kept.new.push(slot);
             if let Some(old) = old {
                 self.let_go(old);
@@ -38,7 +38,7 @@ impl<S: Seam> Memory<S> {
 
     /// Records that the content of a slot is clean.
     pub(super) fn no_longer_kept(&mut self, slot: u32) {
-        if self.seam.keeps()
+        if self.seam.survives_restart()
             && let Some(data) = self.slots[slot as usize].data.clone()
         {
             self.let_go(data);
@@ -46,7 +46,7 @@ impl<S: Seam> Memory<S> {
     }
 
     fn let_go(&mut self, block: S::Block) {
-        let number = self.seam.noted(&block);
+        let number = self.seam.tag_of(&block);
         if number != 0 {
             self.kept.gone.push((block, number));
         }
@@ -54,26 +54,26 @@ impl<S: Seam> Memory<S> {
 
     /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
     pub fn keep(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
-        if !self.seam.keeps() {
+        if !self.seam.survives_restart() {
             zeroes.forget_changes();
             return;
         }
         for id in self.kept.new.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
-                self.seam.note(data, BlockNote { owner: owner.0, block: slot.block.0, sectors: slot.present.0 });
+                self.seam.tag(data, BlockTag { owner: owner.0, block: slot.block.0, sectors: slot.present.0 });
             }
         }
         let seam = &self.seam;
-        let gone = zeroes.note_changes(owner, |note| seam.note_range(note));
+        let gone = zeroes.note_changes(owner, |note| seam.tag_range(note));
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
-            let current = outdated.note_changes(owner, |note| seam.note_range(note));
-            current.into_iter().for_each(|place| seam.forget_range(place));
+            let current = outdated.note_changes(owner, |note| seam.tag_range(note));
+            current.into_iter().for_each(|place| seam.untag_range(place));
         }
         for (block, number) in self.kept.gone.drain(..) {
-            self.seam.forget(&block, number);
+            self.seam.untag(&block, number);
         }
-        gone.into_iter().for_each(|place| self.seam.forget_range(place));
+        gone.into_iter().for_each(|place| self.seam.untag_range(place));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flash::BlockNo;
-use seam::RangeNote;
+use seam::RangeTag;
 
 /// The tags of one set of ranges, keyed by first block.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub struct Noted {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
     /// The tags and their places; no place if there was no room.
-    noted: BTreeMap<BlockNo, (RangeNote, Option<u32>)>,
+    noted: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 
 impl Noted {
@@ -29,8 +29,8 @@ impl Noted {
     /// places of obsolete tags, which the caller clears.
     pub fn follow(
         &mut self,
-        now: impl Fn(BlockNo) -> Option<RangeNote>,
-        mut note: impl FnMut(RangeNote) -> Option<u32>,
+        now: impl Fn(BlockNo) -> Option<RangeTag>,
+        mut note: impl FnMut(RangeTag) -> Option<u32>,
     ) -> Vec<u32> {
         let mut gone = Vec::new();
         for start in std::mem::take(&mut self.changed) {

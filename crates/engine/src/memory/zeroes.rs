@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use flash::{Epoch, VolumeId};
-use seam::{Nanos, RangeKind, RangeNote};
+use seam::{Nanos, RangeKind, RangeTag};
 
 use super::noted::Noted;
 use super::{BlockNo, Written};
@@ -110,11 +110,11 @@ impl ZeroRanges {
     }
 
     /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let wanted = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
-            Some(RangeNote { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
+            Some(RangeTag { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
         };
         self.noted.follow(wanted, note)
     }
@@ -208,7 +208,7 @@ mod tests {
     fn write_in_the_middle_splits_a_range() {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(BlockNo(10), range(20));
-        let cut = zeroes.cut(BlockNo(14).only());
+        let cut = zeroes.cut(BlockNo(14).single());
         assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
         assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
         assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));

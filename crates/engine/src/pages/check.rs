@@ -80,7 +80,7 @@ impl<S: Seam> Shard<S> {
         }
         let spread = self.core.spec().flash_check_blocks;
         let sample = pages.sample(self.seam().random(), spread);
-        let ring = if spread > 0 { pages.ring() } else { Vec::new() };
+        let ring = if spread > 0 { pages.recent_writes() } else { Vec::new() };
         if sample.is_empty() && ring.is_empty() {
             return Compared::Same;
         }
@@ -120,7 +120,7 @@ impl<S: Seam> Shard<S> {
     /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
-            Item::Ring(block, _) => (block.only(), 1),
+            Item::Ring(block, _) => (block.single(), 1),
             Item::Page(page, mask) => {
                 let first = page.first_block();
                 let end = first.plus(u64::from(16 - mask.leading_zeros()));
@@ -164,7 +164,7 @@ impl<S: Seam> Shard<S> {
     fn still_says(&self, item: Item) -> bool {
         match item {
             Item::Ring(block, checksum) => {
-                self.level.pages.as_ref().is_some_and(|pages| pages.ring().contains(&(block, checksum)))
+                self.level.pages.as_ref().is_some_and(|pages| pages.recent_writes().contains(&(block, checksum)))
             }
             Item::Page(..) => true,
         }

@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{CompletionNo, PagesOf, ShareError, WriteMark};
+use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
 use seam::Seam;
 
 use crate::memory::{BlockNo, PageNo};
@@ -35,7 +35,7 @@ use widen::Width;
 
 /// The flash tier of a volume.
 pub struct Level<S: Seam> {
-    pages: Option<PagesOf<S>>,
+    pages: Option<VolumePages<S>>,
     /// True if the volume may use flash at all.
     enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
@@ -61,10 +61,10 @@ pub struct Level<S: Seam> {
 
 impl<S: Seam> Level<S> {
     /// Creates the flash tier of a volume over these pages.
-    pub fn new(pages: Option<PagesOf<S>>, share: FlashShare, drops: bool) -> Self {
+    pub fn new(pages: Option<VolumePages<S>>, share: FlashShare, drops: bool) -> Self {
         let (checked, suspended, dropped, width, figures) = Default::default();
         if let Some(pages) = &pages {
-            pages.set_share(share.of_pages());
+            pages.set_quota(share.of_pages());
         }
         let (enabled, share) = (share.enabled, RefCell::new(share));
         Level {
@@ -89,10 +89,10 @@ impl<S: Seam> Level<S> {
 
     /// Changes the quota if it is compatible with the minima of the other volumes. Whether the volume may use flash at
     /// all stays unchanged.
-    pub fn set_share(&self, share: FlashShare) -> Result<(), ShareError> {
+    pub fn set_share(&self, share: FlashShare) -> Result<(), QuotaError> {
         if let Some(pages) = &self.pages {
-            pages.check_share(&share.of_pages())?;
-            pages.set_share(share.of_pages());
+            pages.check_quota(&share.of_pages())?;
+            pages.set_quota(share.of_pages());
         }
         self.share.replace(FlashShare { enabled: self.enabled, ..share });
         Ok(())
@@ -101,7 +101,7 @@ impl<S: Seam> Level<S> {
     /// Releases the volume's quota when the volume is detached.
     pub fn give_up_share(&self) {
         if let Some(pages) = &self.pages {
-            pages.set_share(FlashShare::default().of_pages());
+            pages.set_quota(FlashShare::default().of_pages());
         }
     }
 
@@ -128,7 +128,7 @@ impl<S: Seam> Level<S> {
     /// The counters.
     pub fn stats(&self) -> FlashStats {
         let (figures, block) = (&self.figures, seam::BLOCK_BYTES as u64);
-        let (pages, blocks) = self.pages.as_ref().map_or((0, 0), PagesOf::held);
+        let (pages, blocks) = self.pages.as_ref().map_or((0, 0), VolumePages::usage);
         let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
             checked: self.checked.get(),
@@ -161,7 +161,7 @@ fn place_of(block: BlockNo) -> (PageNo, u32) {
 
 impl<S: Seam> Shard<S> {
     /// The pages, if reads may be served from them.
-    fn readable_pages(&self) -> Option<&PagesOf<S>> {
+    fn readable_pages(&self) -> Option<&VolumePages<S>> {
         let serves = self.level.checked.get()
             && !self.level.suspended.get()
             && self.level.enabled
@@ -171,7 +171,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The pages, if pages may be added to them.
-    fn growing_pages(&self) -> Option<&PagesOf<S>> {
+    fn growing_pages(&self) -> Option<&VolumePages<S>> {
         self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
     }
 
@@ -188,7 +188,7 @@ impl<S: Seam> Shard<S> {
 
     /// Marks the regions of these blocks as dirty; completes before the blocks may change on the backing (R8). Returns
     /// `None` without a flash cache.
-    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteMark> {
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteIntent> {
         let pages = self.level.pages.as_ref()?;
         if self.sabotage(Sabotage::StaleOnFlash) {
             return None;
@@ -204,7 +204,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Ends a write that [`Shard::begin_write`] announced. `well` is true if the write succeeded in full.
-    pub fn end_write(&self, mark: Option<WriteMark>, well: bool) {
+    pub fn end_write(&self, mark: Option<WriteIntent>, well: bool) {
         if self.level.pages.is_none() {
             return;
         }
@@ -222,13 +222,13 @@ impl<S: Seam> Shard<S> {
     /// there.
     pub fn note_flushed(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.level.pages {
-            pages.flushed(covered);
+            pages.record_flush(covered);
             self.refresh(&destaged.blocks);
             let zeroes = self.seam().zero_block();
             destaged
                 .last
                 .iter()
-                .for_each(|(block, content)| pages.destaged(*block, content.as_ref().unwrap_or(&zeroes)));
+                .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
         }
     }
 
@@ -245,20 +245,20 @@ impl<S: Seam> Shard<S> {
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
     /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
     /// [`Shard::end_write`] and then calls [`Level::resume`].
-    pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
+    pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteIntent>, crate::RequestError> {
         self.level.suspend();
         if shrinks {
             // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
             self.forget_pages().await?;
         }
-        Ok(self.begin_write(from.only()).await)
+        Ok(self.begin_write(from.single()).await)
     }
 
     /// Drops all pages of the volume, durably.
     pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
         self.uncache(self.all_blocks());
-        let forgotten = pages.forget(self.incarnation).await;
+        let forgotten = pages.remove_volume(self.incarnation).await;
         forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }
 }
@@ -267,7 +267,7 @@ impl<S: Seam> Shard<S> {
 /// next write: without a free mark, a write waits until the invalidation of its blocks is durable in the map.
 pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
     for shard in shards {
-        if shard.level.pages.as_ref().is_some_and(PagesOf::wants_flush) {
+        if shard.level.pages.as_ref().is_some_and(VolumePages::wants_flush) {
             shard.sync().await;
         }
     }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flash::{BlockNo, PageNo, PagesOf};
+use flash::{BlockNo, PageNo, VolumePages};
 use seam::{Nanos, Seam};
 
 use super::figures::NotPromoted;
@@ -107,14 +107,14 @@ impl<S: Seam> Shard<S> {
         let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
         let mut looked = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
-            let pages: PagesOf<S> = self.growing_pages().cloned()?;
+            let pages: VolumePages<S> = self.growing_pages().cloned()?;
             looked += 1;
             if looked % LOOKED_AT_ONCE == 0 {
                 self.seam().sleep(Nanos::from_micros(100)).await;
             }
             let mut whole = self.is_whole(&pages, page);
             if !whole {
-                if pages.suspect(page) != 0 {
+                if pages.suspect_blocks(page) != 0 {
                     self.judge(page).await;
                 }
                 let before = pages.valid(page);
@@ -135,7 +135,7 @@ impl<S: Seam> Shard<S> {
         Some(pass)
     }
 
-    fn is_whole(&self, pages: &PagesOf<S>, page: PageNo) -> bool {
+    fn is_whole(&self, pages: &VolumePages<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks);
         u64::from(pages.valid(page).count_ones()) >= count

@@ -202,7 +202,7 @@ impl<S: Seam> Shard<S> {
                 pages.touch(page);
                 continue;
             }
-            if pages.suspect(page) != 0 {
+            if pages.suspect_blocks(page) != 0 {
                 figures.not_promoted(NotPromoted::Suspect);
                 self.later(page, Task::Judge);
                 continue;
@@ -401,7 +401,7 @@ impl<S: Seam> Shard<S> {
     pub(super) async fn judge(self: &ShardRef<S>, page: PageNo) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
-        let suspect = pages.suspect(page);
+        let suspect = pages.suspect_blocks(page);
         if suspect == 0 || blocks.is_empty() || !self.settle().await {
             return;
         }
@@ -418,7 +418,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         if self.is_settled() {
-            pages.judge(page, good);
+            pages.resolve_suspect(page, good);
         }
     }
 
@@ -447,8 +447,8 @@ impl<S: Seam> Shard<S> {
             Err(error) => {
                 let why = match error {
                     PutError::Busy => NotPromoted::Busy,
-                    PutError::Hot => NotPromoted::Hot,
-                    PutError::Share => NotPromoted::Share,
+                    PutError::AllInUse => NotPromoted::Hot,
+                    PutError::QuotaExhausted => NotPromoted::Share,
                     PutError::Failed(_) => NotPromoted::Failed,
                 };
                 if !earned {

@@ -110,7 +110,7 @@ impl<S: Seam> Common<S> {
         let pages = store.pages();
         // Memory fills the whole pool: a buffer for the store replaces a clean block.
         let common = Rc::downgrade(self);
-        store.use_buffers(move || common.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
+        store.set_fallback_buffers(move || common.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
         *self.pages.borrow_mut() = Some(pages.clone());
         *self.log.borrow_mut() = Some(store);
         let common = Rc::clone(self);

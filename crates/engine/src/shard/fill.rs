@@ -95,10 +95,10 @@ impl State {
             if let Some(id) = memory.find(volume, block) {
                 let slot = memory.slot(id);
                 if !slot.is_clean() {
-                    ticket.void(&block.only(), slot.present);
+                    ticket.void(&block.single(), slot.present);
                 }
             } else if self.zeroes.contains(block) || self.ledger.rests(block) {
-                ticket.void(&block.only(), Sectors::ALL);
+                ticket.void(&block.single(), Sectors::ALL);
             }
         }
         self.tickets.push(Rc::clone(&ticket));
@@ -232,7 +232,7 @@ impl<S: Seam> Shard<S> {
     /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
     pub async fn fill_part(&self, span: &Span) -> Result<Filled<S>, DiskError> {
         let block = span.block;
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block.only(), false));
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
         let at = block.offset() + span.start as u64;
         let permit = self.dispatch.enter(Cause::ClientRead).await;
@@ -311,7 +311,7 @@ mod tests {
         let (memory, mut state) = (Memory::new(world.seam()), State::new(0));
         let query = state.issue_ticket(&memory, 0, BlockNo(0).run(16), false);
         assert!(state.ticket_for(BlockNo(3), Sectors::ALL).is_none());
-        state.void(BlockNo(3).only(), Sectors::ALL);
+        state.void(BlockNo(3).single(), Sectors::ALL);
         assert_eq!((query.voided(BlockNo(3)), query.voided(BlockNo(4))), (Sectors::ALL, Sectors::NONE));
         let fill = state.issue_ticket(&memory, 0, BlockNo(0).run(16), true);
         assert!(state.ticket_for(BlockNo(3), Sectors::ALL).is_some_and(|found| Rc::ptr_eq(found, &fill)));

@@ -1,7 +1,7 @@
 //! Recovery of persisted memory that a killed process left, before the volume is served.
 
 use flash::BlockNo;
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
 use super::write::How;
@@ -15,7 +15,7 @@ impl<S: Seam> Shard<S> {
     /// persist its memory, they are durable afterwards.
     pub async fn take_back<W: WriteSource<S>>(
         self: &ShardRef<S>,
-        left: &Left,
+        left: &ShmImage,
         mut source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
         let block_bytes = BLOCK_BYTES as u64;
@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
             let block = BlockNo(note.block);
             let inside = self.bytes_inside(block);
             let mut source = source(*place);
-            self.make_room(block.only()).await;
+            self.make_room(block.single()).await;
             for (start, len) in Sectors(note.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {
@@ -50,7 +50,7 @@ impl<S: Seam> Shard<S> {
         }
         // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
         let is_due = taken > 0 || self.state.borrow().ledger.has_changed();
-        if is_due && (!self.defers_writes() || !self.seam().keeps()) {
+        if is_due && (!self.defers_writes() || !self.seam().survives_restart()) {
             // The log answers the flush if there is one: the backing may take long.
             if self.logs() { self.flush_log().await? } else { self.flush_all().await? }
         }

@@ -239,7 +239,7 @@ impl<S: Seam> Shard<S> {
             let runs = if rests { &mut plan.resting } else { &mut plan.missing };
             match runs.last_mut() {
                 Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
-                _ => runs.push(block.only()),
+                _ => runs.push(block.single()),
             }
         }
         plan
@@ -288,7 +288,7 @@ impl<S: Seam> Shard<S> {
                 }
                 Err(_) => {
                     for block in BlockNo::each(&run) {
-                        match self.fill(block.only(), how, Cause::ClientRead).await {
+                        match self.fill(block.single(), how, Cause::ClientRead).await {
                             Ok(one) => filled.push(one),
                             Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
                         }

@@ -141,7 +141,7 @@ impl<S: Seam> Shard<S> {
             };
             match under_way {
                 Some(ticket) => ticket.ended().await,
-                None => drop(self.recall(block.only(), Recall::Write).await?),
+                None => drop(self.recall(block.single(), Recall::Write).await?),
             }
         }
     }

@@ -406,7 +406,7 @@ impl State {
             && self.ledger.may_rest(block)
             && !self.waits.contains(block)
             && !self.filling.contains(&block)
-            && !self.is_busy(&block.only())
+            && !self.is_busy(&block.single())
     }
 
     fn rest<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
@@ -437,7 +437,7 @@ impl State {
             match past.last_mut() {
                 _ if counts => {}
                 Some(run) if run.end == block => run.end = block.next(),
-                _ => past.push(block.only()),
+                _ => past.push(block.single()),
             }
             (block, position, counts)
         }));
@@ -488,7 +488,7 @@ impl State {
         // All of the merged range is tried again, and requests that wait for a part wait for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
-        let waits = self.waits.take(right.only());
+        let waits = self.waits.take(right.single());
         self.waits.put(left, waits);
         Some(left)
     }
@@ -517,7 +517,7 @@ impl State {
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
             if newer < *start {
-                let moved = self.waits.take(start.only());
+                let moved = self.waits.take(start.single());
                 self.waits.put(newer, moved);
             }
         }
@@ -649,7 +649,7 @@ impl State {
         let (transit, block) = (slot.transit, slot.block);
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
         self.unclean -= 1;
-        self.ledger.cleaned(block.only());
+        self.ledger.cleaned(block.single());
         memory.settle(id, false);
         if transit {
             memory.remove(id);

@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(whole.len(), 1);
             [3, 5].map(BlockNo).into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
             for part in [3, 5].map(BlockNo) {
-                let merged = waits.take(part.only());
+                let merged = waits.take(part.single());
                 waits.put(BlockNo(0), merged);
             }
         }

@@ -143,10 +143,10 @@ impl<S: Seam> Shard<S> {
             }
             given => given,
         };
-        state.void(span.block.only(), sectors);
+        state.void(span.block.single(), sectors);
         // An unclean block has no valid copy on flash: that was invalidated when it became dirty.
         if found.is_none_or(|id| memory.slot(id).is_clean()) {
-            self.uncache(span.block.only());
+            self.uncache(span.block.single());
         }
         state.failed.remove(span.block);
         state.ledger.change(span.block);
@@ -154,8 +154,8 @@ impl<S: Seam> Shard<S> {
         let Some(id) = found else {
             self.note_write_miss(span.block);
             let mut data = spare.expect("an absent block was given a buffer");
-            let rested = state.supersede_resting(span.block.only()).unwrap_or_default();
-            let (present, due) = match state.cut_zeroes(span.block.only()) {
+            let rested = state.supersede_resting(span.block.single()).unwrap_or_default();
+            let (present, due) = match state.cut_zeroes(span.block.single()) {
                 Some(due) => {
                     if !filled {
                         data.zero(0, BLOCK_BYTES);
@@ -213,7 +213,7 @@ impl<S: Seam> Shard<S> {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
-        let is_kept = self.seam().keeps() && !slot.is_clean();
+        let is_kept = self.seam().survives_restart() && !slot.is_clean();
         (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 

@@ -54,7 +54,7 @@ impl<S: Seam> Shard<S> {
             while next < whole.end {
                 let step = next..whole.end.min(next.plus(STEP_BLOCKS));
                 next = step.end;
-                self.make_room(step.start.only()).await;
+                self.make_room(step.start.single()).await;
                 self.make_room_for_range().await;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
@@ -78,7 +78,7 @@ impl<S: Seam> Shard<S> {
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {
         for span in spans(at, len as usize) {
-            self.make_room(span.block.only()).await;
+            self.make_room(span.block.single()).await;
             loop {
                 self.recall_to_change(span.block).await?;
                 if self.zero_span(&span, wait) {

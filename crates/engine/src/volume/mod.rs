@@ -10,7 +10,7 @@ pub mod tap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use seam::kept::Left;
+use seam::persist::ShmImage;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch, ReservationError};
@@ -25,7 +25,7 @@ use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
+    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, QuotaError, RequestError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
@@ -106,7 +106,7 @@ impl<S: Seam> Volume<S> {
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            let keeps = shard.seam().keeps() && !shard.sabotage(Sabotage::OldRecords);
+            let keeps = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
             shard.state.borrow_mut().ledger.open(blocks_max, keeps);
         }
         shard.bound_memory();
@@ -449,7 +449,7 @@ impl<S: Seam> Volume<S> {
 
     /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
     /// the maximum are evicted when room is needed.
-    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
+    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), QuotaError> {
         self.0.shard.level.set_share(share)?;
         self.0.shard.repin();
         Ok(())
@@ -547,7 +547,7 @@ impl<S: Seam> Volume<S> {
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
     /// lists as out of date do not count.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &Left) -> Result<(), RequestError> {
+    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) -> Result<(), RequestError> {
         self.0.shard.recover(records, left)
     }
 
@@ -556,7 +556,7 @@ impl<S: Seam> Volume<S> {
     /// memory stays complete.
     pub(crate) async fn take_back<W: WriteSource<S>>(
         &self,
-        left: &Left,
+        left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
         self.0.shard.take_back(left, source).await

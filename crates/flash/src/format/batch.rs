@@ -1,23 +1,23 @@
-//! A batch: one header block, then the data blocks of its records. The header is the commit record. A batch counts when
-//! the checksums of its header and of all its data match.
+//! A batch: one header block, then the data blocks of its records. The header is the commit record. A batch is valid
+//! when the checksums of its header and of all its data match.
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
-use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, Sequence, VolumeId};
 
-/// The most records of a header.
+/// Maximum number of records of a header.
 pub const RECORDS_MAX: usize = 99;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
-/// Block numbers end here: the byte offset of a higher one would not fit a file's offset.
+/// Exclusive bound of block numbers: the byte offset of a higher one would overflow a file offset.
 pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);
 /// The only kind of segment with batch headers.
 const KIND_LOG: u32 = 1;
 
-/// A record's kind: its statement about its blocks.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// One block's content.
@@ -131,7 +131,7 @@ impl BatchHeader {
         if get::<8>(raw, 0) != MAGIC {
             return None;
         }
-        let checksum = is_sealed(raw)?;
+        let checksum = valid_checksum(raw)?;
         let count = get_u32(raw, 12) as usize;
         if get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_LOG || !(1..=RECORDS_MAX).contains(&count) {
             return None;
@@ -150,10 +150,10 @@ impl BatchHeader {
             records: records.collect::<Option<_>>()?,
         };
         let counters = [header.boot.0, header.sequence.0, header.journal.0];
-        let sane = header.first <= header.sequence
+        let is_valid = header.first <= header.sequence
             && header.tail <= header.sequence
             && counters.iter().all(|counter| *counter < COUNTER_MAX);
-        sane.then_some((header, checksum))
+        is_valid.then_some((header, checksum))
     }
 }
 

@@ -4,10 +4,10 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
-use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
-/// The most records of a block.
+/// Maximum number of records of a block.
 pub const RECORDS_MAX: usize = 166;
 /// The journal's byte offset on a device. It ends at the first segment that is not part of it.
 pub const JOURNAL_AT: u64 = 128 << 10;
@@ -52,7 +52,7 @@ pub enum Record {
         /// The segment.
         segment: u32,
         /// The segment's generation as a page segment.
-        life: u64,
+        segment_generation: u64,
     },
     /// A segment no longer holds pages.
     FreeSegment {
@@ -86,7 +86,7 @@ pub enum Record {
         member: u8,
     },
     /// A region of a volume becomes dirty or clean (R8).
-    Flux {
+    DirtyRegion {
         /// The volume's number.
         volume: u16,
         /// The region.
@@ -130,10 +130,10 @@ impl Record {
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
             }
-            Record::Segment { member, segment, life } => {
+            Record::Segment { member, segment, segment_generation } => {
                 put(0, &[3, member]);
                 put(4, &segment.to_le_bytes());
-                put(8, &life.to_le_bytes());
+                put(8, &segment_generation.to_le_bytes());
             }
             Record::FreeSegment { member, segment } => {
                 put(0, &[4, member]);
@@ -153,8 +153,8 @@ impl Record {
                 put(8, &uuid);
             }
             Record::MemberGone { member } => put(0, &[8, member]),
-            Record::Flux { volume, region, on } => {
-                put(0, &[9, u8::from(on)]);
+            Record::DirtyRegion { volume, region, is_dirty } => {
+                put(0, &[9, u8::from(is_dirty)]);
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
             }
@@ -177,8 +177,8 @@ impl Record {
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let (kind, member) = (raw[0], raw[1]);
-        let sane = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
-        if !sane {
+        let is_valid = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
+        if !is_valid {
             return None;
         }
         Some(match kind {
@@ -192,7 +192,7 @@ impl Record {
                 generation: u16_at(2),
             },
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
-            3 => Record::Segment { member, segment: u32_at(4), life: u64_at(8) },
+            3 => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
             4 => Record::FreeSegment { member, segment: u32_at(4) },
             5 => Record::Volume { number: u16_at(2), incarnation: VolumeId(u64_at(8)) },
             6 => Record::VolumeGone { number: u16_at(2) },
@@ -202,7 +202,7 @@ impl Record {
                 Record::Member { member, uuid }
             }
             8 => Record::MemberGone { member },
-            9 => Record::Flux { volume: u16_at(2), region: u64_at(8), on: raw[1] != 0 },
+            9 => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
             10 => Record::Destaged { volume: u16_at(2), block: BlockNo(u64_at(8)), checksum: u32_at(4) },
             11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
@@ -248,7 +248,7 @@ impl JournalHeader {
         put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
         for (index, record) in records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
-            let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("a slice of that length");
+            let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("the slice has the length of the array");
             record.encode(out);
         }
         let checksum = seal(&mut raw);
@@ -261,7 +261,7 @@ impl JournalHeader {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 12) as usize > RECORDS_MAX {
             return None;
         }
-        let checksum = is_sealed(raw)?;
+        let checksum = valid_checksum(raw)?;
         let header = JournalHeader {
             store: get(raw, 16),
             boot: BootEpoch(get_u64(raw, 32)),
@@ -302,14 +302,14 @@ mod tests {
         vec![
             slot,
             Record::Free { member: 1, slot: 5, generation: 3 },
-            Record::Segment { member: 0, segment: 9, life: 1 << 50 },
+            Record::Segment { member: 0, segment: 9, segment_generation: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
             Record::Volume { number: 65_535, incarnation: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },
-            Record::Flux { volume: 2, region: 1 << 40, on: true },
-            Record::Flux { volume: 2, region: 3, on: false },
+            Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
+            Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
             Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef },
             Record::Undestaged { volume: 8, block: BlockNo(77) },
         ]

@@ -34,16 +34,18 @@ const MAGICS: [[u8; 8]; 3] = [batch::MAGIC, page::MAGIC, journal::MAGIC];
 pub fn newer_metadata(raw: &Raw, store: Uuid) -> Option<NewerFormat> {
     let version = get_u32(raw, 8);
     let is_newer = version > VERSION && MAGICS.contains(&get(raw, 0)) && get::<16>(raw, 16) == store;
-    (is_newer && is_sealed(raw).is_some()).then(|| NewerFormat::of_format(version, VERSION, None))
+    (is_newer && valid_checksum(raw).is_some()).then(|| NewerFormat::of_format(version, VERSION, None))
 }
 
+/// Writes the checksum of a metadata block and returns it.
 fn seal(raw: &mut Raw) -> u32 {
     let checksum = crc32c::crc32c(&raw[..CHECKSUM_AT]);
     raw[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
     checksum
 }
 
-fn is_sealed(raw: &Raw) -> Option<u32> {
+/// The checksum of a metadata block, if it is valid.
+fn valid_checksum(raw: &Raw) -> Option<u32> {
     let checksum = crc32c::crc32c(&raw[..CHECKSUM_AT]);
     (raw[CHECKSUM_AT..] == checksum.to_le_bytes()).then_some(checksum)
 }

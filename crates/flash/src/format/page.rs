@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::bytes::{get, get_u32, get_u64, put};
-use super::{Raw, Uuid, VERSION, is_sealed, seal};
+use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, VolumeId};
 use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
@@ -64,7 +64,7 @@ pub struct PageHeader {
     /// The segment.
     pub segment: u32,
     /// The segment's generation: it differs each time that the segment begins to hold pages.
-    pub life: u64,
+    pub segment_generation: u64,
 }
 
 impl PageHeader {
@@ -75,7 +75,7 @@ impl PageHeader {
         put(&mut raw, 8, &VERSION.to_le_bytes());
         put(&mut raw, 12, &self.member.to_le_bytes());
         put(&mut raw, 16, &self.store);
-        put(&mut raw, 32, &self.life.to_le_bytes());
+        put(&mut raw, 32, &self.segment_generation.to_le_bytes());
         put(&mut raw, 56, &self.segment.to_le_bytes());
         put(&mut raw, 76, &KIND_PAGES.to_le_bytes());
         seal(&mut raw);
@@ -87,25 +87,25 @@ impl PageHeader {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_PAGES {
             return None;
         }
-        is_sealed(raw)?;
+        valid_checksum(raw)?;
         Some(PageHeader {
             store: get(raw, 16),
             member: get_u32(raw, 12),
             segment: get_u32(raw, 56),
-            life: get_u64(raw, 32),
+            segment_generation: get_u64(raw, 32),
         })
     }
 }
 
-/// The place of a page's block, as it enters the block's checksum.
+/// The slot of a page, as it enters the checksums of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PagePlace {
     /// The member.
     pub member: u32,
     /// The segment.
     pub segment: u32,
     /// The segment's generation as a page segment.
-    pub life: u64,
+    pub segment_generation: u64,
     /// The slot in it.
     pub slot: u32,
     /// Number of times that the slot was allocated in that generation of the segment.
@@ -119,21 +119,21 @@ pub struct Writes(pub [u16; 3]);
 
 impl Writes {
     /// Mask of the blocks that were written at least once.
-    pub fn ever(self) -> u16 {
+    pub fn written(self) -> u16 {
         self.0[0] | self.0[1] | self.0[2]
     }
 
-    /// Mask of the blocks that cannot be written again in this generation.
-    pub fn worn(self) -> u16 {
+    /// Mask of the blocks that cannot be written again in this generation: their counter is at its maximum.
+    pub fn exhausted(self) -> u16 {
         self.0[0] & self.0[1] & self.0[2]
     }
 
     /// Counts one more write of these blocks.
     ///
     /// # Panics
-    /// If one of them is worn.
+    /// If one of them is exhausted.
     pub fn add(&mut self, blocks: u16) {
-        assert!(self.worn() & blocks == 0, "blocks {blocks:#x} of {self:?} were written 7 times");
+        assert!(self.exhausted() & blocks == 0, "blocks {blocks:#x} of {self:?} were written 7 times");
         let mut carry = blocks;
         for bits in &mut self.0 {
             let next = *bits & carry;
@@ -143,27 +143,31 @@ impl Writes {
     }
 
     /// The number of writes of a block.
-    pub fn of(self, block: u32) -> u32 {
+    pub fn count_of(self, block: u32) -> u32 {
         (0..).zip(self.0).map(|(bit, mask)| u32::from(mask >> block & 1) << bit).sum()
     }
 
     /// Mask of the blocks with the same number of writes in both.
-    pub fn same(self, other: Writes) -> u16 {
+    pub fn equal_counts(self, other: Writes) -> u16 {
         let differ = |bit: usize| self.0[bit] ^ other.0[bit];
         !(differ(0) | differ(1) | differ(2))
     }
 }
 
 /// The seed of a page block's checksum: its owner, its slot's generation, and the number of its write in that
-/// generation. A lost or misdirected write, or a block of an earlier generation, therefore fails its check like a torn
+/// generation. A lost or misdirected write, or a block of an earlier generation, therefore fails its check, like a torn
 /// one.
-pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: Place, writes: u32) -> u32 {
+pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: PagePlace, writes: u32) -> u32 {
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
-    for (to, number) in
-        bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, place.life, u64::from(place.segment), slot])
-    {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([
+        incarnation.0,
+        block.0,
+        place.segment_generation,
+        u64::from(place.segment),
+        slot,
+    ]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -187,22 +191,25 @@ mod tests {
 
     #[test]
     fn seven_writes_of_a_block_have_seven_checksum_seeds() {
-        let place = Place { member: 1, segment: 2, life: 3, slot: 4, generation: u16::MAX };
+        let place = PagePlace { member: 1, segment: 2, segment_generation: 3, slot: 4, generation: u16::MAX };
         let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
         for count in 1..=7 {
-            assert_eq!(writes.worn(), 0);
+            assert_eq!(writes.exhausted(), 0);
             let before = writes;
             writes.add(0b1001);
-            assert_eq!((writes.of(0), writes.of(1), writes.of(3), writes.ever()), (count, 0, count, 0b1001));
-            assert_eq!(before.same(writes), !0b1001);
-            seeds.insert(page_seed(VolumeId(9), BlockNo(64), place, writes.of(0)));
+            assert_eq!(
+                (writes.count_of(0), writes.count_of(1), writes.count_of(3), writes.written()),
+                (count, 0, count, 0b1001)
+            );
+            assert_eq!(before.equal_counts(writes), !0b1001);
+            seeds.insert(page_seed(VolumeId(9), BlockNo(64), place, writes.count_of(0)));
         }
-        assert_eq!((writes.worn(), seeds.len()), (0b1001, 7));
+        assert_eq!((writes.exhausted(), seeds.len()), (0b1001, 7));
     }
 
     #[test]
     fn flipped_bit_of_a_header_is_rejected() {
-        let header = PageHeader { store: [4; 16], member: 1, segment: 77, life: 1 << 41 };
+        let header = PageHeader { store: [4; 16], member: 1, segment: 77, segment_generation: 1 << 41 };
         let raw = header.encode();
         assert_eq!(PageHeader::decode(&raw), Some(header));
         for bit in 0..raw.len() * 8 {

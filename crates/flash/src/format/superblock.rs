@@ -1,22 +1,22 @@
-//! The superblock: a device's store and its place in it. A device has two places for it, written alternately, so that a
-//! torn write leaves the other superblock intact.
+//! The superblock: the store that a device belongs to, and its number there. A device has two superblocks, written
+//! alternately, so that a torn write leaves the other one intact.
 
 use format_version::{NewerFormat, Release};
 
 use super::bytes::{get, get_u32, get_u64, put};
-use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, is_sealed, seal};
+use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
 /// The byte offsets of the two superblocks. Revision *r* goes to place *r* mod 2.
 pub const PLACES: [u64; 2] = [0, 64 << 10];
-/// The most members of a store.
+/// Maximum number of members of a store.
 pub const MEMBERS_MAX: usize = 8;
 
 /// Bytes of the smallest map journal.
 pub const JOURNAL_BYTES_MIN: u64 = 10 * seam::BLOCK_BYTES as u64;
-/// Bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
+/// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
-/// Bound of the membership generation, of which entries keep 32 bits.
+/// Exclusive bound of the membership generation: member entries store its low 32 bits.
 const GENERATION_MAX: u64 = 1 << 31;
 
 const MAGIC: [u8; 8] = *b"HOTSETFL";
@@ -32,11 +32,11 @@ const MEMBER_BYTES: usize = 32;
 /// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The number is free; the identity is that of the last device that had it.
+    /// The number is unused; the entry keeps the identity of the last device with this number.
     Vacant,
-    /// It holds everything that was acknowledged.
+    /// It holds all acknowledged data.
     InService,
-    /// It was taken out; its content may be old.
+    /// It was removed from service; its content may be outdated.
     Lost,
     /// It is being filled and is not yet a member. Only the device's own superblock has this state.
     Syncing,
@@ -45,7 +45,7 @@ pub enum MemberState {
 /// Content that a member carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Clean pages alone.
+    /// Only clean pages.
     Pages,
     /// The log as well, mirrored with the other member of this role.
     Log,
@@ -58,7 +58,7 @@ pub struct MemberEntry {
     pub uuid: Uuid,
     /// Whether it is in service.
     pub state: MemberState,
-    /// Content: the log and pages, or pages alone.
+    /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The number of segments that fit on it.
     pub segments: u32,
@@ -74,8 +74,8 @@ pub struct Ownership {
     pub owner: Uuid,
     /// The generation of the owner's state directory; it only grows.
     pub epoch: u64,
-    /// A number drawn for each opening, which the owner notes before the store is written. It tells apart two copies of
-    /// a store that were used separately.
+    /// A random number drawn for each opening. The owner records it before the store is written. It tells two copies of
+    /// a store apart that were used separately.
     pub life: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct Superblock {
     pub tail: Sequence,
     /// The owner that opened the store last.
     pub ownership: Ownership,
-    /// The sequence number with which this boot epoch began. From it on, batches of earlier boot epochs do not count.
+    /// The sequence number with which this boot epoch began. From it on, batches of earlier boot epochs are invalid.
     pub begin: Sequence,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
@@ -119,11 +119,11 @@ pub struct Superblock {
 
 /// The reason why a block is not a superblock that this version may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoSuperblock {
+pub enum SuperblockError {
     /// Other data, or a damaged superblock.
-    Other,
-    /// An intact superblock with impossible values; the text names them.
-    Unsound(String),
+    NotASuperblock,
+    /// A superblock with a valid checksum and invalid values; the text names them.
+    Invalid(String),
     /// An intact superblock of a later format.
     Newer(NewerFormat),
 }
@@ -139,7 +139,7 @@ impl Superblock {
         self.serves(member) && self.members[member as usize].role == Role::Log
     }
 
-    /// The number of segments, from segment 0, that the map journal occupies. They are used for nothing else.
+    /// The number of segments, from segment 0, that the map journal occupies. They have no other use.
     pub fn journal_segments(&self) -> u32 {
         let past = (super::journal::JOURNAL_AT + self.journal_bytes).saturating_sub(FIRST_SEGMENT_BYTES);
         past.div_ceil(self.segment_bytes) as u32
@@ -193,21 +193,21 @@ impl Superblock {
     }
 
     /// Decodes the bytes of [`Superblock::encode`]; every field is checked.
-    pub fn decode(raw: &Raw) -> Result<Superblock, NoSuperblock> {
-        if get::<8>(raw, 0) != MAGIC || is_sealed(raw).is_none() {
-            return Err(NoSuperblock::Other);
+    pub fn decode(raw: &Raw) -> Result<Superblock, SuperblockError> {
+        if get::<8>(raw, 0) != MAGIC || valid_checksum(raw).is_none() {
+            return Err(SuperblockError::NotASuperblock);
         }
         let version = get_u32(raw, 8);
         let needs = Release::unpack(get_u64(raw, NEEDS_AT));
         if version > VERSION {
-            return Err(NoSuperblock::Newer(NewerFormat::of_format(version, VERSION, needs)));
+            return Err(SuperblockError::Newer(NewerFormat::of_format(version, VERSION, needs)));
         }
         if version < VERSION {
-            return Err(NoSuperblock::Unsound(format!("no version of Hotset has written format {version}")));
+            return Err(SuperblockError::Invalid(format!("no version of Hotset has written format {version}")));
         }
         let incompatible = get_u64(raw, 24);
         if incompatible != 0 {
-            return Err(NoSuperblock::Newer(NewerFormat::with_features(incompatible, needs)));
+            return Err(SuperblockError::Newer(NewerFormat::with_features(incompatible, needs)));
         }
         let count = get_u32(raw, 60) as usize;
         let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
@@ -216,7 +216,7 @@ impl Superblock {
         let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
         // The revision, boot epoch, tail, begin, and the journal's last commit.
         let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
-        let sane = (1..=MEMBERS_MAX).contains(&count)
+        let is_valid = (1..=MEMBERS_MAX).contains(&count)
             && (member as usize) < count
             && segment_bytes.is_power_of_two()
             && (8 << 10..=1 << 30).contains(&segment_bytes)
@@ -226,8 +226,8 @@ impl Superblock {
             && get_u64(raw, 64) < GENERATION_MAX
             && journal_bytes >= JOURNAL_BYTES_MIN
             && journal_end <= segments.saturating_mul(segment_bytes).saturating_add(FIRST_SEGMENT_BYTES);
-        if !sane {
-            return Err(NoSuperblock::Unsound("fields out of their ranges under a sound checksum".to_owned()));
+        if !is_valid {
+            return Err(SuperblockError::Invalid("fields out of range although the checksum is valid".to_owned()));
         }
         let mut members = Vec::with_capacity(count);
         for index in 0..count {
@@ -237,12 +237,12 @@ impl Superblock {
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
                 3 => MemberState::Syncing,
-                other => return Err(NoSuperblock::Unsound(format!("a member in the unknown state {other}"))),
+                other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let role = match get_u32(raw, at + 20) {
                 0 => Role::Pages,
                 1 => Role::Log,
-                other => return Err(NoSuperblock::Unsound(format!("a member of the unknown role {other}"))),
+                other => return Err(SuperblockError::Invalid(format!("a member of the unknown role {other}"))),
             };
             let (segments, since) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
             members.push(MemberEntry { uuid: get(raw, at), state, role, segments, since });
@@ -314,12 +314,12 @@ mod tests {
         for bit in 0..raw.len() * 8 {
             let mut damaged = raw.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Superblock::decode(&damaged), Err(NoSuperblock::Other), "bit {bit}");
+            assert_eq!(Superblock::decode(&damaged), Err(SuperblockError::NotASuperblock), "bit {bit}");
         }
     }
 
     #[test]
-    fn later_formats_and_unknown_features_are_newer_format_0_is_unsound() {
+    fn later_format_or_unknown_feature_is_newer_and_format_0_invalid() {
         let changed = |at: usize, value: u8| {
             let mut raw = sample().encode();
             raw[at] = value;
@@ -328,8 +328,8 @@ mod tests {
             Superblock::decode(&raw)
         };
         let needs = Release::parse("1.4.2");
-        assert_eq!(changed(8, 2), Err(NoSuperblock::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 1), Err(NoSuperblock::Newer(NewerFormat::with_features(1, needs))));
-        assert!(matches!(changed(8, 0), Err(NoSuperblock::Unsound(_))));
+        assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
+        assert_eq!(changed(24, 1), Err(SuperblockError::Newer(NewerFormat::with_features(1, needs))));
+        assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 }

@@ -1,13 +1,13 @@
 //! A checkpoint: the whole map as records, written piece by piece into the half that commits do not use. Records of
 //! concurrent commits follow the pieces written so far. All records are absolute, so the last record of a slot is
-//! right.
+//! valid.
 
 use std::rc::Rc;
 
 use seam::{Disk, DiskResult, Seam};
 
 use super::Head;
-use super::commit::{free_record, slot_record, take_out_all, write};
+use super::commit::{free_record, remove_failed_members, slot_record, write};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::journal::{RECORDS_MAX, Record};
@@ -19,16 +19,16 @@ use crate::store::Inner;
 use crate::wait::{Boxed, join};
 
 /// Blocks of a piece.
-const STEP_BLOCKS: usize = 32;
+const PIECE_BLOCKS: usize = 32;
 
 /// A checkpoint in progress.
 #[derive(Clone)]
 pub struct Checkpoint {
     /// The position of its next block.
     pub head: Head,
-    /// The members that get it, and the incarnations of their disks at its start.
+    /// The members to which the checkpoint is written, with the incarnations of their disks at its start.
     members: Vec<(u32, u64)>,
-    /// The next frame to write; `None` before the records that belong to no frame.
+    /// The next frame to write; `None` before the records without a frame are written.
     next: Option<u32>,
     at_end: bool,
 }
@@ -46,21 +46,21 @@ impl Checkpoint {
         self.at_end
     }
 
-    /// The devices that get it and are in service.
+    /// The devices in service to which the checkpoint is written.
     pub fn devices<S: Seam>(&self, inner: &Inner<S>) -> Vec<Device<S>> {
         let mut devices = inner.log_devices();
         devices.retain(|device| self.members.iter().any(|(member, _)| *member == device.member));
         devices
     }
 
-    /// True when no device may have lost a part of it by reconnecting.
-    fn is_sound<S: Seam>(&self, devices: &[Device<S>]) -> bool {
+    /// True when no device has reconnected, and so may have lost a part of the checkpoint.
+    fn is_intact<S: Seam>(&self, devices: &[Device<S>]) -> bool {
         devices.iter().all(|device| self.members.contains(&(device.member, device.disk.incarnation())))
     }
 }
 
 /// Writes the next piece.
-pub async fn step<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
+pub async fn write_piece<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let Some((checkpoint, records)) = next_piece(inner) else { return Ok(()) };
     let sequence = inner.pages.borrow().journal.sequence;
     let devices = checkpoint.devices(inner);
@@ -72,7 +72,11 @@ pub async fn step<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
 }
 
 /// Appends the records of a commit to the checkpoint in progress.
-pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: CommitNo, records: &[Record]) -> Result<(), StoreError> {
+pub async fn append_commit<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    sequence: CommitNo,
+    records: &[Record],
+) -> Result<(), StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
     let devices = checkpoint.devices(inner);
     let head = write(inner, &devices, checkpoint.head, sequence, records, false).await?;
@@ -82,9 +86,9 @@ pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: CommitNo, records: 
     Ok(())
 }
 
-/// Flushes a checkpoint that is at its end. Returns false when it has failed: a device may have lost a part, or no
-/// device has all of it.
-pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
+/// Flushes a checkpoint that is at its end. Returns false when the checkpoint has failed: a device may have lost a part
+/// of it, or no device has all of it.
+pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
     let devices = checkpoint.devices(inner);
     let flushes = devices.iter().map(|device| {
@@ -92,14 +96,14 @@ pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
         flush
     });
     let failures = failures_of(&devices, join(flushes.collect()).await);
-    take_out_all(inner, failures).await?;
+    remove_failed_members(inner, failures).await?;
     let devices = checkpoint.devices(inner);
-    let sound = !devices.is_empty() && checkpoint.is_sound(&devices);
-    if !sound {
+    let is_intact = !devices.is_empty() && checkpoint.is_intact(&devices);
+    if !is_intact {
         let journal = &mut inner.pages.borrow_mut().journal;
-        (journal.checkpoint, journal.renew) = (None, true);
+        (journal.checkpoint, journal.checkpoint_requested) = (None, true);
     }
-    Ok(sound)
+    Ok(is_intact)
 }
 
 /// The records of the next piece, and the checkpoint advanced past them.
@@ -117,27 +121,31 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
         Some(next) => next,
         None => {
             records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member as u8, uuid: *uuid }));
-            state.journal.told = members.iter().map(|(member, _)| *member).collect();
+            state.journal.recorded_members = members.iter().map(|(member, _)| *member).collect();
             let volumes = state.volumes.iter();
             records.extend(
                 volumes.map(|(number, incarnation)| Record::Volume { number: *number, incarnation: *incarnation }),
             );
-            let flux = |(volume, region)| Record::Flux { volume, region, on: true };
-            records.extend(state.marks.regions().map(flux));
-            records.extend(state.rings.records());
+            let dirty_record = |(volume, region)| Record::DirtyRegion { volume, region, is_dirty: true };
+            records.extend(state.dirty_regions.regions().map(dirty_record));
+            records.extend(state.recent_writes.records());
             0
         }
     };
-    let enough = STEP_BLOCKS * RECORDS_MAX;
-    while records.len() < enough {
-        let Some(number) = state.table.first_from(next) else {
+    let records_max = PIECE_BLOCKS * RECORDS_MAX;
+    while records.len() < records_max {
+        let Some(number) = state.table.first_frame_from(next) else {
             checkpoint.at_end = true;
             break;
         };
         let frame = state.table.frame(number);
-        records.push(Record::Segment { member: frame.member as u8, segment: frame.segment, life: frame.life });
+        records.push(Record::Segment {
+            member: frame.member as u8,
+            segment: frame.segment,
+            segment_generation: frame.segment_generation,
+        });
         let slots = state.table.slots_of(number);
-        records.extend(slots.filter_map(|slot| state_of(state, slot)));
+        records.extend(slots.filter_map(|slot| record_of(state, slot)));
         next = number + 1;
     }
     checkpoint.next = Some(next);
@@ -146,7 +154,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
 }
 
 /// The record of a slot; `None` for a slot in its initial state.
-fn state_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
+fn record_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
     match state.table.phase(slot) {
         Phase::Live => Some(slot_record(state, slot)),
         _ if state.table.generation(slot) == 0 => None,

@@ -5,28 +5,28 @@ use std::rc::Rc;
 use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
-use super::marks::{MARKS_MANY, Region};
+use super::dirty_regions::{DIRTY_REGIONS_MANY, Region};
 use super::{Head, SPARE_BLOCKS, write_soon};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
-use crate::membership::{Failure, failures_of, take_out};
+use crate::membership::{Failure, failures_of, remove_members};
 use crate::number::CommitNo;
-use crate::pages::state::PageState;
+use crate::pages::state::{ALL_BLOCKS, PageState};
 use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
-/// The records of a commit, and the changes that follow when it is durable.
-struct Batch {
+/// The records of a commit, and the changes to apply when it is durable.
+struct PendingCommit {
     records: Vec<Record>,
-    /// Slots that it declares free, with the generation of their segment.
+    /// Slots that the commit frees, with the generation of their segment.
     freed: Vec<(SlotId, u64)>,
-    /// Regions that it marks dirty.
+    /// Regions that the commit marks dirty.
     marked: Vec<Region>,
-    /// Members with page data that its records refer to; they are flushed first.
+    /// Members with page data that the records refer to; they are flushed first.
     flush: Vec<u32>,
-    /// Its number among the commits of this opening.
+    /// The number of the commit since the opening.
     number: u64,
 }
 
@@ -34,73 +34,73 @@ struct Batch {
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     loop {
         inner.seam.yield_now().await;
-        let go_on = {
+        let has_work = {
             let mut state = inner.pages.borrow_mut();
-            let wants = !state.journal.stopped
+            let has_work = !state.journal.stopped
                 && (state.journal.urgent
-                    || state.unmark_all
+                    || state.clear_all_settled
                     || !state.journal.waiters.is_empty()
                     || state.journal.checkpoint.is_some()
-                    || state.journal.renew);
-            state.journal.running = wants;
-            wants
+                    || state.journal.checkpoint_requested);
+            state.journal.running = has_work;
+            has_work
         };
-        if !go_on {
+        if !has_work {
             // Records that arrived meanwhile are written lazily.
             write_soon(&inner);
             return;
         }
-        if let Err(error) = turn(&inner).await {
+        if let Err(error) = commit_once(&inner).await {
             let journal_lost = !inner.log_devices().is_empty();
             if journal_lost {
                 // The remaining log members do not have the whole map, and their superblocks show it (R9).
                 let known = inner.state.borrow().superblock.journal;
-                super::load::afresh(&inner, known);
+                super::load::start_empty_map(&inner, known);
                 continue;
             }
-            inner.pages.borrow_mut().void(error.to_string());
+            inner.pages.borrow_mut().void_map(error.to_string());
             return;
         }
     }
 }
 
-/// One commit, and one piece of a checkpoint.
-async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
+/// Writes one commit, and one piece of a checkpoint.
+async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     begin_checkpoint(inner);
     while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end()) {
-        checkpoint::step(inner).await?;
+        checkpoint::write_piece(inner).await?;
         if has_room(inner) {
             break;
         }
     }
     let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(Checkpoint::is_at_end);
-    let switch = at_end && checkpoint::settle(inner).await?;
+    let switch = at_end && checkpoint::flush(inner).await?;
     if !switch && !has_room(inner) {
         // The checkpoint has failed; another one begins.
         return Ok(());
     }
-    let batch = gather(inner);
-    let failures = flush_pages(inner, &batch.flush).await;
-    take_out_all(inner, failures).await?;
+    let commit = take_pending_records(inner);
+    let failures = flush_pages(inner, &commit.flush).await;
+    remove_failed_members(inner, failures).await?;
     let last = inner.pages.borrow().journal.sequence;
     let sequence = last.next();
     if switch {
-        let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("one is at its end");
+        let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("a finished checkpoint exists");
         let devices = checkpoint.devices(inner);
-        let head = write(inner, &devices, checkpoint.head, sequence, &batch.records, true).await?;
+        let head = write(inner, &devices, checkpoint.head, sequence, &commit.records, true).await?;
         let journal = &mut inner.pages.borrow_mut().journal;
         journal.head = head;
         journal.mirrors = devices.iter().map(|device| device.member).collect();
-    } else if batch.records.is_empty() {
-        return committed(inner, batch, last);
+    } else if commit.records.is_empty() {
+        return apply_commit(inner, commit, last);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
         devices.retain(|device| inner.pages.borrow().journal.mirrors.contains(&device.member));
-        let head = write(inner, &devices, head, sequence, &batch.records, true).await?;
+        let head = write(inner, &devices, head, sequence, &commit.records, true).await?;
         inner.pages.borrow_mut().journal.head = head;
-        checkpoint::follow(inner, sequence, &batch.records).await?;
+        checkpoint::append_commit(inner, sequence, &commit.records).await?;
     }
-    committed(inner, batch, sequence)
+    apply_commit(inner, commit, sequence)
 }
 
 /// True when the pending records fit after the last commit, and after the part of a checkpoint that is written.
@@ -108,10 +108,10 @@ fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
     let state = inner.pages.borrow();
     let journal = &state.journal;
     let needed = blocks_for(state.pending_max()) as u32;
-    // Records that follow a checkpoint's pieces must leave room for the rest of it.
-    let rest = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
-    let behind = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + rest);
-    !journal.mirrors.is_empty() && needed <= journal.room() && behind + needed < journal.blocks
+    // Commits that follow the pieces of a checkpoint must leave room for its remaining pieces.
+    let checkpoint_rest = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
+    let checkpoint_blocks = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + checkpoint_rest);
+    !journal.mirrors.is_empty() && needed <= journal.free_blocks() && checkpoint_blocks + needed < journal.blocks
 }
 
 /// Begins a checkpoint if the half is nearly full, if a log member lacks it, or if one was requested.
@@ -120,9 +120,11 @@ fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     let mut state = inner.pages.borrow_mut();
     let needed = blocks_for(state.pending_max()) as u32;
     let journal = &mut state.journal;
-    let behind = log.iter().any(|device| !journal.mirrors.contains(&device.member));
-    let low = journal.room() < (journal.blocks / 8).max(2).max(needed);
-    if journal.checkpoint.is_none() && (low || behind || std::mem::take(&mut journal.renew)) {
+    let mirror_incomplete = log.iter().any(|device| !journal.mirrors.contains(&device.member));
+    let is_nearly_full = journal.free_blocks() < (journal.blocks / 8).max(2).max(needed);
+    if journal.checkpoint.is_none()
+        && (is_nearly_full || mirror_incomplete || std::mem::take(&mut journal.checkpoint_requested))
+    {
         journal.generation = journal.generation.next();
         journal.checkpoint = Some(Checkpoint::new(journal.head, journal.generation, &log));
     }
@@ -133,64 +135,66 @@ fn blocks_for(records: usize) -> usize {
 }
 
 /// Takes all pending records. Page writes that have ended by now are covered by the flush that follows.
-fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
-    let early = inner.sabotage.is(Sabotage::UnmarkEarly);
+fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
+    let clears_early = inner.sabotage.is(Sabotage::UnmarkEarly);
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
-    state.journal.begun += 1;
+    state.journal.commits_begun += 1;
     state.journal.urgent = false;
-    relieve_scarce_marks(state);
+    free_scarce_regions(state);
     let mut records = std::mem::take(&mut state.journal.events);
     let marked = records.iter().filter_map(|record| match record {
-        Record::Flux { volume, region, on: true } => Some((*volume, *region)),
+        Record::DirtyRegion { volume, region, is_dirty: true } => Some((*volume, *region)),
         _ => None,
     });
     let marked = marked.collect();
-    let mut freed = std::mem::take(&mut state.gone);
-    let unmark = to_unmark(state, early);
-    if !early || unmark.is_empty() {
+    let mut freed = std::mem::take(&mut state.implied_dead);
+    let to_clear = regions_to_clear(state, clears_early);
+    if !clears_early || to_clear.is_empty() {
         for slot in std::mem::take(&mut state.dead) {
             records.push(free_record(state, slot));
             freed.push(slot);
         }
         for slot in std::mem::take(&mut state.dirty) {
-            state.table.flag(slot, DIRTY, false);
+            state.table.set_flag(slot, DIRTY, false);
             if state.table.phase(slot) == Phase::Live {
                 records.push(slot_record(state, slot));
             }
         }
     }
-    records.extend(state.rings.take_unsaved());
-    // Unmark after the invalidations: if a crash tears the commit before these records, the region stays marked.
-    for region in unmark {
-        records.push(state.marks.take_off(region));
+    records.extend(state.recent_writes.take_unsaved());
+    // Clear regions after the invalidations: if a crash tears the commit before these records, the region stays dirty.
+    for region in to_clear {
+        records.push(state.dirty_regions.clear(region));
     }
-    let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).life)).collect();
+    let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).segment_generation)).collect();
     let flush = std::mem::take(&mut state.unflushed).into_iter().collect();
-    Batch { records, freed, marked, flush, number: state.journal.begun }
+    PendingCommit { records, freed, marked, flush, number: state.journal.commits_begun }
 }
 
-/// Regions whose mark can be removed: all settled ones when the store is idle, some of them when marks are scarce.
-fn to_unmark<S: Seam>(state: &mut PageState<S>, early: bool) -> Vec<Region> {
-    let idle = std::mem::take(&mut state.unmark_all) || early;
-    if !idle && state.marks.len() < MARKS_MANY {
+/// The regions to clear: all settled ones when the store is idle, some of them when the write-intent log is nearly
+/// full.
+fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Vec<Region> {
+    let idle = std::mem::take(&mut state.clear_all_settled) || clears_early;
+    if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return Vec::new();
     }
-    let settled: Vec<_> = state.marks.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
-    let count = if idle { settled.len() } else { settled.len().min(MARKS_MANY / 3) };
+    let settled: Vec<_> =
+        state.dirty_regions.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
+    let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_MANY / 3) };
     settled.into_iter().take(count).collect()
 }
 
-/// Drops unverified suspect pages of regions that a crash left marked, when marks are scarce: no client has used these
-/// pages since.
-fn relieve_scarce_marks<S: Seam>(state: &mut PageState<S>) {
-    if state.marks.len() < MARKS_MANY {
+/// When the write-intent log is nearly full, drops suspect pages of regions that have been dirty since a crash. No
+/// client has used these pages since.
+fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
+    if state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return;
     }
-    for region in state.marks.settled().into_iter().take(MARKS_MANY / 6) {
+    for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
         for slot in state.slots_of_region(region) {
             if state.table.has(slot, SUSPECT) {
-                state.clear(slot, u16::MAX);
+                state.invalidate_blocks(slot, ALL_BLOCKS);
             }
         }
     }
@@ -231,12 +235,12 @@ async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure>
     failures_of(&devices, results)
 }
 
-/// Takes failed members out; their pages are lost.
-pub async fn take_out_all<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
-    if failures.is_empty() { Ok(()) } else { take_out(inner, failures).await }
+/// Removes failed members from service; their pages are lost.
+pub async fn remove_failed_members<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    if failures.is_empty() { Ok(()) } else { remove_members(inner, failures).await }
 }
 
-/// Writes records at `head` on these devices. If `complete`, it also flushes. Members that fail are taken out. Returns
+/// Writes records at `head` on these devices. If `complete`, it also flushes. Members that fail are removed. Returns
 /// the position of the next block.
 pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
@@ -273,7 +277,7 @@ pub(super) async fn write<S: Seam>(
             written.push(block_of::<S>(buffer, &raw));
             (head.index, head.previous) = (index + 1, checksum);
         }
-        let at = inner.pages.borrow().journal.place(head.half, first);
+        let at = inner.pages.borrow().journal.block_offset(head.half, first);
         let writes = devices.iter().map(|device| {
             let write: Boxed<'_, DiskResult<()>> =
                 Box::pin(inner.write_durably_to(device, at, written.clone(), complete));
@@ -294,7 +298,7 @@ pub(super) async fn write<S: Seam>(
             }
         }
         devices.retain(|device| !failures.iter().any(|(member, _)| *member == device.member));
-        take_out_all(inner, failures).await?;
+        remove_failed_members(inner, failures).await?;
         if devices.is_empty() {
             return Err(StoreError::Failed("no device with the map journal is left in service".to_owned()));
         }
@@ -303,7 +307,7 @@ pub(super) async fn write<S: Seam>(
 }
 
 /// Applies the consequences of a durable commit.
-fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: CommitNo) -> Result<(), StoreError> {
+fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: CommitNo) -> Result<(), StoreError> {
     {
         // From now on every log batch and superblock contains this commit's number (R9).
         let known = &mut inner.state.borrow_mut().superblock.journal;
@@ -311,14 +315,14 @@ fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: CommitNo) ->
     }
     let mut state = inner.pages.borrow_mut();
     state.journal.sequence = sequence;
-    for (slot, life) in batch.freed {
+    for (slot, segment_generation) in commit.freed {
         // The segment may have been released or reused since.
-        if state.table.is_in(slot, life) && state.table.phase(slot) == Phase::Dead {
+        if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == Phase::Dead {
             state.release(slot);
         }
     }
-    batch.marked.into_iter().for_each(|region| state.marks.set_durable(region));
-    state.journal.done = batch.number;
-    state.journal.answer();
+    commit.marked.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
+    state.journal.commits_done = commit.number;
+    state.journal.notify_waiters();
     Ok(())
 }

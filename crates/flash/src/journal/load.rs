@@ -1,13 +1,13 @@
-//! Loads the map after an opening (R9). The complete half with the highest generation counts; each of its blocks comes
-//! from any mirror that has it. A map that ends before a commit that a superblock or log batch knows to be durable is
-//! dropped as a whole: the missing part may end a page or mark a dirty region.
+//! Loads the map after an opening (R9). It uses the complete half with the highest generation, and reads each block
+//! from any mirror that has it. A superblock and each log batch name a commit that was durable. If the map ends before
+//! that commit, the whole map is dropped: the missing part may invalidate a page or mark a dirty region.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::marks::{Region, blocks_of};
+use super::dirty_regions::{Region, blocks_of};
 use super::replay::Replay;
 use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
@@ -22,21 +22,21 @@ use crate::store::{Inner, Sabotage};
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 64;
-/// With more free buffers than this the pool is not scarce.
-const PLENTY: usize = 1_024;
-/// Blocks past the end that are searched for later commits.
-const LOOK_BLOCKS: u32 = 1_024;
+/// With more free buffers than this, the pool has buffers to spare.
+const BUFFERS_PLENTY: usize = 1_024;
+/// Number of blocks past the end that are searched for later commits.
+const SEARCH_BLOCKS: u32 = 1_024;
 
 /// A half as it was read.
 struct Half {
     replay: Replay,
     /// The position of its next block.
     head: Head,
-    /// Its last whole commit.
+    /// The last complete commit.
     sequence: CommitNo,
     complete: bool,
-    /// Every device has every block.
-    equal: bool,
+    /// Every log member has every block.
+    is_mirrored: bool,
 }
 
 /// Loads the map, or begins an empty one.
@@ -47,15 +47,17 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
         state.phase = MapPhase::Loading;
     }
     let known = inner.state.borrow().superblock.journal;
-    let (half, generation) = find(inner).await;
+    let (half, generation) = find_newest_half(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
-    let short = |half: &Half| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
-    let distrusted = inner.pages.borrow().distrusted;
+    let is_short = |half: &Half| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
+    let persisted_map_ignored = inner.pages.borrow().persisted_map_ignored;
     let dropped = match &half {
         None if known == CommitNo(0) => None,
-        _ if distrusted => Some("every flash device with the map had failed while volumes were served".to_owned()),
+        _ if persisted_map_ignored => {
+            Some("every flash device with the map had failed while volumes were served".to_owned())
+        }
         None => Some("the map journal cannot be read from any flash device".to_owned()),
-        Some(half) if short(half) => {
+        Some(half) if is_short(half) => {
             let sequence = half.sequence;
             Some(format!("the map journal ends at commit {sequence}, and {known} was durable"))
         }
@@ -63,31 +65,31 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     };
     match half.filter(|_| dropped.is_none()) {
         Some(half) => {
-            let lives = lives(inner, &half.replay).await;
-            take_over(inner, half, &lives);
+            let generations = read_segment_generations(inner, &half.replay).await;
+            adopt_map(inner, half, &generations);
         }
-        None => afresh(inner, known),
+        None => start_empty_map(inner, known),
     }
-    let loaded = settle_early(inner, dropped);
+    let loaded = apply_early_invalidations(inner, dropped);
     // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
     write_now(inner);
-    inner.pages.borrow_mut().wake();
-    if distrusted {
-        // On failure the map becomes void, and its owner notes that again.
+    inner.pages.borrow_mut().wake_waiters();
+    if persisted_map_ignored {
+        // On failure the map becomes void, and the owner records that again.
         wait_durable(inner).await;
     }
     loaded
 }
 
 /// The complete half with the highest generation, and the highest generation of any half.
-async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
+async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
     let devices = inner.log_devices();
     let mut firsts: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
     for half in 0..2 {
-        let at = inner.pages.borrow().journal.place(half, 0);
+        let at = inner.pages.borrow().journal.block_offset(half, 0);
         for device in &devices {
             // Skip a device that cannot be read.
-            let Some(raw) = read_one(inner, device, at).await else { continue };
+            let Some(raw) = read_block(inner, device, at).await else { continue };
             if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
                 firsts.insert((header.generation, checksum), half);
             }
@@ -96,7 +98,7 @@ async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
     let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
     for ((generation, checksum), half) in firsts.into_iter().rev() {
         let head = Head { half, generation, index: 0, previous: checksum };
-        let found = follow(inner, &devices, head).await;
+        let found = read_half(inner, &devices, head).await;
         if found.complete {
             return (Some(found), highest);
         }
@@ -110,24 +112,24 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
 }
 
 /// Reads a half to its end, from the first block, whose checksum is `first.previous`.
-async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
-    let rooms = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
-    let (per_frame, blocks, ring_max) = {
+async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
+    let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
+    let (per_frame, blocks, recent_writes_max) = {
         let state = inner.pages.borrow();
-        (state.table.per_frame(), state.journal.blocks, state.journal.ring_max())
+        (state.table.per_frame(), state.journal.blocks, state.journal.recent_writes_max())
     };
     let mut half = Half {
-        replay: Replay::new(per_frame, (ring_max, zeroes_of(inner)), rooms),
+        replay: Replay::new(per_frame, (recent_writes_max, zeroes_of(inner)), segment_counts),
         head: Head { previous: 0, ..first },
         sequence: CommitNo(0),
         complete: false,
-        equal: true,
+        is_mirrored: true,
     };
     let mut boot = BootEpoch(0);
     'all: while half.head.index < blocks {
         let from = half.head.index;
         let count = READ_BLOCKS.min(blocks - from);
-        let at = inner.pages.borrow().journal.place(first.half, from);
+        let at = inner.pages.borrow().journal.block_offset(first.half, from);
         let mut copies = Vec::new();
         for device in devices {
             copies.push(read_each(inner, device, at, count).await);
@@ -143,7 +145,7 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
                 decode(inner, &raw).filter(wanted).map(|(header, checksum)| (header, checksum, raw))
             };
             let mut all: Vec<_> = copies.iter_mut().map(found).collect();
-            half.equal &= all.iter().all(Option::is_some) || all.iter().all(Option::is_none);
+            half.is_mirrored &= all.iter().all(Option::is_some) || all.iter().all(Option::is_none);
             let Some((header, checksum, raw)) = all.iter_mut().find_map(Option::take) else { break 'all };
             let Some(records) = JournalHeader::records(&raw).collect::<Option<Vec<_>>>() else { break 'all };
             records.into_iter().for_each(|record| half.replay.apply(record));
@@ -155,20 +157,20 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
             }
         }
     }
-    if goes_on(inner, devices, &half, boot).await {
+    if has_later_commit(inner, devices, &half, boot).await {
         half.sequence = CommitNo(0);
     }
     half
 }
 
-/// True when blocks of a later commit follow the end. The missing commit was then durable, and is damaged.
-async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: BootEpoch) -> bool {
+/// True when blocks of a later commit follow the end: the missing commit was durable and is damaged.
+async fn has_later_commit<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: BootEpoch) -> bool {
     let blocks = inner.pages.borrow().journal.blocks;
     let mut from = half.head.index;
-    let end = blocks.min(from + LOOK_BLOCKS);
+    let end = blocks.min(from + SEARCH_BLOCKS);
     while from < end {
         let count = READ_BLOCKS.min(end - from);
-        let at = inner.pages.borrow().journal.place(half.head.half, from);
+        let at = inner.pages.borrow().journal.block_offset(half.head.half, from);
         for device in devices {
             let later = |raw: &Raw| {
                 decode(inner, raw).is_some_and(|(header, _)| {
@@ -188,14 +190,14 @@ async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, 
 }
 
 /// Reads blocks of a device; an unreadable block does not affect the others. It uses the journal's own buffers, and
-/// more only if the pool has plenty: a task that fills the pool may be waiting for the map.
+/// further ones only if the pool has buffers to spare. A task that has filled the pool may wait for the map.
 async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count: u32) -> Vec<Option<Box<Raw>>> {
     let mut raws = Vec::new();
     while raws.len() < count as usize {
         let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare);
         let rest = buffers.split_off(buffers.len().min(count as usize - raws.len()));
         inner.pages.borrow_mut().journal.spare = rest;
-        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > PLENTY {
+        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > BUFFERS_PLENTY {
             buffers.extend(inner.alloc());
         }
         if buffers.is_empty() {
@@ -219,7 +221,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             // Repeat block by block.
             for index in 0..wanted {
                 let at = from + (index * seam::BLOCK_BYTES) as u64;
-                raws.push(read_one(inner, device, at).await);
+                raws.push(read_block(inner, device, at).await);
             }
         }
     }
@@ -227,14 +229,14 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
 }
 
 /// Reads a block of a device; `None` if it is unreadable.
-async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
+async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
     let spare = inner.pages.borrow_mut().journal.spare.pop();
     let buffer = match spare {
         Some(buffer) => buffer,
         None => inner.buffer().await,
     };
     let (result, mut pieces) = inner.read_from(device, at, vec![Piece::whole(buffer)]).await;
-    let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
+    let block = pieces.pop().expect("a read returns its pieces").block.freeze();
     let found = result.is_ok().then(|| raw(&block));
     if let Ok(buffer) = block.thaw() {
         inner.pages.borrow_mut().journal.spare.push(buffer);
@@ -244,28 +246,28 @@ async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Opt
 
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
 /// since.
-async fn lives<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
-    let mut lives = std::mem::take(&mut inner.pages.borrow_mut().lives_found);
+async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
+    let mut generations = std::mem::take(&mut inner.pages.borrow_mut().generations_found);
     let (store, segment_bytes) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.segment_bytes)
     };
     for device in inner.in_service() {
         let segments = replay.frames.range((device.member, 0)..=(device.member, u32::MAX));
-        for (place, _) in segments.filter(|(place, _)| !lives.contains_key(place)).collect::<Vec<_>>() {
-            let at = crate::device::place(segment_bytes, place.1, 0);
-            let Some(raw) = read_one(inner, &device, at).await else { continue };
+        for (place, _) in segments.filter(|(place, _)| !generations.contains_key(place)).collect::<Vec<_>>() {
+            let at = crate::device::block_offset(segment_bytes, place.1, 0);
+            let Some(raw) = read_block(inner, &device, at).await else { continue };
             let header = PageHeader::decode(&raw).filter(|header| header.store == store);
             if let Some(header) = header.filter(|header| (header.member, header.segment) == *place) {
-                lives.insert(*place, header.life);
+                generations.insert(*place, header.segment_generation);
             }
         }
     }
-    lives
+    generations
 }
 
 /// Adopts the map that was read, without the parts that cannot be valid.
-fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u32), u64>) {
+fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: Half, generations: &BTreeMap<(u32, u32), u64>) {
     let store = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -290,14 +292,14 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
         let lent = !store.superblock.carries_log(member)
             || !shared.contains(&segment)
             || store.segments.lent().contains(&segment);
-        if !lent || lives.get(&(member, segment)) != Some(&replay.table.frame(frame).life) {
+        if !lent || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
             state.journal.events.push(Record::FreeSegment { member: member as u8, segment });
         }
     }
     drop(store);
     if state.phase != MapPhase::Loading {
-        // The map was given up meanwhile.
+        // The map was abandoned meanwhile.
         return;
     }
     state.table = std::mem::replace(&mut replay.table, crate::pages::table::Table::new(0, 0));
@@ -305,74 +307,75 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     state.numbers = state.volumes.iter().map(|(number, incarnation)| (*incarnation, *number)).collect();
     state.table.drop_orphans(&state.volumes);
     state.table.index();
-    state.rings = std::mem::take(&mut replay.rings);
-    state.rings.all_saved();
-    let ring_max = state.journal.ring_max();
-    state.rings.set_max(ring_max, zeroes_of(inner));
-    for region in std::mem::take(&mut replay.flux) {
-        suspect(state, region);
+    state.recent_writes = std::mem::take(&mut replay.recent_writes);
+    state.recent_writes.mark_all_saved();
+    let recent_writes_max = state.journal.recent_writes_max();
+    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
+    for region in std::mem::take(&mut replay.dirty_regions) {
+        mark_suspect(state, region);
     }
     state.journal.head = half.head;
     state.journal.sequence = half.sequence;
     let log = inner.log_devices();
-    state.journal.mirrors = if half.equal { log.iter().map(|device| device.member).collect() } else { Vec::new() };
-    // A mirror that lacks blocks gets the whole map by a checkpoint. Until then nothing is written to a half in doubt.
-    state.journal.renew = !half.equal;
+    state.journal.mirrors =
+        if half.is_mirrored { log.iter().map(|device| device.member).collect() } else { Vec::new() };
+    // A mirror that lacks blocks gets the whole map by a checkpoint. Until then no commit is written to this half.
+    state.journal.checkpoint_requested = !half.is_mirrored;
     let known = &mut inner.state.borrow_mut().superblock.journal;
     *known = half.sequence.max(*known);
     state.journal.sequence = *known;
-    begin(state);
+    prepare_slots(state);
 }
 
 fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
     inner.seam.zero_block().checksum(0)
 }
 
-/// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes are forgotten.
-fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
-    state.marks.recovered(region);
+/// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes are dropped.
+fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
+    state.dirty_regions.restore(region);
     for slot in state.slots_of_region(region) {
-        state.table.flag(slot, SUSPECT, true);
+        state.table.set_flag(slot, SUSPECT, true);
     }
     let blocks = blocks_of(region);
-    let gone = state.rings.remove(region.0, blocks);
-    state.journal.events.extend(gone);
+    let removed = state.recent_writes.remove(region.0, blocks);
+    state.journal.events.extend(removed);
 }
 
-/// Frees empty slots, kills slots without a valid block, and seals the others. Nothing is added to a sealed slot:
+/// Frees empty slots, drops slots without a valid block, and seals the others. Nothing is added to a sealed slot:
 /// before the crash, blocks may have been written there without a record.
-fn begin<S: Seam>(state: &mut PageState<S>) {
+fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
             Phase::Free => state.free.push_back(slot),
-            Phase::Live if state.table.valid(slot) == 0 => state.kill(slot, false),
-            Phase::Live => drop(state.table.flag(slot, SEALED, true)),
+            Phase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
+            Phase::Live => drop(state.table.set_flag(slot, SEALED, true)),
             Phase::Writing | Phase::Dead => {}
         }
     }
     state.phase = MapPhase::Ready;
 }
 
-/// Begins with an empty map, after a commit with this number.
-pub fn afresh<S: Seam>(inner: &Inner<S>, known: CommitNo) {
+/// Starts an empty map whose next commit follows this number.
+pub fn start_empty_map<S: Seam>(inner: &Inner<S>, known: CommitNo) {
     let mut state = inner.pages.borrow_mut();
     if let MapPhase::Void(_) = state.phase {
         return;
     }
-    state.empty();
+    state.clear_map();
     let journal = &mut state.journal;
     journal.mirrors.clear();
     journal.checkpoint = None;
     journal.sequence = journal.sequence.max(known);
     journal.head.index = journal.blocks;
-    journal.renew = true;
-    let ring_max = journal.ring_max();
-    state.rings.set_max(ring_max, zeroes_of(inner));
+    journal.checkpoint_requested = true;
+    let recent_writes_max = journal.recent_writes_max();
+    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
     state.phase = MapPhase::Ready;
 }
 
-/// Applies the invalidations that arrived during loading, and counts pages.
-fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
+/// Applies the invalidations that arrived before the map was loaded. Returns the outcome of loading.
+fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early);
     for incarnation in early.volumes {
@@ -380,7 +383,7 @@ fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded
     }
     for ((incarnation, page), mask) in early.pages {
         if let Some(slot) = state.find(incarnation, page) {
-            state.clear(slot, mask);
+            state.invalidate_blocks(slot, mask);
         }
     }
     let counts = state.table.counts();

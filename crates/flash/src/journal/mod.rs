@@ -1,19 +1,19 @@
-//! The map journal (R9): the places of clean pages, and the dirty regions, as absolute records.
+//! The map journal (R9): the slots of clean pages, and the dirty regions, as absolute records.
 //!
 //! The journal has two halves that alternate. Each begins with a checkpoint of the whole map, followed by later
-//! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. It counts from its
-//! first block that declares it complete. One commit takes all pending records: page data is flushed, then the records
-//! are written on every log member and flushed there.
+//! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. The other half is
+//! used from its first block that is marked as complete. One commit takes all pending records: page data is flushed,
+//! then the records are written to every log member and flushed there.
 //!
 //! - `format/journal.rs`: record formats; `commit.rs` writes, `load.rs` reads back.
-//! - `marks.rs`: dirty regions (R8); `ring.rs`: recent writes.
+//! - `dirty_regions.rs`: dirty regions (R8); `recent_writes.rs`: checksums of recent writes.
 
 pub mod checkpoint;
 pub mod commit;
+pub mod dirty_regions;
 pub mod load;
-pub mod marks;
+pub mod recent_writes;
 mod replay;
-pub mod ring;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -25,11 +25,11 @@ use crate::format::superblock::Superblock;
 use crate::number::{CommitNo, HalfGeneration};
 use crate::pages::state::PageState;
 use crate::store::Inner;
-use crate::wait::Answer;
+use crate::wait::Reply;
 use checkpoint::Checkpoint;
 
-/// Delay of records that no caller waits for.
-const LAZY: Nanos = Nanos::from_secs(1);
+/// Maximum delay of records that no caller waits for.
+const LAZY_DELAY: Nanos = Nanos::from_secs(1);
 /// From this number of slots with pending records on, the delay is skipped.
 pub const PENDING_MANY: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
@@ -60,25 +60,25 @@ pub struct Journal<S: Seam> {
     pub mirrors: Vec<u32>,
     /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
-    /// A checkpoint must begin although there is room.
-    pub renew: bool,
+    /// A checkpoint is requested although the half has free blocks.
+    pub checkpoint_requested: bool,
     /// The highest generation of a half.
     pub generation: HalfGeneration,
     /// Pending records, in order; they precede the records of slots.
     pub events: Vec<Record>,
-    /// Members whose identity is in the journal.
-    pub told: BTreeSet<u32>,
+    /// Members whose identity is recorded in the journal.
+    pub recorded_members: BTreeSet<u32>,
     /// Number of commits that have begun.
-    pub begun: u64,
+    pub commits_begun: u64,
     /// Number of commits that have succeeded.
-    pub done: u64,
-    waiters: Vec<(u64, Answer<bool>)>,
+    pub commits_done: u64,
+    waiters: Vec<(u64, Reply<bool>)>,
     /// Pending records are to be written without delay.
     urgent: bool,
     /// A task is writing commits.
     running: bool,
     /// A task waits for the lazy delay to pass.
-    armed: bool,
+    timer_set: bool,
     /// Spare buffers for blocks.
     pub spare: Vec<S::BlockMut>,
     /// No more commits are written.
@@ -94,39 +94,40 @@ impl<S: Seam> Journal<S> {
             sequence: CommitNo(0),
             mirrors: Vec::new(),
             checkpoint: None,
-            renew: false,
+            checkpoint_requested: false,
             generation: HalfGeneration(0),
             events: Vec::new(),
-            told: BTreeSet::new(),
-            begun: 0,
-            done: 0,
+            recorded_members: BTreeSet::new(),
+            commits_begun: 0,
+            commits_done: 0,
             waiters: Vec::new(),
             urgent: false,
             running: false,
-            armed: false,
+            timer_set: false,
             spare: Vec::new(),
             stopped: false,
         }
     }
 
     /// The byte offset of a half's block on a device.
-    pub fn place(&self, half: u64, index: u32) -> u64 {
+    pub fn block_offset(&self, half: u64, index: u32) -> u64 {
         JOURNAL_AT + (half * u64::from(self.blocks) + u64::from(index)) * BLOCK_BYTES as u64
     }
 
     /// Free blocks of the half that commits go to.
-    pub fn room(&self) -> u32 {
+    pub fn free_blocks(&self) -> u32 {
         self.blocks.saturating_sub(self.head.index)
     }
 
-    /// The most slots that fit a checkpoint.
+    /// Maximum number of slots that fit a checkpoint.
     pub fn slots_max(&self) -> usize {
         let records = u64::from(self.blocks) * 3 / 4 * RECORDS_MAX as u64;
-        (records as usize).saturating_sub(marks::MARKS_MAX + self.ring_max() + records as usize / 50)
+        (records as usize)
+            .saturating_sub(dirty_regions::DIRTY_REGIONS_MAX + self.recent_writes_max() + records as usize / 50)
     }
 
-    /// The most recent writes that fit a checkpoint.
-    pub fn ring_max(&self) -> usize {
+    /// Maximum number of recent writes that fit a checkpoint.
+    pub fn recent_writes_max(&self) -> usize {
         self.blocks as usize * RECORDS_MAX / 8
     }
 
@@ -134,29 +135,33 @@ impl<S: Seam> Journal<S> {
     pub fn stop(&mut self) {
         self.stopped = true;
         self.events.clear();
-        self.waiters.drain(..).for_each(|(_, answer)| answer.give(false));
+        self.waiters.drain(..).for_each(|(_, reply)| reply.send(false));
     }
 
-    /// Answers the waiters of commits that have ended.
-    fn answer(&mut self) {
-        let done = self.done;
-        let (over, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= done);
+    /// Wakes the waiters of commits that have ended.
+    fn notify_waiters(&mut self) {
+        let done = self.commits_done;
+        let (ended, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= done);
         self.waiters = waiting;
-        let over: Vec<(u64, Answer<bool>)> = over;
-        over.into_iter().for_each(|(_, answer)| answer.give(true));
+        let ended: Vec<(u64, Reply<bool>)> = ended;
+        ended.into_iter().for_each(|(_, reply)| reply.send(true));
     }
 }
 
 impl<S: Seam> PageState<S> {
     /// True when records are pending.
     pub fn has_pending(&self) -> bool {
-        let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.gone.is_empty();
-        slots || !self.journal.events.is_empty() || self.rings.unsaved() > 0
+        let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
+        slots || !self.journal.events.is_empty() || self.recent_writes.unsaved() > 0
     }
 
-    /// The most records that the next commit may contain.
+    /// Upper bound of the number of records in the next commit.
     fn pending_max(&self) -> usize {
-        self.dirty.len() + self.dead.len() + self.journal.events.len() + self.rings.unsaved() + self.marks.len()
+        self.dirty.len()
+            + self.dead.len()
+            + self.journal.events.len()
+            + self.recent_writes.unsaved()
+            + self.dirty_regions.len()
     }
 }
 
@@ -175,24 +180,24 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
 
 /// Schedules a commit of the pending records within a second, or at once if there are many.
 pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
-    let (much, arm) = {
+    let (is_many, set_timer) = {
         let mut state = inner.pages.borrow_mut();
-        let idle = !state.is_ready() || (!state.has_pending() && !state.marks.any_settled());
+        let idle = !state.is_ready() || (!state.has_pending() && !state.dirty_regions.any_settled());
         if idle {
             return;
         }
-        let much = state.dirty.len() + state.dead.len() >= PENDING_MANY;
-        (much, !much && !std::mem::replace(&mut state.journal.armed, true))
+        let is_many = state.dirty.len() + state.dead.len() >= PENDING_MANY;
+        (is_many, !is_many && !std::mem::replace(&mut state.journal.timer_set, true))
     };
-    if much {
+    if is_many {
         return write_now(inner);
     }
-    if arm {
+    if set_timer {
         let (seam, weak) = (inner.seam.clone(), Rc::downgrade(inner));
         inner.seam.spawn(async move {
-            seam.sleep(LAZY).await;
+            seam.sleep(LAZY_DELAY).await;
             let Some(inner) = weak.upgrade() else { return };
-            inner.pages.borrow_mut().journal.armed = false;
+            inner.pages.borrow_mut().journal.timer_set = false;
             if inner.pages.borrow().has_pending() {
                 write_now(&inner);
             }
@@ -200,19 +205,20 @@ pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Waits until all records that are pending now are durable. Returns false if the map is void: they never will be.
+/// Waits until all records that are pending now are durable. Returns false if the map is void, so they never become
+/// durable.
 pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
-    let answer = {
+    let reply = {
         let mut state = inner.pages.borrow_mut();
         if !state.is_ready() {
             return false;
         }
         let journal = &mut state.journal;
-        let answer = Answer::default();
-        let target = journal.begun + 1;
-        journal.waiters.push((target, answer.clone()));
-        answer
+        let reply = Reply::default();
+        let target = journal.commits_begun + 1;
+        journal.waiters.push((target, reply.clone()));
+        reply
     };
     write_now(inner);
-    answer.wait().await
+    reply.wait().await
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::marks::Region;
-use super::ring::Rings;
+use super::dirty_regions::Region;
+use super::recent_writes::RecentWrites;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
@@ -11,42 +11,43 @@ use crate::number::VolumeId;
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
-/// A map in the course of replay.
+/// A map that is being replayed.
 pub struct Replay {
     /// The slots; the table has no index yet.
     pub table: Table,
     /// The frame of each member's segment.
     pub frames: BTreeMap<(u32, u32), u32>,
-    /// The last frame that was looked up: a checkpoint lists the slots frame by frame.
+    /// The frame looked up last: a checkpoint lists the slots frame by frame.
     last: Option<((u32, u32), u32)>,
     /// Volumes by number.
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Dirty regions.
-    pub flux: BTreeSet<Region>,
+    pub dirty_regions: BTreeSet<Region>,
     /// Recent writes.
-    pub rings: Rings,
+    pub recent_writes: RecentWrites,
     /// The identity under which each member's pages were written.
     pub members: BTreeMap<u32, Uuid>,
-    rooms: Vec<u32>,
+    segment_counts: Vec<u32>,
 }
 
 impl Replay {
     /// An empty map.
     ///
-    /// `rooms` is the number of segments of each member: records of other segments belong to a device that is gone, or
-    /// are forged. `rings_max` is the most recent writes to keep; `zeroes` is the checksum of a block of zeroes.
-    pub fn new(per_frame: u32, (rings_max, zeroes): (usize, u32), rooms: Vec<u32>) -> Replay {
-        let mut rings = Rings::default();
-        rings.set_max(rings_max, zeroes);
+    /// `segment_counts` has the number of segments of each member. Records of other segments are ignored: they belong
+    /// to a removed device or are forged. `recent_writes_max` is the maximum number of recent writes; `zeroes` is the
+    /// checksum of a block of zeroes.
+    pub fn new(per_frame: u32, (recent_writes_max, zeroes): (usize, u32), segment_counts: Vec<u32>) -> Replay {
+        let mut recent_writes = RecentWrites::default();
+        recent_writes.set_limit(recent_writes_max, zeroes);
         Replay {
             table: Table::new(per_frame, 0),
             frames: BTreeMap::new(),
             last: None,
             volumes: BTreeMap::new(),
-            flux: BTreeSet::new(),
-            rings,
+            dirty_regions: BTreeSet::new(),
+            recent_writes,
             members: BTreeMap::new(),
-            rooms,
+            segment_counts,
         }
     }
 
@@ -63,12 +64,12 @@ impl Replay {
                     self.table.restore(slot, None, generation);
                 }
             }
-            Record::Segment { member, segment, life } => {
+            Record::Segment { member, segment, segment_generation } => {
                 self.free_segment(u32::from(member), segment);
-                if self.rooms.get(usize::from(member)).is_none_or(|room| segment >= *room) {
+                if self.segment_counts.get(usize::from(member)).is_none_or(|count| segment >= *count) {
                     return;
                 }
-                let frame = self.table.add_frame(u32::from(member), segment, life);
+                let frame = self.table.add_frame(u32::from(member), segment, segment_generation);
                 self.frames.insert((u32::from(member), segment), frame);
             }
             Record::FreeSegment { member, segment } => self.free_segment(u32::from(member), segment),
@@ -76,8 +77,8 @@ impl Replay {
             Record::VolumeGone { number } => {
                 self.volumes.remove(&number);
                 self.drop_pages(number);
-                self.flux.retain(|(volume, _)| *volume != number);
-                self.rings.forget(number);
+                self.dirty_regions.retain(|(volume, _)| *volume != number);
+                self.recent_writes.remove_volume(number);
             }
             Record::Member { member, uuid } => {
                 let before = self.members.insert(u32::from(member), uuid);
@@ -87,17 +88,17 @@ impl Replay {
             }
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
             // Ignore blocks past the end of any volume.
-            Record::Flux { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
+            Record::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
-            Record::Flux { volume, region, on } => {
-                if on {
-                    self.flux.insert((volume, region));
+            Record::DirtyRegion { volume, region, is_dirty } => {
+                if is_dirty {
+                    self.dirty_regions.insert((volume, region));
                 } else {
-                    self.flux.remove(&(volume, region));
+                    self.dirty_regions.remove(&(volume, region));
                 }
             }
-            Record::Destaged { volume, block, checksum } => self.rings.push(volume, block, checksum),
-            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block.only())),
+            Record::Destaged { volume, block, checksum } => self.recent_writes.push(volume, block, checksum),
+            Record::Undestaged { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
         }
     }
 
@@ -143,15 +144,15 @@ mod tests {
     fn records_past_the_end_of_members_and_volumes_are_ignored() {
         let mut replay = Replay::new(1 << 14, (10, 0), vec![4, 8]);
         for segment in [3, 4, 1 << 20, u32::MAX] {
-            replay.apply(Record::Segment { member: 0, segment, life: 1 });
-            replay.apply(Record::Segment { member: 7, segment, life: 1 });
+            replay.apply(Record::Segment { member: 0, segment, segment_generation: 1 });
+            replay.apply(Record::Segment { member: 7, segment, segment_generation: 1 });
         }
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
         for at in [BLOCKS_END, BlockNo::MAX] {
-            replay.apply(Record::Flux { volume: 1, region: at.0, on: true });
+            replay.apply(Record::DirtyRegion { volume: 1, region: at.0, is_dirty: true });
             replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1 });
             replay.apply(Record::Undestaged { volume: 1, block: at });
         }
-        assert!(replay.flux.is_empty());
+        assert!(replay.dirty_regions.is_empty());
     }
 }

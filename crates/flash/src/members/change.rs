@@ -1,30 +1,30 @@
-//! One change of the members: the checks before it, the newcomer's preparation, and the switch.
+//! One change of the members: its checks, the preparation of a joining device, and the switch.
 
 use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
-use super::job::Running;
+use super::job::RunningJob;
 use super::{is_member, resync};
 use crate::create::{SEGMENTS_MIN, is_empty, new_uuid, segments_of};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, PLACES, Role};
-use crate::membership::settle;
+use crate::membership::persist_membership;
 use crate::recovery::members::read_superblock;
 use crate::store::{Inner, MemberStatus, report};
 
-/// Blocks per write while a device is erased.
-const FORGET_BLOCKS: usize = 64;
+/// Blocks per write while the metadata area is erased.
+const ERASE_BLOCKS: usize = 64;
 
-/// A newcomer with its role, a leaver, or both.
+/// A joining device with its role, a leaving member, or both.
 pub struct Change<S: Seam> {
-    pub newcomer: Option<(Device<S>, Role)>,
-    pub leaver: Option<u32>,
+    pub joining: Option<(Device<S>, Role)>,
+    pub leaving: Option<u32>,
 }
 
-/// The entry of a member whose number is not vacant.
+/// The entry of a member; fails if the number is vacant.
 pub fn entry<S: Seam>(inner: &Inner<S>, member: u32) -> Result<MemberEntry, StoreError> {
     let entry = inner.state.borrow().superblock.members.get(member as usize).copied();
     let entry = entry.filter(|entry| entry.state != MemberState::Vacant);
@@ -49,12 +49,13 @@ pub async fn prepare<S: Seam>(
         return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
     }
     // A former device of this store needs no force: its content is old, or was never complete.
-    let was_ours = read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
-    if !was_ours && !force {
+    let is_former_member =
+        read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
+    if !is_former_member && !force {
         is_empty(&**inner, &device).await?;
     }
     device.member = free_number(&own.members)?;
-    let since = own.generation.since();
+    let since = own.generation.low_bits();
     let segments = segments_of(&device, own.segment_bytes);
     let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Syncing, role, segments, since };
     match own.members.get_mut(device.member as usize) {
@@ -66,7 +67,7 @@ pub async fn prepare<S: Seam>(
         let block = block_of::<S>(inner.buffer().await, &own.encode());
         inner.write_durably_to(&device, at, vec![block], true).await.map_err(|error| device.failed(error))?;
     }
-    inner.state.borrow_mut().jobs.prepared(entry);
+    inner.state.borrow_mut().jobs.set_prepared(entry);
     Ok(device)
 }
 
@@ -81,98 +82,99 @@ fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
     oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
 }
 
-/// Makes the change: fills the newcomer if it will carry the log, then changes the members between two batches. Returns
-/// the newcomer's number, or the leaver's.
-pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u32, StoreError> {
+/// Applies the change: fills a joining log member, then switches the members between two batches. Returns the number of
+/// the joining device, otherwise of the leaving member.
+pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<u32, StoreError> {
     let inner = &running.inner;
-    let Change { newcomer, leaver } = change;
-    if let Some((device, role)) = &newcomer {
+    let Change { joining, leaving } = change;
+    if let Some((device, role)) = &joining {
         let filled = match role {
             Role::Log => resync::fill(running, device).await,
             Role::Pages => Ok(()),
         };
         let filled = match filled {
-            Ok(()) => running.go_on(&device.name()).await,
+            Ok(()) => running.wait_if_paused(&device.name()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = filled {
-            // Erase only a prepared newcomer. An existing member keeps its pages, and a member that was lost meanwhile
-            // is left alone.
+            // Erase only a prepared device. An existing member keeps its pages, and a member that was lost meanwhile is
+            // not touched.
             if inner.state.borrow().jobs.has_prepared() {
-                forget(inner, device).await;
+                erase_metadata(inner, device).await;
             }
             return Err(error);
         }
     }
-    let gone = switch(inner, newcomer.clone(), leaver).await?;
+    let removed_device = switch_members(inner, joining.clone(), leaving).await?;
     // A new log member needs the map journal, too.
     crate::journal::write_now(inner);
-    if let Some(device) = gone {
-        forget(inner, &device).await;
+    if let Some(device) = removed_device {
+        erase_metadata(inner, &device).await;
     }
-    Ok(newcomer.map_or_else(|| leaver.expect("somebody comes or goes"), |(device, _)| device.member))
+    Ok(joining
+        .map_or_else(|| leaving.expect("a change has a joining or a leaving member"), |(device, _)| device.member))
 }
 
 /// Switches the members between two batches. Returns the device that is no longer a member.
-async fn switch<S: Seam>(
+async fn switch_members<S: Seam>(
     inner: &Rc<Inner<S>>,
-    newcomer: Option<(Device<S>, Role)>,
-    leaver: Option<u32>,
+    joining: Option<(Device<S>, Role)>,
+    leaving: Option<u32>,
 ) -> Result<Option<Device<S>>, StoreError> {
-    let _inside = inner.batches.enter().await;
-    let number = newcomer.as_ref().map(|(device, _)| device.member);
-    let (gone, tail) = {
+    let _guard = inner.batches.lock().await;
+    let number = joining.as_ref().map(|(device, _)| device.member);
+    let (removed_device, tail) = {
         let mut guard = inner.state.borrow_mut();
         let state = &mut *guard;
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
         let carries_log = |state: &crate::store::State<S>, member| state.superblock.carries_log(member);
-        let stays =
-            state.devices.iter().any(|device| Some(device.member) != leaver && carries_log(state, device.member));
-        let comes = newcomer.as_ref().is_some_and(|(_, role)| *role == Role::Log);
-        if !stays && !comes {
+        let log_stays =
+            state.devices.iter().any(|device| Some(device.member) != leaving && carries_log(state, device.member));
+        let joins_log = joining.as_ref().is_some_and(|(_, role)| *role == Role::Log);
+        if !log_stays && !joins_log {
             return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
         }
         let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
-        if (comes && state.joining.is_none()) || number.is_some_and(was_lost) {
-            return Err(StoreError::Refused("the newcomer has failed meanwhile".to_owned()));
+        if (joins_log && state.joining.is_none()) || number.is_some_and(was_lost) {
+            return Err(StoreError::Refused("the joining device has failed".to_owned()));
         }
         state.superblock.generation = state.superblock.generation.next();
-        let since = state.superblock.generation.since();
-        let mut gone = None;
-        if let Some(leaver) = leaver {
-            let served = state.superblock.serves(leaver);
-            let entry = &mut state.superblock.members[leaver as usize];
+        let since = state.superblock.generation.low_bits();
+        let mut removed_device = None;
+        if let Some(leaving) = leaving {
+            let served = state.superblock.serves(leaving);
+            let entry = &mut state.superblock.members[leaving as usize];
             (entry.state, entry.since) = (MemberState::Vacant, since);
-            state.reports.retain(|report| report.member != leaver);
-            inner.pages.borrow_mut().lose_member(leaver);
-            let at = state.devices.iter().position(|device| device.member == leaver);
-            // A failed device may never answer, so it is left alone.
-            gone = at.map(|at| state.devices.remove(at)).filter(|_| served);
+            state.reports.retain(|report| report.member != leaving);
+            inner.pages.borrow_mut().drop_member_pages(leaving);
+            let at = state.devices.iter().position(|device| device.member == leaving);
+            // A failed device may never answer, so it is not erased.
+            removed_device = at.map(|at| state.devices.remove(at)).filter(|_| served);
         }
-        if let Some((device, role)) = newcomer {
+        if let Some((device, role)) = joining {
             if state.jobs.has_prepared() {
-                inner.pages.borrow_mut().refused.remove(&device.member);
+                inner.pages.borrow_mut().closed_members.remove(&device.member);
             }
-            take_in(state, device, role, since);
+            admit_member(state, device, role, since);
         }
         state.joining = None;
         let next = state.next;
         let tail = state.segments.tail(next);
         state.superblock.tail = tail;
-        (gone, tail)
+        (removed_device, tail)
     };
-    settle(inner, number).await?;
+    persist_membership(inner, number).await?;
     let mut state = inner.state.borrow_mut();
     state.segments.durable_tail = state.segments.durable_tail.max(tail);
     match number.filter(|member| !state.superblock.serves(*member)) {
         Some(member) => Err(StoreError::Refused(format!("device number {member} failed as it became a member"))),
-        None => Ok(gone),
+        None => Ok(removed_device),
     }
 }
 
-fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
+fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
     let number = device.member as usize;
     if !state.superblock.serves(device.member) {
         let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");
@@ -184,7 +186,10 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
         state.next_places[number] = 0;
         // Another device may have had this number since the opening.
         state.speeds.remove(&device.member);
-        assert!(state.devices.iter().all(|other| other.member != device.member), "a number means one device");
+        assert!(
+            state.devices.iter().all(|other| other.member != device.member),
+            "a member number belongs to one device"
+        );
         state.devices.push(device.clone());
         state.devices.sort_by_key(|device| device.member);
     }
@@ -206,11 +211,11 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
     state.reports.sort_by_key(|report| report.member);
 }
 
-/// Erases the metadata area of a device, so that it is not recognised as a member and counts as empty. Errors are
-/// ignored: on a broken device the membership generation shows that it is out.
-async fn forget<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
-    for at in (0..FIRST_SEGMENT_BYTES).step_by(FORGET_BLOCKS * BLOCK_BYTES) {
-        let zeroes = (0..FORGET_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();
+/// Erases the metadata area of a device: it is no longer recognised as a member and counts as empty. Errors are
+/// ignored: for a broken device, the membership generation of the others shows that it was removed.
+async fn erase_metadata<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
+    for at in (0..FIRST_SEGMENT_BYTES).step_by(ERASE_BLOCKS * BLOCK_BYTES) {
+        let zeroes = (0..ERASE_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();
         let _ = inner.write_to(device, at, zeroes).await;
     }
     let _ = inner.flush_of(device).await;

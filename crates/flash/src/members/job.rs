@@ -20,7 +20,7 @@ pub enum JobKind {
     Remove,
     /// A device replaces a member.
     Replace,
-    /// A member that holds pages alone begins to carry the log.
+    /// A member that holds only pages begins to carry the log.
     TakeOver,
 }
 
@@ -45,7 +45,7 @@ struct Job {
     report: JobReport,
     begun: Nanos,
     cancelled: bool,
-    /// The error of a newcomer that failed to take a batch.
+    /// The error of a joining device that failed a batch.
     failed: Option<DiskError>,
 }
 
@@ -53,16 +53,16 @@ struct Job {
 #[derive(Default)]
 pub struct Jobs {
     current: Option<Job>,
-    /// A take-over was cancelled, so none begins by itself.
-    declined: bool,
-    /// The newcomer's entry, until it becomes a member.
+    /// A take-over was cancelled, so none starts automatically.
+    take_over_cancelled: bool,
+    /// The entry of the joining device, until it becomes a member.
     prepared: Option<MemberEntry>,
 }
 
 impl Jobs {
     /// True when a take-over may begin.
     pub fn may_take_over(&self) -> bool {
-        self.current.is_none() && !self.declined
+        self.current.is_none() && !self.take_over_cancelled
     }
 
     /// Progress of the job that runs.
@@ -70,17 +70,17 @@ impl Jobs {
         self.current.as_ref().map(|job| JobReport { age: now.since(job.begun), ..job.report.clone() })
     }
 
-    /// Keeps the newcomer's entry for the time when it becomes a member.
-    pub fn prepared(&mut self, entry: MemberEntry) {
+    /// Stores the entry of a joining device until it becomes a member.
+    pub fn set_prepared(&mut self, entry: MemberEntry) {
         self.prepared = Some(entry);
     }
 
-    /// True when the newcomer is not yet a member.
+    /// True when the joining device is not yet a member.
     pub fn has_prepared(&self) -> bool {
         self.prepared.is_some()
     }
 
-    /// Takes the newcomer's entry: it becomes a member.
+    /// Takes the entry of the joining device, which becomes a member.
     pub fn take_prepared(&mut self) -> Option<MemberEntry> {
         self.prepared.take()
     }
@@ -92,19 +92,19 @@ impl Jobs {
 
     /// Cancels the job; false when there is none.
     pub fn cancel(&mut self) -> bool {
-        self.declined |= self.current.as_ref().is_some_and(|job| job.report.kind == JobKind::TakeOver);
+        self.take_over_cancelled |= self.current.as_ref().is_some_and(|job| job.report.kind == JobKind::TakeOver);
         self.current.as_mut().map(|job| job.cancelled = true).is_some()
     }
 }
 
-/// Guard of the one running job, until it is dropped.
-pub struct Running<S: Seam> {
+/// Guard of the running job: the job ends when the guard is dropped.
+pub struct RunningJob<S: Seam> {
     pub(super) inner: Rc<Inner<S>>,
 }
 
-impl<S: Seam> Running<S> {
+impl<S: Seam> RunningJob<S> {
     /// Begins a job, if none is running.
-    pub fn begin(inner: &Rc<Inner<S>>, kind: JobKind) -> Result<Running<S>, StoreError> {
+    pub fn begin(inner: &Rc<Inner<S>>, kind: JobKind) -> Result<RunningJob<S>, StoreError> {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
         if let Some(error) = &state.failed {
@@ -115,46 +115,47 @@ impl<S: Seam> Running<S> {
             return Err(StoreError::Refused(why.to_owned()));
         }
         if kind != JobKind::TakeOver {
-            state.jobs.declined = false;
+            state.jobs.take_over_cancelled = false;
         }
         let report =
             JobReport { kind, member: None, done_bytes: 0, total_bytes: 0, age: Nanos::default(), paused: false };
         state.jobs.current = Some(Job { report, begun: now, cancelled: false, failed: None });
-        Ok(Running { inner: Rc::clone(inner) })
+        Ok(RunningJob { inner: Rc::clone(inner) })
     }
 
-    fn change(&self, change: impl FnOnce(&mut JobReport)) {
+    fn update_report(&self, update: impl FnOnce(&mut JobReport)) {
         if let Some(job) = &mut self.inner.state.borrow_mut().jobs.current {
-            change(&mut job.report);
+            update(&mut job.report);
         }
     }
 
     /// Sets the member that the job changes.
-    pub fn of(&self, member: u32) {
-        self.change(|report| report.member = Some(member));
+    pub fn set_member(&self, member: u32) {
+        self.update_report(|report| report.member = Some(member));
     }
 
     /// Sets the bytes to copy in total.
-    pub fn total(&self, bytes: u64) {
-        self.change(|report| report.total_bytes = bytes);
+    pub fn set_total_bytes(&self, bytes: u64) {
+        self.update_report(|report| report.total_bytes = bytes);
     }
 
     /// Adds to the bytes copied.
-    pub fn advance(&self, bytes: u64) {
-        self.change(|report| report.done_bytes += bytes);
+    pub fn add_done_bytes(&self, bytes: u64) {
+        self.update_report(|report| report.done_bytes += bytes);
     }
 
-    /// Waits while the job is paused. Fails when it is cancelled, or when the store or the newcomer has failed.
-    pub async fn go_on(&self, newcomer: &str) -> Result<(), StoreError> {
+    /// Waits while the job is paused. Fails when it is cancelled, or when the store or the joining device
+    /// has failed.
+    pub async fn wait_if_paused(&self, joining: &str) -> Result<(), StoreError> {
         loop {
             {
                 let state = self.inner.state.borrow();
                 if let Some(error) = &state.failed {
                     return Err(error.clone());
                 }
-                let job = state.jobs.current.as_ref().expect("it runs until it is dropped");
+                let job = state.jobs.current.as_ref().expect("the job runs while its guard exists");
                 if let Some(error) = &job.failed {
-                    return Err(StoreError::Disk { device: newcomer.to_owned(), error: error.clone() });
+                    return Err(StoreError::Disk { device: joining.to_owned(), error: error.clone() });
                 }
                 if job.cancelled {
                     return Err(StoreError::Cancelled);
@@ -168,7 +169,7 @@ impl<S: Seam> Running<S> {
     }
 }
 
-impl<S: Seam> Drop for Running<S> {
+impl<S: Seam> Drop for RunningJob<S> {
     fn drop(&mut self) {
         {
             let mut state = self.inner.state.borrow_mut();
@@ -177,12 +178,12 @@ impl<S: Seam> Drop for Running<S> {
             state.joining = None;
             state.segments.limit = state.superblock.segments;
         }
-        super::take_over_soon(&self.inner);
+        super::start_take_over(&self.inner);
     }
 }
 
-/// Records that the newcomer failed to take a batch: the job fails, the batch does not.
-pub fn newcomer_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
+/// Records that the joining device failed a batch: the job fails, the batch does not.
+pub fn joining_member_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     let mut state = inner.state.borrow_mut();
     state.joining = None;
     if let Some(job) = &mut state.jobs.current {
@@ -191,11 +192,11 @@ pub fn newcomer_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
 }
 
 /// Cancels the running job and waits for its end.
-pub async fn end_jobs<S: Seam>(inner: &Inner<S>) {
+pub async fn cancel_jobs<S: Seam>(inner: &Inner<S>) {
     loop {
         {
             let mut state = inner.state.borrow_mut();
-            state.jobs.declined = true;
+            state.jobs.take_over_cancelled = true;
             if !state.jobs.cancel() {
                 return;
             }

@@ -1,16 +1,16 @@
 //! Devices that join and leave while the store serves.
 //!
-//! A device that will carry the log is filled first. From one moment between two batches it takes every batch, and the
-//! earlier content of the log is copied to it (`resync.rs`). Nothing relies on it until the membership includes it.
+//! A device that will carry the log is filled first. From a point between two batches on it gets every batch, and the
+//! earlier content of the log is copied to it (`resync.rs`). No acknowledgement relies on it before it is a member.
 //!
-//! The membership changes with one write of the superblocks between two batches (`change.rs`): a crash finds the old
-//! members or the new ones, never a mixture. Until then the device's own superblock says *being filled*. After a crash
-//! it is recognised as such and counts for nothing.
+//! The membership changes with one write of the superblocks between two batches (`change.rs`). A crash finds the old
+//! members or the new ones, never a mixture. Until then the device's own superblock has the state *being filled*: after
+//! a crash the device is recognised by it and ignored.
 
 mod change;
 mod job;
 mod resync;
-pub mod walk;
+pub mod segment_verifier;
 
 use std::rc::Rc;
 
@@ -19,93 +19,93 @@ use seam::{Disk, Seam};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
-use crate::membership::take_out;
+use crate::membership::remove_members;
 use crate::store::Inner;
 use change::Change;
-use job::Running;
+use job::RunningJob;
 
-pub use job::{JobKind, JobReport, Jobs, end_jobs, newcomer_failed};
+pub use job::{JobKind, JobReport, Jobs, cancel_jobs, joining_member_failed};
 pub use resync::{copy_blocks, keep_buffers};
 
 /// The number of members that carry the log.
 const LOG_MEMBERS: usize = 2;
 
-/// Adds a device: to the log if that has fewer than two copies, otherwise for pages alone. Returns its number.
+/// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
-    let running = Running::begin(inner, JobKind::Add)?;
+    let running = RunningJob::begin(inner, JobKind::Add)?;
     let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
-    running.of(device.member);
-    let change = Change { newcomer: Some((device, role)), leaver: None };
-    change::make(&running, change).await
+    running.set_member(device.member);
+    let change = Change { joining: Some((device, role)), leaving: None };
+    change::apply(&running, change).await
 }
 
 /// Replaces a member, in service or not, by a new device. Returns the new device's number.
 pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
-    let running = Running::begin(inner, JobKind::Replace)?;
+    let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
     let others = inner.log_devices().iter().filter(|device| device.member != old).count();
     let log = entry.role == Role::Log && others < LOG_MEMBERS;
     let role = if log { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
-    running.of(device.member);
-    change::make(&running, Change { newcomer: Some((device, role)), leaver: Some(old) }).await
+    running.set_member(device.member);
+    change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await
 }
 
-/// Removes a member for good. If it carries the log, a member that holds pages alone takes its place first. Without one
-/// the log keeps a single copy, if `allow_single_copy` permits it.
+/// Removes a member permanently. If it carries the log, a member that holds only pages takes over the log first.
+/// Without such a member the log keeps a single copy, if `allow_single_copy` permits it.
 pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
-    let running = Running::begin(inner, JobKind::Remove)?;
+    let running = RunningJob::begin(inner, JobKind::Remove)?;
     change::entry(inner, member)?;
-    running.of(member);
-    let mut newcomer = None;
+    running.set_member(member);
+    let mut joining = None;
     if inner.state.borrow().superblock.carries_log(member) {
-        newcomer = substitute(inner, member).map(|device| (device, Role::Log));
+        joining = find_successor(inner, member).map(|device| (device, Role::Log));
         let left = inner.log_devices().len() - 1;
-        if newcomer.is_none() && left == 0 {
+        if joining.is_none() && left == 0 {
             let why = "it is the only device with the dirty data: add another device first";
             return Err(StoreError::Refused(why.to_owned()));
         }
-        if newcomer.is_none() && !allow_single_copy {
+        if joining.is_none() && !allow_single_copy {
             let why = "the dirty data would have one copy only: add another device first, or replace this one";
             return Err(StoreError::Refused(why.to_owned()));
         }
     }
-    change::make(&running, Change { newcomer, leaver: Some(member) }).await.map(drop)
+    change::apply(&running, Change { joining, leaving: Some(member) }).await.map(drop)
 }
 
-/// The largest of the members that hold pages alone.
-fn substitute<S: Seam>(inner: &Inner<S>, leaver: u32) -> Option<Device<S>> {
+/// The largest of the members that hold only pages.
+fn find_successor<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> {
     let state = inner.state.borrow();
     let superblock = &state.superblock;
     let pages = state.devices.iter().filter(|device| {
-        device.member != leaver && superblock.serves(device.member) && !superblock.carries_log(device.member)
+        device.member != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
     });
     pages.max_by_key(|device| superblock.members[device.member as usize].segments).cloned()
 }
 
-/// Starts a take-over if the log has one copy and a member holds pages alone: that member will carry the log, too.
-pub fn take_over_soon<S: Seam>(inner: &Inner<S>) {
+/// Starts a take-over if the log has a single copy and a member holds only pages: that member will also carry the log.
+pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
     let wanted = {
         let state = inner.state.borrow();
         let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
         log.count() == 1 && state.failed.is_none() && state.jobs.may_take_over()
     };
-    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && substitute(inner, u32::MAX).is_some()) {
+    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && find_successor(inner, u32::MAX).is_some()) {
         inner.seam.clone().spawn(take_over(inner));
     }
 }
 
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
-    let Ok(running) = Running::begin(&inner, JobKind::TakeOver) else { return };
-    let Some(device) = substitute(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
+    let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };
+    let Some(device) = find_successor(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
-    running.of(member);
-    let made = change::make(&running, Change { newcomer: Some((device, Role::Log)), leaver: None }).await;
+    running.set_member(member);
+    let made = change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None }).await;
     if let Err(StoreError::Disk { error, .. }) = made {
-        // The device rejects writes: take it out, which starts the take-over by the next one.
-        let _ = take_out(&inner, vec![(member, error)]).await;
+        // The device rejects writes. Its removal starts the take-over by the next device.
+        let _ = remove_members(&inner, vec![(member, error)]).await;
     }
 }
 

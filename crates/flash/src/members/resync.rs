@@ -1,34 +1,35 @@
 //! Fills a device that will carry the log, while appends continue.
 //!
-//! From one moment between two batches the device takes every batch. The earlier content of the log is copied segment
-//! by segment, oldest first. Each block is checked, because the copy may one day be the only good one. A segment that
-//! has died meanwhile is left out; a segment that has been reused is on the newcomer already.
+//! From a point between two batches on, the device gets every batch. The earlier content of the log is copied segment
+//! by segment, oldest first. Each block is checked, because the copy may later be the only good one. A segment that has
+//! died meanwhile is skipped; a segment that has been reused since is already on the joining device.
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::job::Running;
-use super::walk::{Walk, read_one};
+use super::job::RunningJob;
+use super::segment_verifier::{SegmentVerifier, read_block};
 use crate::create::segments_of;
-use crate::device::{Device, place};
+use crate::device::{Device, block_offset};
 use crate::error::StoreError;
-use crate::membership::save_tail;
+use crate::membership::persist_tail;
 use crate::read::Pin;
 use crate::segments::Segment;
 use crate::store::{Inner, Sabotage};
 
-/// Buffers for copying: at most this many, and at most this fraction of the pool.
+/// Maximum number of buffers for copying.
 const COPY_BLOCKS_MAX: usize = 32;
-const COPY_POOL_PART: usize = 128;
-/// The least number of buffers: the scrub compares one block of both copies.
+/// Copying uses at most 1/128 of the pool.
+const COPY_POOL_DIVISOR: usize = 128;
+/// Minimum number of buffers: the scrub compares one block of both copies.
 const SCRUB_BLOCKS: usize = 2;
-/// The most attempts to copy a segment, if the newcomer reconnects meanwhile.
-const TRIES: u32 = 3;
-/// Pause between two checks whether the log has left the segments past the newcomer's end.
+/// Maximum number of attempts to copy a segment if the joining device reconnects.
+const ATTEMPTS_MAX: u32 = 3;
+/// Pause between two checks whether the log has left the segments past the end of the joining device.
 const PAUSE: Nanos = Nanos::from_millis(5);
 
 /// The number of buffers that a store keeps for copying.
 pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
-    (seam.blocks_total() / COPY_POOL_PART).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
+    (seam.blocks_total() / COPY_POOL_DIVISOR).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
 }
 
 /// Keeps buffers for the next copy, at most as many as at the start.
@@ -38,15 +39,15 @@ pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::
     state.copying.truncate(copy_blocks(&inner.seam));
 }
 
-/// A segment of the log at the time when the newcomer joined.
-struct Part {
+/// A segment of the log at the time when the joining device began to get batches.
+struct LogSegment {
     number: u32,
-    life: Segment,
+    content: Segment,
     blocks: u32,
 }
 
 /// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches.
-pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(), StoreError> {
+pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Result<(), StoreError> {
     let inner = &running.inner;
     let name = device.name();
     let (segment_bytes, limit) = {
@@ -54,66 +55,74 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
         let room = segments_of(device, state.superblock.segment_bytes);
         (state.superblock.segment_bytes, room.min(state.superblock.segments))
     };
-    let _held = crate::pages::share::leave(inner, device.member).await;
+    let _closed = crate::pages::segment_lending::drop_pages_of(inner, device.member).await;
     wait_until_log_fits(running, limit, &name).await?;
-    let parts = {
-        let _inside = inner.batches.enter().await;
+    let segments = {
+        let _guard = inner.batches.lock().await;
         let mut state = inner.state.borrow_mut();
         state.joining = Some(device.clone());
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
-        let part =
-            |(number, life, used): (u32, Segment, Option<u32>)| Part { number, life, blocks: used.unwrap_or(blocks) };
-        state.segments.chain().map(part).collect::<Vec<_>>()
+        let log_segment = |(number, content, used): (u32, Segment, Option<u32>)| LogSegment {
+            number,
+            content,
+            blocks: used.unwrap_or(blocks),
+        };
+        state.segments.chain().map(log_segment).collect::<Vec<_>>()
     };
-    let bytes = |part: &Part| u64::from(part.blocks) * BLOCK_BYTES as u64;
-    running.total(parts.iter().map(bytes).sum());
+    let bytes = |segment: &LogSegment| u64::from(segment.blocks) * BLOCK_BYTES as u64;
+    running.set_total_bytes(segments.iter().map(bytes).sum());
     let skip = inner.sabotage.is(Sabotage::SkipResync);
-    for part in parts.iter().filter(|_| !skip) {
-        running.go_on(&name).await?;
-        let live = inner.state.borrow().segments.is_live(part.number, part.life.first);
+    for segment in segments.iter().filter(|_| !skip) {
+        running.wait_if_paused(&name).await?;
+        let live = inner.state.borrow().segments.is_live(segment.number, segment.content.first);
         match live {
-            true => copy(running, device, part).await?,
-            false => running.advance(bytes(part)),
+            true => copy_segment(running, device, segment).await?,
+            false => running.add_done_bytes(bytes(segment)),
         }
     }
-    running.go_on(&name).await
+    running.wait_if_paused(&name).await
 }
 
-/// Waits until no content that a recovery may read lies in segments past the newcomer's end.
-async fn wait_until_log_fits<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
+/// Waits until a recovery reads no segment past the end of the joining device.
+async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: u32, name: &str) -> Result<(), StoreError> {
     let inner = &running.inner;
     loop {
-        let (cut, must_save) = {
+        let (is_limited, must_persist_tail) = {
             let mut state = inner.state.borrow_mut();
             state.segments.limit = state.segments.limit.min(limit);
             let next = state.next;
             let tail = state.segments.tail(next);
-            (state.segments.cut(limit), tail > state.segments.durable_tail)
+            (state.segments.try_set_limit(limit), tail > state.segments.durable_tail)
         };
-        if cut {
+        if is_limited {
             return Ok(());
         }
-        running.go_on(name).await?;
-        if must_save {
-            let _inside = inner.batches.enter().await;
-            save_tail(inner).await?;
+        running.wait_if_paused(name).await?;
+        if must_persist_tail {
+            let _guard = inner.batches.lock().await;
+            persist_tail(inner).await?;
         }
         inner.seam.sleep(PAUSE).await;
     }
 }
 
 /// Copies the content of a segment, durably.
-async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) -> Result<(), StoreError> {
-    let _pin = Pin::new(&running.inner, part.number);
-    for attempt in 0..TRIES {
+async fn copy_segment<S: Seam>(
+    running: &RunningJob<S>,
+    device: &Device<S>,
+    segment: &LogSegment,
+) -> Result<(), StoreError> {
+    let _pin = Pin::new(&running.inner, segment.number);
+    for attempt in 0..ATTEMPTS_MAX {
         let incarnation = device.disk.incarnation();
-        let mut walk = Walk::new(running.inner.state.borrow().superblock.store, part.number, part.life);
+        let mut verifier =
+            SegmentVerifier::new(running.inner.state.borrow().superblock.store, segment.number, segment.content);
         let mut index = 0;
-        while index < part.blocks {
-            running.go_on(&device.name()).await?;
-            let count = copy_run(&running.inner, device, part, index, &mut walk).await?;
+        while index < segment.blocks {
+            running.wait_if_paused(&device.name()).await?;
+            let count = copy_run(&running.inner, device, segment, index, &mut verifier).await?;
             if attempt == 0 {
-                running.advance(u64::from(count) * BLOCK_BYTES as u64);
+                running.add_done_bytes(u64::from(count) * BLOCK_BYTES as u64);
             }
             index += count;
         }
@@ -129,28 +138,28 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
 async fn copy_run<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
-    part: &Part,
+    segment: &LogSegment,
     index: u32,
-    walk: &mut Walk,
+    verifier: &mut SegmentVerifier,
 ) -> Result<u32, StoreError> {
     let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
     if buffers.is_empty() {
         buffers.push(inner.buffer().await);
     }
-    let spare = buffers.split_off(buffers.len().min((part.blocks - index) as usize));
+    let spare = buffers.split_off(buffers.len().min((segment.blocks - index) as usize));
     let count = buffers.len() as u32;
     let sources = inner.log_devices();
-    let at = place(inner.state.borrow().superblock.segment_bytes, part.number, index);
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment.number, index);
     let source = sources.first().ok_or_else(|| StoreError::Failed("no device is left".to_owned()))?;
     let (result, pieces) = inner.read_from(source, at, buffers.into_iter().map(Piece::whole).collect()).await;
     let mut blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     for (block, index) in blocks.iter_mut().zip(index..) {
-        let said = if result.is_ok() { walk.is_good(index, block) } else { Some(false) };
-        if said == Some(false) {
-            match good_copy(inner, &sources, part, index, walk).await {
+        let verdict = if result.is_ok() { verifier.is_good(index, block) } else { Some(false) };
+        if verdict == Some(false) {
+            match good_copy(inner, &sources, segment, index, verifier).await {
                 Some(good) => *block = good,
-                // The block is lost on the newcomer as on the others. A read of it reports the loss.
-                None => walk.skip(index),
+                // The block stays unreadable on the joining device, as on the others: a read of it reports the loss.
+                None => verifier.skip(index),
             }
         }
     }
@@ -165,13 +174,13 @@ async fn copy_run<S: Seam>(
 async fn good_copy<S: Seam>(
     inner: &Inner<S>,
     sources: &[Device<S>],
-    part: &Part,
+    segment: &LogSegment,
     index: u32,
-    walk: &mut Walk,
+    verifier: &mut SegmentVerifier,
 ) -> Option<S::Block> {
     for source in sources {
-        if let Some(block) = read_one(inner, source, part.number, index).await
-            && walk.is_good(index, &block) != Some(false)
+        if let Some(block) = read_block(inner, source, segment.number, index).await
+            && verifier.is_good(index, &block) != Some(false)
         {
             return Some(block);
         }

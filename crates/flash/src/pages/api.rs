@@ -38,25 +38,25 @@ impl<B> Unread<B> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
     /// No slot is free now, the page is being written, or the map is not loaded.
-    #[error("no slot on flash is free at the moment")]
+    #[error("no flash slot is free at the moment")]
     Busy,
-    /// All pages that could be evicted are in use.
-    #[error("everything on flash is in use")]
-    Hot,
+    /// All evictable pages were used recently.
+    #[error("all pages on flash were used recently")]
+    AllInUse,
     /// The volume has reached its maximum, and none of its own pages can be evicted.
-    #[error("the volume's share of the flash is used up")]
-    Share,
+    #[error("the volume's quota of flash pages is used up")]
+    QuotaExhausted,
     /// A device failed the write, or the map is void.
     #[error("{0}")]
     Failed(String),
 }
 
 /// A write to the backing in progress. It must be passed to `end_write`, whatever its outcome.
-#[must_use = "a mark that is not given to end_write keeps its regions in flux"]
+#[must_use = "a write intent that is not passed to end_write keeps its regions dirty"]
 #[derive(Debug)]
-pub struct WriteMark {
-    /// The regions that it keeps dirty, each with its mark's number.
-    pub(super) marks: Vec<((u16, u64), u64)>,
+pub struct WriteIntent {
+    /// The regions that it keeps dirty, each with the number of its dirty period.
+    pub(super) regions: Vec<((u16, u64), u64)>,
 }
 
 /// Bytes written to a member.
@@ -79,7 +79,7 @@ pub struct PagesStats {
     pub loaded: bool,
     /// The number of slots, each for one page.
     pub slots: u64,
-    /// The most slots that are possible while the log needs no more than its reserve.
+    /// Maximum number of slots while the log needs no more than its reserve.
     pub slots_max: u64,
     /// Slots that hold a page.
     pub pages: u64,
@@ -92,9 +92,9 @@ pub struct PagesStats {
     /// Pages that were evicted since the opening.
     pub evictions: u64,
     /// Dirty regions, at most 256.
-    pub regions_in_flux: u64,
+    pub dirty_regions: u64,
     /// Bytes written since the opening, by member.
     pub members: Vec<PageMember>,
-    /// Memory of the map and the marks, in bytes.
+    /// Memory of the map and the dirty regions, in bytes.
     pub memory_bytes: u64,
 }

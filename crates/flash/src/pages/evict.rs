@@ -1,61 +1,64 @@
-//! Eviction of pages: a clock over the slots finds pages that no request has used recently. A slot is reused only when
+//! Eviction of pages: a CLOCK over the slots finds pages that no request has used recently. A slot is reused only when
 //! its release is durable, so a few slots are kept free in advance.
 
 use std::rc::Rc;
 
 use seam::Seam;
 
-use super::quota::{self, Fate};
-use super::share;
+use super::quota::{self, Evictability};
+use super::segment_lending;
 use super::state::PageState;
 use super::table::{ADDING, Phase};
 use crate::journal::{write_now, write_soon};
 use crate::store::Inner;
 
-/// The most pages that one eviction examines.
-const LOOK: usize = 32;
-/// The most slots that one eviction passes over.
-const PASS: usize = 4 * LOOK;
-/// The same limit while volumes have promised pages, which may lie together.
-const PASS_PROMISED: usize = 128 * LOOK;
-/// The most slots that are kept free.
+/// Maximum number of evictable pages that one eviction examines.
+const EXAMINED_MAX: usize = 32;
+/// Maximum number of slots that one eviction passes over.
+const SCANNED_MAX: usize = 4 * EXAMINED_MAX;
+/// The same limit while volumes have quotas: protected pages may be contiguous.
+const SCANNED_MAX_WITH_QUOTAS: usize = 128 * EXAMINED_MAX;
+/// Maximum number of slots that are kept free.
 const FREE_MAX: usize = 2_048;
-/// After segments were unavailable, this many attempts evict pages without asking for a segment.
-const FULL_LOOKS: u32 = 64;
+/// After no segment was available, this many attempts evict pages without trying to add a segment.
+const GROWTH_SKIPS_MAX: u32 = 64;
 
 /// The number of slots to keep free.
-fn target<S: Seam>(state: &PageState<S>) -> usize {
+fn free_target<S: Seam>(state: &PageState<S>) -> usize {
     (state.table.slots() / 128).clamp(1, FREE_MAX)
 }
 
 /// The number of slots that are free, or will be with the next commit.
-fn coming<S: Seam>(state: &PageState<S>) -> usize {
-    state.free.len() + state.dead.len() + state.gone.len()
+fn free_soon<S: Seam>(state: &PageState<S>) -> usize {
+    state.free.len() + state.dead.len() + state.implied_dead.len()
 }
 
-/// True when slots are free or will be soon, or the map is not loaded.
-pub fn is_coming<S: Seam>(state: &PageState<S>) -> bool {
-    !state.is_ready() || state.keeping || coming(state) > 0 || state.journal.begun > state.journal.done
+/// True when slots are free or will be soon, or when the map is not loaded.
+pub fn has_free_soon<S: Seam>(state: &PageState<S>) -> bool {
+    !state.is_ready()
+        || state.is_growing
+        || free_soon(state) > 0
+        || state.journal.commits_begun > state.journal.commits_done
 }
 
-/// Evicts one page: the first that the clock finds unused, or that its volume has above its maximum.
+/// Evicts one page: the first one that is unused, or whose volume is above its maximum. Returns false if none is found.
 fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
-    let (mut looked, mut steps) = (0, 0);
-    let most = if state.limits.is_empty() { PASS } else { PASS_PROMISED };
-    while looked < LOOK && steps < most && state.table.slots() > 0 {
+    let (mut examined, mut steps) = (0, 0);
+    let steps_max = if state.limits.is_empty() { SCANNED_MAX } else { SCANNED_MAX_WITH_QUOTAS };
+    while examined < EXAMINED_MAX && steps < steps_max && state.table.slots() > 0 {
         steps += 1;
-        state.hand = state.table.after(state.hand);
-        let slot = state.hand;
+        state.clock_hand = state.table.after(state.clock_hand);
+        let slot = state.clock_hand;
         if !state.table.exists(slot) || state.table.phase(slot) != Phase::Live || state.table.has(slot, ADDING) {
             continue;
         }
-        let fate = quota::fate(state, slot);
-        if fate == Fate::Stays {
+        let evictability = quota::evictability(state, slot);
+        if evictability == Evictability::Protected {
             continue;
         }
-        looked += 1;
-        if fate == Fate::GoesFirst || !state.table.cool(slot) {
-            state.kill(slot, false);
+        examined += 1;
+        if evictability == Evictability::First || !state.table.decrement_uses(slot) {
+            state.drop_page(slot, false);
             state.counts.evictions += 1;
             return true;
         }
@@ -63,8 +66,8 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
     false
 }
 
-/// Keeps some slots free: by another segment if one is available, otherwise by evicting pages.
-pub fn keep<S: Seam>(inner: &Rc<Inner<S>>) {
+/// Keeps some slots free: adds a segment if one is available, otherwise evicts pages.
+pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
     let (grow, urgent) = {
         let mut guard = inner.pages.borrow_mut();
         let state = &mut *guard;
@@ -72,25 +75,25 @@ pub fn keep<S: Seam>(inner: &Rc<Inner<S>>) {
             return;
         }
         quota::refresh(inner, state);
-        let target = target(state);
-        if coming(state) >= target {
+        let target = free_target(state);
+        if free_soon(state) >= target {
             (false, state.free.len() < target.div_ceil(2))
-        } else if state.full == 0 && share::can_grow(inner, state) {
-            (!std::mem::replace(&mut state.keeping, true), false)
+        } else if state.growth_skips == 0 && segment_lending::can_grow(inner, state) {
+            (!std::mem::replace(&mut state.is_growing, true), false)
         } else {
-            // Looking for segments costs more than looking for pages, so it is not repeated each time.
-            state.full = state.full.checked_sub(1).unwrap_or(FULL_LOOKS);
-            while coming(state) < target && evict(state) {}
+            // A search for a segment costs more than an eviction, so it is skipped most of the time.
+            state.growth_skips = state.growth_skips.checked_sub(1).unwrap_or(GROWTH_SKIPS_MAX);
+            while free_soon(state) < target && evict(state) {}
             (false, state.free.len() < target.div_ceil(2))
         }
     };
     if grow {
         let task = Rc::clone(inner);
         inner.seam.spawn(async move {
-            share::grow(&task).await;
-            task.pages.borrow_mut().keeping = false;
+            segment_lending::grow(&task).await;
+            task.pages.borrow_mut().is_growing = false;
         });
     }
-    let waits = !inner.pages.borrow().dead.is_empty() || !inner.pages.borrow().gone.is_empty();
-    if urgent && waits { write_now(inner) } else { write_soon(inner) }
+    let releases_pending = !inner.pages.borrow().dead.is_empty() || !inner.pages.borrow().implied_dead.is_empty();
+    if urgent && releases_pending { write_now(inner) } else { write_soon(inner) }
 }

@@ -4,24 +4,24 @@
 //! backing has the same content, so every error here is a miss. A block that differs from the backing must never be
 //! served:
 //!
-//! - **R2** [`PagesOf::invalidate`] removes blocks at once, also from a `put` in progress.
-//! - **R8** [`PagesOf::begin_write`] returns when the regions of a write are durably *dirty*: after a crash their pages
-//!   are not trusted.
+//! - **R2** [`VolumePages::invalidate`] removes blocks at once, also from a `put` in progress.
+//! - **R8** [`VolumePages::begin_write`] returns when the regions of a write are durably *dirty*: after a crash their
+//!   pages are suspect.
 //! - **R11** Each block is checked before it is returned.
 //!
-//! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, `evict.rs` and `quota.rs` make room, `share.rs`
-//! lends segments between the log and the pages, `bypass.rs` is the write-intent log. The map journal (`journal/`)
-//! makes the map durable.
+//! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
+//! `segment_lending.rs` lends segments between the log and the pages. `write_intent.rs` is the write-intent log. The
+//! map journal (`journal/`) makes the map durable.
 
 mod api;
-mod bypass;
 mod evict;
 mod put;
 mod quota;
 mod read;
-pub(crate) mod share;
+pub(crate) mod segment_lending;
 pub(crate) mod state;
 pub(crate) mod table;
+mod write_intent;
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -33,11 +33,11 @@ use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
 use crate::number::{BlockNo, CompletionNo, PageNo, VolumeId};
 use crate::store::Inner;
-use state::MapPhase;
+use state::{ALL_BLOCKS, MapPhase};
 use table::{ADDING, Phase, SUSPECT};
 
-pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteMark};
-pub use quota::{Amount, PageShare, ShareError};
+pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
+pub use quota::{Amount, PageQuota, QuotaError};
 
 /// The clean pages of a store. Clones are handles to the same pages.
 pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -49,7 +49,7 @@ impl<S: Seam> Clone for Pages<S> {
 }
 
 impl<S: Seam> Pages<S> {
-    /// Loads the map, once after the store was opened. Until it has ended every look-up finds nothing, `put` returns
+    /// Loads the map, once after the store was opened. Until the map is loaded, every look-up is a miss, `put` returns
     /// [`PutError::Busy`], and `begin_write` waits.
     ///
     /// # Panics
@@ -58,31 +58,32 @@ impl<S: Seam> Pages<S> {
         load::load(&self.0).await
     }
 
-    /// Declares the map on the devices void, because its owner noted so before it abandoned the map. [`Pages::load`],
-    /// which follows, begins a new map that is durable when it returns.
-    pub fn distrust(&self) {
-        self.0.pages.borrow_mut().distrusted = true;
+    /// Ignores the map on the devices: the state directory has recorded that this map was abandoned. The following
+    /// [`Pages::load`] starts an empty map, which is durable when `load` returns.
+    pub fn ignore_persisted_map(&self) {
+        self.0.pages.borrow_mut().persisted_map_ignored = true;
     }
 
     /// The pages of a volume, for the request path.
-    pub fn volume(&self, incarnation: VolumeId) -> PagesOf<S> {
-        PagesOf { inner: Rc::clone(&self.0), incarnation }
+    pub fn volume(&self, incarnation: VolumeId) -> VolumePages<S> {
+        VolumePages { inner: Rc::clone(&self.0), incarnation }
     }
 
-    /// Drops all pages, marks and recent writes of a volume, durably. After an error they are dropped in memory alone.
-    pub async fn forget(&self, incarnation: VolumeId) -> Result<(), StoreError> {
-        bypass::loaded(&self.0).await;
+    /// Drops all pages, dirty regions and recent writes of a volume, durably. After an error they are dropped in memory
+    /// only.
+    pub async fn remove_volume(&self, incarnation: VolumeId) -> Result<(), StoreError> {
+        write_intent::wait_loaded(&self.0).await;
         {
             let mut state = self.0.pages.borrow_mut();
             let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
             state.volumes.remove(&number);
-            state.limits_of = None;
-            for slot in state.table.of_volume(number, PageNo::ALL) {
-                let lives = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
-                if lives { state.kill(slot, true) } else { state.clear(slot, u16::MAX) }
+            state.limits_valid_for = None;
+            for slot in state.table.slots_of_volume(number, PageNo::ALL) {
+                let is_live = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
+                if is_live { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
             }
-            state.marks.forget(number);
-            state.rings.forget(number);
+            state.dirty_regions.remove_volume(number);
+            state.recent_writes.remove_volume(number);
             state.journal.events.push(Record::VolumeGone { number });
         }
         if wait_durable(&self.0).await {
@@ -94,26 +95,26 @@ impl<S: Seam> Pages<S> {
         }
     }
 
-    /// Abandons a void map, after the owner has noted it durably. The map is empty and accepts nothing, and
-    /// `begin_write` returns at once.
+    /// Abandons a void map, after the owner has durably recorded that it is abandoned. The map is empty and rejects all
+    /// pages, and `begin_write` returns at once.
     pub fn abandon(&self) {
         let mut state = self.0.pages.borrow_mut();
         state.abandoned = true;
-        state.void("the map of clean pages was given up".to_owned());
+        state.void_map("the map of clean pages was abandoned".to_owned());
     }
 
-    /// The reason why the map is void, if it is: all log members have failed. Writes to backings wait until it is
+    /// The reason why the map is void, if it is: all log members have failed. Writes to backings wait until the map is
     /// abandoned.
-    pub fn failed(&self) -> Option<String> {
+    pub fn void_reason(&self) -> Option<String> {
         match &self.0.pages.borrow().phase {
             MapPhase::Void(why) => Some(why.clone()),
             _ => None,
         }
     }
 
-    /// The most slots that are possible while the log needs no more than its reserve.
+    /// Maximum number of slots while the log needs no more than its reserve.
     pub fn slots_max(&self) -> u64 {
-        share::slots_max(&self.0, &self.0.pages.borrow()) as u64
+        segment_lending::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
     /// The number of evicted pages.
@@ -132,10 +133,10 @@ impl<S: Seam> Pages<S> {
             suspect: counts.suspect,
             loaded: state.is_ready(),
             slots: table.slots() as u64,
-            slots_max: share::slots_max(&self.0, &state) as u64,
+            slots_max: segment_lending::slots_max(&self.0, &state) as u64,
             free: state.free.len() as u64,
             evictions: state.counts.evictions,
-            regions_in_flux: state.marks.len() as u64,
+            dirty_regions: state.dirty_regions.len() as u64,
             members: state.counts.written.values().copied().collect(),
             memory_bytes: state.memory_bytes(),
         }
@@ -144,18 +145,18 @@ impl<S: Seam> Pages<S> {
 
 /// The pages of one volume. Pages and blocks are numbered from the start of the volume, the blocks of a page from the
 /// start of the page.
-pub struct PagesOf<S: Seam> {
+pub struct VolumePages<S: Seam> {
     inner: Rc<Inner<S>>,
     incarnation: VolumeId,
 }
 
-impl<S: Seam> Clone for PagesOf<S> {
+impl<S: Seam> Clone for VolumePages<S> {
     fn clone(&self) -> Self {
-        PagesOf { inner: Rc::clone(&self.inner), incarnation: self.incarnation }
+        VolumePages { inner: Rc::clone(&self.inner), incarnation: self.incarnation }
     }
 }
 
-impl<S: Seam> PagesOf<S> {
+impl<S: Seam> VolumePages<S> {
     /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
     pub fn valid(&self, page: PageNo) -> u16 {
         self.mask(page, false)
@@ -169,24 +170,24 @@ impl<S: Seam> PagesOf<S> {
 
     /// Sets the volume's quota of pages. Pages above the quota are evicted when room is needed. If all minima together
     /// exceed the room, each is reduced in proportion.
-    pub fn set_share(&self, share: PageShare) {
+    pub fn set_quota(&self, quota: PageQuota) {
         let mut state = self.inner.pages.borrow_mut();
-        if share == PageShare::default() {
-            state.shares.remove(&self.incarnation);
+        if quota == PageQuota::default() {
+            state.quotas.remove(&self.incarnation);
         } else {
-            state.shares.insert(self.incarnation, share);
+            state.quotas.insert(self.incarnation, quota);
         }
-        state.limits_of = None;
+        state.limits_valid_for = None;
         quota::refresh(&self.inner, &mut state);
     }
 
-    /// Checks whether the volume can be promised this quota, beside the promises of other volumes.
-    pub fn check_share(&self, share: &PageShare) -> Result<(), ShareError> {
-        quota::check(&self.inner, &self.inner.pages.borrow(), self.incarnation, share)
+    /// Checks whether this quota can be granted in addition to the quotas of other volumes.
+    pub fn check_quota(&self, quota: &PageQuota) -> Result<(), QuotaError> {
+        quota::check(&self.inner, &self.inner.pages.borrow(), self.incarnation, quota)
     }
 
-    /// The number of the volume's pages, and of their valid blocks.
-    pub fn held(&self) -> (u64, u64) {
+    /// Number of cached pages of the volume, and number of their valid blocks.
+    pub fn usage(&self) -> (u64, u64) {
         let state = self.inner.pages.borrow();
         let counts = state.numbers.get(&self.incarnation).map(|number| state.table.counts_of(*number));
         counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
@@ -200,7 +201,7 @@ impl<S: Seam> PagesOf<S> {
         }
     }
 
-    /// True when the page is present and was used since the clock last passed its slot.
+    /// True when the page is present and was used since the CLOCK hand last passed its slot.
     pub fn is_used(&self, page: PageNo) -> bool {
         let state = self.inner.pages.borrow();
         state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
@@ -233,9 +234,9 @@ impl<S: Seam> PagesOf<S> {
         }
     }
 
-    /// Adds blocks of a page, each with the content that the backing durably holds at the time of this call. Returns
-    /// the blocks that the map has now. Blocks that are already valid are not rewritten. The page is registered before
-    /// the first await, so that [`PagesOf::invalidate`] sees it.
+    /// Adds blocks of a page. The caller guarantees that the backing durably holds their content at the time of this
+    /// call. Returns the blocks that are now valid. Blocks that are already valid are not rewritten. The page is
+    /// registered before the first await, so that [`VolumePages::invalidate`] sees it.
     ///
     /// # Panics
     /// If there is no block, or one outside a page.
@@ -244,49 +245,49 @@ impl<S: Seam> PagesOf<S> {
         put::put(&self.inner, self.incarnation, page, blocks).await
     }
 
-    /// Prepares a write or a zeroing of these blocks on the backing, whatever its cause; it is awaited first. It
-    /// invalidates the blocks. When it returns, their regions are durably dirty, or no durable record lists the blocks
-    /// (R8).
-    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> WriteMark {
-        bypass::begin_write(&self.inner, self.incarnation, blocks).await
+    /// Prepares a write or a zeroing of these blocks on the backing: invalidates the blocks and marks their regions
+    /// dirty. Callers await it before the write, for every cause of writes. When it returns, the regions are durably
+    /// dirty, or no durable record lists the blocks (R8).
+    pub async fn begin_write(&self, blocks: Range<BlockNo>) -> WriteIntent {
+        write_intent::begin_write(&self.inner, self.incarnation, blocks).await
     }
 
     /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
-    /// [`PagesOf::flushed`].
-    pub fn end_write(&self, mark: WriteMark, sequence: CompletionNo) {
-        bypass::end_write(&self.inner, mark, sequence);
+    /// [`VolumePages::record_flush`].
+    pub fn end_write(&self, intent: WriteIntent, sequence: CompletionNo) {
+        write_intent::end_write(&self.inner, intent, sequence);
     }
 
-    /// Notes a successful flush of the backing that was issued after all completions below `covered`.
-    pub fn flushed(&self, covered: CompletionNo) {
-        bypass::flushed(&self.inner, self.incarnation, covered);
+    /// Records a successful flush of the backing that was issued after all completions below `covered`.
+    pub fn record_flush(&self, covered: CompletionNo) {
+        write_intent::record_flush(&self.inner, self.incarnation, covered);
     }
 
-    /// True when marks are scarce and a flush of the backing would free some.
+    /// True when the write-intent log is nearly full and a flush of the backing would let regions be cleared.
     pub fn wants_flush(&self) -> bool {
-        bypass::wants_flush(&self.inner, self.incarnation)
+        write_intent::wants_flush(&self.inner, self.incarnation)
     }
 
-    /// Notes a destaged block in [`PagesOf::ring`]: the backing durably holds this content.
-    pub fn destaged(&self, block: BlockNo, content: &S::Block) {
+    /// Adds a destaged block to [`VolumePages::recent_writes`]: the backing durably holds this content.
+    pub fn record_destaged(&self, block: BlockNo, content: &S::Block) {
         {
             let mut state = self.inner.pages.borrow_mut();
             if !state.is_ready() {
                 return;
             }
             let Some(number) = state.number_of(self.incarnation) else { return };
-            state.rings.push(number, block, content.checksum(0));
+            state.recent_writes.push(number, block, content.checksum(0));
         }
         write_soon(&self.inner);
     }
 
-    /// The suspect blocks of a page: present but not trusted, since a crash interrupted a write to their region. They
-    /// must be compared with the backing, which was flushed since the opening, and then judged.
-    pub fn suspect(&self, page: PageNo) -> u16 {
+    /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
+    /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
+    pub fn suspect_blocks(&self, page: PageNo) -> u16 {
         self.mask(page, true)
     }
 
-    /// Reads suspect blocks of a page, like [`PagesOf::read`].
+    /// Reads suspect blocks of a page, like [`VolumePages::read`].
     pub async fn read_suspect(
         &self,
         page: PageNo,
@@ -296,24 +297,24 @@ impl<S: Seam> PagesOf<S> {
         read::read(&self.inner, self.incarnation, page, blocks, buffers, true).await
     }
 
-    /// Ends the suspicion of a page: its blocks in `good` equal the durable content of the backing. They are valid from
-    /// now on, unless they were invalidated meanwhile; the other blocks are dropped.
-    pub fn judge(&self, page: PageNo, good: u16) {
+    /// Resolves a suspect page. Its blocks in `good` equal the durable content of the backing: they become valid unless
+    /// they were invalidated meanwhile. The other blocks are dropped.
+    pub fn resolve_suspect(&self, page: PageNo, good: u16) {
         {
             let mut state = self.inner.pages.borrow_mut();
             let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT));
             let Some(slot) = slot else { return };
-            state.table.flag(slot, SUSPECT, false);
-            state.clear(slot, !good);
+            state.table.set_flag(slot, SUSPECT, false);
+            state.invalidate_blocks(slot, !good);
         }
-        bypass::idle(&self.inner);
+        write_intent::schedule_clearing(&self.inner);
         write_soon(&self.inner);
     }
 
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
-    pub fn ring(&self) -> Vec<(BlockNo, u32)> {
+    pub fn recent_writes(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.incarnation).map(|number| state.rings.of(*number)).unwrap_or_default()
+        state.numbers.get(&self.incarnation).map(|number| state.recent_writes.of_volume(*number)).unwrap_or_default()
     }
 
     /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
@@ -321,7 +322,7 @@ impl<S: Seam> PagesOf<S> {
     pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
         let state = self.inner.pages.borrow();
         let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
-        let slots = state.table.of_volume(*number, PageNo::ALL);
+        let slots = state.table.slots_of_volume(*number, PageNo::ALL);
         // A page that lost all its blocks during an addition stays live, without a block.
         let good = |slot: &table::SlotId| {
             let table = &state.table;
@@ -337,15 +338,15 @@ impl<S: Seam> PagesOf<S> {
     }
 }
 
-/// Makes all pending records durable and removes marks that are not needed. Then the map accepts nothing more.
+/// Makes all pending records durable and clears settled dirty regions. Afterwards the map rejects all pages.
 pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
     if inner.pages.borrow().is_ready() {
         {
             let mut state = inner.pages.borrow_mut();
-            state.drop_suspects_beside_destaged();
-            state.unmark_all = true;
+            state.drop_suspects_near_recent_writes();
+            state.clear_all_settled = true;
         }
         wait_durable(inner).await;
     }
-    inner.pages.borrow_mut().void("the store was closed".to_owned());
+    inner.pages.borrow_mut().void_map("the store was closed".to_owned());
 }

@@ -1,5 +1,5 @@
-//! Writes of pages. A page gets a slot without durable records, and enters the map when all of it is written. Missing
-//! blocks are added in place, also over blocks that have been invalidated since.
+//! Writes of pages. A page gets a slot that no durable record lists, and enters the map when it is completely written.
+//! Missing blocks are added in place, also over invalidated blocks.
 //!
 //! The map holds the number of writes of each block, and a block's checksum depends on that number. A write that is
 //! lost, or that has no record, is therefore a miss.
@@ -12,13 +12,13 @@ use super::api::{PAGE_BLOCKS, PutError};
 use super::state::{MapPhase, PageState};
 use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
 use super::{evict, quota, read};
-use crate::device::place;
-use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
+use crate::device::block_offset;
+use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
 use crate::number::{PageNo, VolumeId};
-use crate::slow::{InLine, Work};
+use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
-use crate::wait::Answer;
+use crate::wait::Reply;
 
 /// The blocks of a page.
 type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
@@ -29,15 +29,15 @@ type Run<B> = (u64, Vec<Piece<B>>);
 /// A write of a page in progress.
 struct Put {
     slot: SlotId,
-    place: Place,
-    /// Number of writes of each of the slot's blocks, this one included.
+    place: PagePlace,
+    /// Number of writes of each block of the slot, including this write.
     writes: Writes,
     /// Blocks to write.
     wanted: u16,
-    /// Blocks of the slot that stay unchanged.
-    there: u16,
+    /// Valid blocks of the slot that are not rewritten.
+    unchanged: u16,
     /// The page's old slot, and the blocks of it that are copied to the new one.
-    old: Option<(SlotId, Place, u16)>,
+    old: Option<(SlotId, PagePlace, u16)>,
 }
 
 /// Writes blocks of a page to flash.
@@ -52,17 +52,17 @@ pub async fn put<S: Seam>(
     blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
     let begun = {
         let mut state = inner.pages.borrow_mut();
-        let begun = begin(&mut state, inner, incarnation, page, requested);
-        let owed =
-            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_owed(&state, incarnation, page);
-        if owed && !evict::is_coming(&state) {
-            quota::make_way(&mut state);
+        let begun = begin_put(&mut state, inner, incarnation, page, requested);
+        let is_entitled =
+            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, incarnation, page);
+        if is_entitled && !evict::has_free_soon(&state) {
+            quota::evict_for_entitled(&mut state);
         }
         begun
     };
-    evict::keep(inner);
-    if matches!(begun, Err(PutError::Busy)) && !evict::is_coming(&inner.pages.borrow()) {
-        return Err(PutError::Hot);
+    evict::maintain_free_slots(inner);
+    if matches!(begun, Err(PutError::Busy)) && !evict::has_free_soon(&inner.pages.borrow()) {
+        return Err(PutError::AllInUse);
     }
     let Some(put) = begun? else {
         let state = inner.pages.borrow();
@@ -73,23 +73,23 @@ pub async fn put<S: Seam>(
             *data = None;
         }
     }
-    // The write has its own task: it completes even if the caller is dropped, and until then the slot is not reused.
-    let (answer, task) = (Answer::default(), Rc::clone(inner));
-    let given = answer.clone();
+    // The write has its own task, so it completes even if the caller is dropped. Until then the slot is not reused.
+    let (reply, task) = (Reply::default(), Rc::clone(inner));
+    let task_reply = reply.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
         let result = write(&task, incarnation, page, &put, content).await;
         task.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
-        let valid = end(&task, &put, &result);
+        let valid = finish_put(&task, &put, &result);
         write_soon(&task);
-        evict::keep(&task);
-        given.give(result.map(|_| valid & requested));
+        evict::maintain_free_slots(&task);
+        task_reply.send(result.map(|_| valid & requested));
     });
-    answer.wait().await
+    reply.wait().await
 }
 
 /// Finds a slot, and registers the page. Returns `None` if all requested blocks are valid already.
-fn begin<S: Seam>(
+fn begin_put<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
     incarnation: VolumeId,
@@ -107,8 +107,8 @@ fn begin<S: Seam>(
     }
     let old = state.table.find(key);
     quota::refresh(inner, state);
-    if old.is_none() && !quota::room_for_one(state, page_of(key).0) {
-        return Err(PutError::Share);
+    if old.is_none() && !quota::make_room_within_quota(state, page_of(key).0) {
+        return Err(PutError::QuotaExhausted);
     }
     let valid = old.map_or(0, |slot| state.table.valid(slot));
     let wanted = requested & !valid;
@@ -116,17 +116,17 @@ fn begin<S: Seam>(
         return Ok(None);
     }
     if let Some(slot) = old
-        && wanted & state.table.writes(slot).worn() == 0
+        && wanted & state.table.writes(slot).exhausted() == 0
         && !state.table.has(slot, SUSPECT)
         && !state.table.has(slot, SEALED)
-        && state.giving != Some(state.table.place(slot).segment)
-        && !state.refused.contains(&state.table.place(slot).member)
+        && state.reclaim_target != Some(state.table.place(slot).segment)
+        && !state.closed_members.contains(&state.table.place(slot).member)
     {
-        state.table.flag(slot, ADDING, true);
+        state.table.set_flag(slot, ADDING, true);
         state.table.add_writes(slot, wanted);
-        state.putting.insert(slot, wanted);
+        state.pending_puts.insert(slot, wanted);
         let (place, writes) = (state.table.place(slot), state.table.writes(slot));
-        return Ok(Some(Put { slot, place, writes, wanted, there: valid, old: None }));
+        return Ok(Some(Put { slot, place, writes, wanted, unchanged: valid, old: None }));
     }
     if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
         let slot = state.dead.first().copied();
@@ -141,11 +141,11 @@ fn begin<S: Seam>(
         let keep = if state.table.has(old, SUSPECT) { 0 } else { valid };
         (old, state.table.place(old), keep)
     });
-    let along = old.map_or(0, |(_, _, keep)| keep);
-    state.table.add_writes(slot, wanted | along);
-    state.putting.insert(slot, wanted | along);
+    let copied = old.map_or(0, |(_, _, keep)| keep);
+    state.table.add_writes(slot, wanted | copied);
+    state.pending_puts.insert(slot, wanted | copied);
     let (place, writes) = (state.table.place(slot), state.table.writes(slot));
-    Ok(Some(Put { slot, place, writes, wanted, there: 0, old }))
+    Ok(Some(Put { slot, place, writes, wanted, unchanged: 0, old }))
 }
 
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
@@ -158,58 +158,59 @@ async fn write<S: Seam>(
 ) -> Result<u16, PutError> {
     let failed = |what: &str| PutError::Failed(what.to_owned());
     if let Some((old, place, keep)) = put.old {
-        for (block, data) in read::along(inner, incarnation, page, (old, place), keep).await {
+        for (block, data) in read::read_for_copy(inner, incarnation, page, (old, place), keep).await {
             content[block as usize].get_or_insert(data);
         }
     }
     let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
-    let device = device.ok_or_else(|| failed("its device is out of service"))?;
-    let base = place(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
+    let device = device.ok_or_else(|| failed("the device is out of service"))?;
+    let base =
+        block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
         let mut words = [0_u32; 2];
-        if pair_of(put.there) != 0 && pair_of(put.wanted) != 0 {
-            // Keep the checksum of the pair's other block.
+        if pair_of(put.unchanged) != 0 && pair_of(put.wanted) != 0 {
+            // The sector also holds the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
-            let _place = InLine::new(inner, device.member, Work::Read(1));
+            let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
-            let read = pieces.pop().expect("a read gives its pieces back").block.freeze();
+            let read = pieces.pop().expect("a read returns its pieces").block.freeze();
             words = read::checksums::<S>(&read, pair);
-            sums = read.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"));
+            sums = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
             result.map_err(|error| PutError::Failed(error.to_string()))?;
         }
         for (half, word) in words.iter_mut().enumerate() {
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
                 let number = page.block(block);
-                *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
+                *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.count_of(block as u32)));
             }
         }
         sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(words));
     }
     let written =
         (0..PAGE_BLOCKS).filter(|block| content[*block as usize].is_some()).fold(0, |mask, block| mask | 1 << block);
-    let whole = device.disk.geometry().logical_block as usize > SECTOR_BYTES;
-    let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole);
+    let whole_blocks = device.disk.geometry().logical_block as usize > SECTOR_BYTES;
+    let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole_blocks);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let _place = InLine::new(inner, device.member, Work::Program(pieces.len()));
+        let _queued = QueuedRequest::new(inner, device.member, Work::Program(pieces.len()));
         inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
         inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
     }
     Ok(written)
 }
 
-/// The checksum sector of a pair: its checksums repeated, because the simulated world stores repeated bytes as a tag.
+/// The checksum sector of a pair. It repeats the two checksums, because simulated disks store repeated bytes as a tag.
 fn sector_of(words: [u32; 2]) -> Vec<u8> {
     let pair = u64::from(words[0]) | u64::from(words[1]) << 32;
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
-/// The contiguous runs of pieces with their offsets in the slot. `whole`: the device writes nothing smaller than a
-/// block.
-fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: bool) -> Vec<Run<S::Block>> {
+/// The contiguous runs of pieces with their offsets in the slot. With `whole_blocks` the device
+/// writes only whole blocks.
+fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_blocks: bool) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
     let mut add = |at: u64, piece: Piece<S::Block>| {
         let bytes = piece.len() as u64;
@@ -221,12 +222,12 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: b
     };
     for pair in 0..PAGE_BLOCKS / 2 {
         let halves = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
-        if !whole && halves.iter().all(|half| half.is_none()) {
+        if !whole_blocks && halves.iter().all(|half| half.is_none()) {
             continue;
         }
         let data = |half: usize| match halves[half] {
             Some(data) => Some(Piece::whole(data.clone())),
-            None => whole.then(|| Piece::whole(seam.zero_block())),
+            None => whole_blocks.then(|| Piece::whole(seam.zero_block())),
         };
         data(0).into_iter().for_each(|piece| add(block_at(2 * pair), piece));
         add(checksums_at(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
@@ -237,44 +238,45 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: b
 
 /// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2). Returns the
 /// valid blocks.
-fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
+fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     if !state.table.exists(put.slot) || state.table.place(put.slot) != put.place {
         // Its segment was reclaimed.
         return 0;
     }
-    let left = state.putting.remove(&put.slot).unwrap_or(0);
+    let still_valid = state.pending_puts.remove(&put.slot).unwrap_or(0);
     let written = written.as_ref().copied().unwrap_or(0);
-    let left = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { left & written };
+    let still_valid = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { still_valid & written };
     if state.table.phase(put.slot) == Phase::Live {
-        state.table.flag(put.slot, ADDING, false);
-        let valid = state.table.valid(put.slot) | left;
+        state.table.set_flag(put.slot, ADDING, false);
+        let valid = state.table.valid(put.slot) | still_valid;
         state.table.set_valid(put.slot, valid);
-        if valid == 0 { state.kill(put.slot, false) } else { state.set_dirty(put.slot) }
-    } else if left == 0 {
+        if valid == 0 { state.drop_page(put.slot, false) } else { state.set_dirty(put.slot) }
+    } else if still_valid == 0 {
         // No durable record lists the slot.
         state.release(put.slot);
         return 0;
     } else {
         state.table.set_phase(put.slot, Phase::Live);
-        state.table.set_valid(put.slot, left);
-        state.table.flag(put.slot, SEALED, is_whole(inner, put.place.member));
+        state.table.set_valid(put.slot, still_valid);
+        state.table.set_flag(put.slot, SEALED, writes_whole_blocks(inner, put.place.member));
         state.set_dirty(put.slot);
         if let Some((old, place, _)) = put.old
             && state.table.exists(old)
             && state.table.place(old) == place
             && state.table.phase(old) == Phase::Live
         {
-            state.kill(old, false);
+            state.drop_page(old, false);
         }
     }
     state.unflushed.insert(put.place.member);
     state.table.valid(put.slot)
 }
 
-/// True when the device writes nothing smaller than a block, so that blocks cannot be added in place.
-fn is_whole<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
+/// True when the device writes only whole blocks. A block then cannot be added in place, because its checksum sector
+/// shares a device block with its neighbour.
+fn writes_whole_blocks<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
     let device = inner.in_service().into_iter().find(|device| device.member == member);
     device.is_some_and(|device| device.disk.geometry().logical_block as usize > SECTOR_BYTES)
 }

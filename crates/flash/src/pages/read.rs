@@ -8,11 +8,11 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, 
 
 use super::api::{PAGE_BLOCKS, Unread};
 use super::table::{Phase, SUSPECT, SlotId};
-use crate::device::{Device, place};
-use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
+use crate::device::{Device, block_offset};
+use crate::format::page::{PagePlace, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
 use crate::number::{BlockNo, PageNo, VolumeId};
-use crate::slow::{InLine, Work};
+use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and passed its check, or its buffer.
@@ -50,12 +50,12 @@ pub async fn read<S: Seam>(
     }
 }
 
-/// Reads the blocks that are copied to another slot. Unreadable blocks are left out.
-pub async fn along<S: Seam>(
+/// Reads blocks to copy them to another slot. Unreadable blocks are skipped.
+pub async fn read_for_copy<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
     page: PageNo,
-    (slot, place): (SlotId, Place),
+    (slot, place): (SlotId, PagePlace),
     mask: u16,
 ) -> Vec<(u32, S::Block)> {
     let mut found = Vec::new();
@@ -64,11 +64,11 @@ pub async fn along<S: Seam>(
         next = (start..PAGE_BLOCKS).find(|block| mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
         let buffers: Option<Vec<_>> = (start..next).map(|_| inner.alloc()).collect();
         let Some(buffers) = buffers else { break };
-        let there = {
+        let is_live = {
             let table = &inner.pages.borrow().table;
             table.exists(slot) && table.place(slot) == place && table.phase(slot) == Phase::Live
         };
-        if !there {
+        if !is_live {
             break;
         }
         let read = read_slot(inner, incarnation, page, slot, start..next, buffers).await;
@@ -89,10 +89,10 @@ async fn read_slot<S: Seam>(
     let (valid, place, writes) = {
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
-        state.pin(slot, place.life);
+        state.pin(slot, place.segment_generation);
         (state.table.valid(slot), place, state.table.writes(slot))
     };
-    let pin = Pin { inner, slot, life: place.life };
+    let pin = Pin { inner, slot, segment_generation: place.segment_generation };
     let first = page.first_block();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
@@ -109,18 +109,18 @@ async fn read_slot<S: Seam>(
     }
     read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
     drop(pin);
-    assert!(outcomes.len() == blocks.len(), "one outcome a block");
-    // Discard blocks that were invalidated meanwhile, also while another run was read, even if newer content is there
-    // (R2).
+    assert!(outcomes.len() == blocks.len(), "one outcome per block");
+    // Discard blocks that were invalidated since the read began, even if the slot has newer content of them (R2).
     let state = inner.pages.borrow();
-    let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
-    let as_it_was = || match inner.sabotage.is(Sabotage::ReadOverPut) {
+    let is_same_slot =
+        state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
+    let unchanged = || match inner.sabotage.is(Sabotage::ReadOverPut) {
         true => u16::MAX,
-        false => state.table.writes(slot).same(writes),
+        false => state.table.writes(slot).equal_counts(writes),
     };
-    let still = if same { state.table.valid(slot) & as_it_was() } else { 0 };
+    let still_valid = if is_same_slot { state.table.valid(slot) & unchanged() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
-        Ok(data) if still >> block & 1 == 0 => Err(Unread::Absent(thaw::<S>(data))),
+        Ok(data) if still_valid >> block & 1 == 0 => Err(Unread::Absent(thaw::<S>(data))),
         other => other,
     };
     blocks.zip(outcomes).map(keep).collect()
@@ -130,23 +130,23 @@ async fn read_slot<S: Seam>(
 struct Pin<'a, S: Seam> {
     inner: &'a Rc<Inner<S>>,
     slot: SlotId,
-    life: u64,
+    segment_generation: u64,
 }
 
 impl<S: Seam> Drop for Pin<'_, S> {
     fn drop(&mut self) {
-        self.inner.pages.borrow_mut().unpin(self.slot, self.life);
+        self.inner.pages.borrow_mut().unpin(self.slot, self.segment_generation);
     }
 }
 
 /// Reads a run of valid blocks.
-#[expect(clippy::too_many_arguments, reason = "where it lies, whose it is, and where it goes")]
+#[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     incarnation: VolumeId,
     first: BlockNo,
     slot: SlotId,
-    (place, writes): (Place, Writes),
+    (place, writes): (PagePlace, Writes),
     start: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
@@ -170,7 +170,7 @@ async fn read_run<S: Seam>(
     let trusted = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(incarnation, first.plus(u64::from(block)), place, writes.of(block));
+        let seed = page_seed(incarnation, first.plus(u64::from(block)), place, writes.count_of(block));
         let good =
             result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {
@@ -181,15 +181,15 @@ async fn read_run<S: Seam>(
     let mut state = inner.pages.borrow_mut();
     state.spare = Some(thaw::<S>(sums));
     if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
-        let as_it_was = state.table.writes(slot).same(writes);
-        state.clear(slot, bad & as_it_was);
+        let unchanged = state.table.writes(slot).equal_counts(writes);
+        state.invalidate_blocks(slot, bad & unchanged);
         drop(state);
         write_soon(inner);
     }
 }
 
 fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
-    block.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"))
+    block.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"))
 }
 
 /// The two checksums of a pair.
@@ -205,12 +205,12 @@ pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
 async fn fetch<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
-    slot: Place,
+    slot: PagePlace,
     blocks: &Range<u32>,
     buffers: Vec<S::BlockMut>,
     sums: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
-    let base = place(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
+    let base = block_offset(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
     let run = run_at(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
         return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
@@ -218,15 +218,15 @@ async fn fetch<S: Seam>(
     if blocks.len() == 1 {
         let mut buffers = buffers;
         let (pair, odd) = (blocks.start / 2, blocks.start % 2 == 1);
-        let data = Piece::whole(buffers.pop().expect("there is one"));
+        let data = Piece::whole(buffers.pop().expect("one buffer per block"));
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
-        let _place = InLine::new(inner, device.member, Work::Read(1));
+        let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
         let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
     }
-    // Several pairs need separate buffers for their checksums first: a piece owns its buffer.
+    // Each checksum sector needs a buffer of its own, because a piece owns its buffer.
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
 }
 
@@ -249,9 +249,9 @@ async fn fetch_aligned<S: Seam>(
             None => return (None, buffers, sums),
         }
     }
-    let place = InLine::new(inner, device.member, Work::Read(pieces.len()));
+    let queued = QueuedRequest::new(inner, device.member, Work::Read(pieces.len()));
     let (result, pieces) = inner.read_from(device, base + start, pieces).await;
-    drop(place);
+    drop(queued);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
         let mut done = 0;

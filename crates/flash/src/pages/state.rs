@@ -6,30 +6,32 @@ use std::ops::Range;
 use seam::{BLOCK_BYTES, Seam};
 
 use super::api::{PAGE_BLOCKS, PageMember, REGION_BLOCKS};
-use super::quota::{Limits, PageShare};
+use super::quota::{Limits, PageQuota};
 use super::table::{ADDING, DIRTY, Phase, SUSPECT, SlotId, Table, key_of, page_of};
 use crate::format::journal::Record;
 use crate::format::page::slots_of;
 use crate::format::superblock::Superblock;
 use crate::journal::Journal;
-use crate::journal::marks::{Marks, Region, blocks_of};
-use crate::journal::ring::Rings;
+use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
+use crate::journal::recent_writes::RecentWrites;
 use crate::number::{BlockNo, PageNo, VolumeId};
-use crate::wait::Answer;
+use crate::wait::Reply;
 
-/// The most pages with early invalidations while the map is being loaded. Above it, whole volumes are invalidated.
+/// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
 const EARLY_MAX: usize = 1 << 16;
+/// Mask of all blocks of a page.
+pub const ALL_BLOCKS: u16 = u16::MAX;
 
 /// The state of the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapPhase {
-    /// It is not loaded.
+    /// The map is not loaded.
     Unloaded,
-    /// It is being read.
+    /// The map is being read.
     Loading,
-    /// It serves.
+    /// The map is loaded and in use.
     Ready,
-    /// It is void for good, for this reason.
+    /// The map is permanently void, for this reason.
     Void(String),
 }
 
@@ -69,107 +71,107 @@ pub struct PageState<S: Seam> {
     /// The volume of each number.
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
-    pub putting: BTreeMap<SlotId, u16>,
+    pub pending_puts: BTreeMap<SlotId, u16>,
     /// Reads in flight, by slot and its segment's generation.
     pub pins: BTreeMap<(SlotId, u64), u32>,
     /// Slots that no durable record lists and no read pins.
     pub free: VecDeque<SlotId>,
-    /// Slots with a pending record.
+    /// Slots whose change has a pending record.
     pub dirty: Vec<SlotId>,
     /// Slots whose release has a pending record.
     pub dead: Vec<SlotId>,
-    /// Slots whose release is part of another pending record.
-    pub gone: Vec<SlotId>,
+    /// Dead slots whose release is implied by another pending record.
+    pub implied_dead: Vec<SlotId>,
     /// Members with page data that is not flushed.
     pub unflushed: BTreeSet<u32>,
     /// Dirty regions.
-    pub marks: Marks,
+    pub dirty_regions: DirtyRegions,
     /// Recent writes.
-    pub rings: Rings,
+    pub recent_writes: RecentWrites,
     /// The map journal.
     pub journal: Journal<S>,
     /// Invalidations that arrived before the map was loaded.
     pub early: Early,
     /// Counters.
     pub counts: Counts,
-    /// The clock's hand.
-    pub hand: SlotId,
+    /// The hand of the CLOCK replacement.
+    pub clock_hand: SlotId,
     /// A spare buffer for checksums.
     pub spare: Option<S::BlockMut>,
-    /// A task is taking another segment.
-    pub keeping: bool,
-    /// A segment is being reclaimed by the log.
+    /// A task is adding a segment.
+    pub is_growing: bool,
+    /// A task is reclaiming a segment for the log.
     pub reclaiming: bool,
     /// The segment that is being reclaimed.
-    pub giving: Option<u32>,
-    /// Members' segments with the number of writes in flight, whatever the segments' use is now. The log gets a segment
-    /// only after these writes.
+    pub reclaim_target: Option<u32>,
+    /// Number of writes in flight per member and segment, also after a segment has left the map. The log gets a segment
+    /// only after these writes have ended.
     pub writing: BTreeMap<(u32, u32), u32>,
-    /// Members without new pages: a segment's header could not be written, or the member will carry the log.
-    pub refused: BTreeSet<u32>,
-    /// The next commit removes all marks that are not needed, however few there are.
-    pub unmark_all: bool,
-    /// A task waits for idleness.
-    pub idling: bool,
-    /// The owner has durably noted that the map is void.
+    /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
+    pub closed_members: BTreeSet<u32>,
+    /// The next commit clears all settled dirty regions, however few there are.
+    pub clear_all_settled: bool,
+    /// A task waits for idleness, to clear settled regions.
+    pub idle_timer_set: bool,
+    /// The owner has durably recorded that the map is abandoned.
     pub abandoned: bool,
-    /// The map on the devices must not be trusted.
-    pub distrusted: bool,
-    /// Waiters for the map to be loaded, or abandoned.
-    pub waiting: Vec<Answer<()>>,
-    /// The number of attempts left that do not ask for a segment.
-    pub full: u32,
+    /// The map on the devices is ignored.
+    pub persisted_map_ignored: bool,
+    /// Tasks that wait until the map is loaded or abandoned.
+    pub waiters: Vec<Reply<()>>,
+    /// Number of further attempts to free slots that do not try to add a segment.
+    pub growth_skips: u32,
     /// The quota of each volume, by incarnation.
-    pub shares: BTreeMap<VolumeId, PageShare>,
+    pub quotas: BTreeMap<VolumeId, PageQuota>,
     /// The quotas in pages, by volume number.
     pub limits: BTreeMap<u16, Limits>,
-    /// The numbers of slots and volumes for which `limits` holds; `None` requests an update.
-    pub limits_of: Option<(u64, usize)>,
-    /// Number of page segments begun in this opening, from which their generations are made.
-    pub lives: u64,
-    /// Generations found in the header blocks of page segments at the opening.
-    pub lives_found: BTreeMap<(u32, u32), u64>,
+    /// The numbers of slots and volumes from which `limits` was computed; `None` requests an update.
+    pub limits_valid_for: Option<(u64, usize)>,
+    /// Number of segment generations issued since the opening.
+    pub generations_issued: u64,
+    /// Segment generations that the opening found in the header blocks of page segments, by member and segment.
+    pub generations_found: BTreeMap<(u32, u32), u64>,
 }
 
 impl<S: Seam> PageState<S> {
     /// The state before the map is loaded.
-    pub fn new(superblock: &Superblock, lives_found: BTreeMap<(u32, u32), u64>) -> Self {
+    pub fn new(superblock: &Superblock, generations_found: BTreeMap<(u32, u32), u64>) -> Self {
         let per_frame = slots_of((superblock.segment_bytes / BLOCK_BYTES as u64) as u32);
         PageState {
             phase: MapPhase::Unloaded,
             table: Table::new(per_frame, 0),
             numbers: BTreeMap::new(),
             volumes: BTreeMap::new(),
-            putting: BTreeMap::new(),
+            pending_puts: BTreeMap::new(),
             pins: BTreeMap::new(),
             free: VecDeque::new(),
             dirty: Vec::new(),
             dead: Vec::new(),
-            gone: Vec::new(),
+            implied_dead: Vec::new(),
             unflushed: BTreeSet::new(),
-            marks: Marks::default(),
-            rings: Rings::default(),
+            dirty_regions: DirtyRegions::default(),
+            recent_writes: RecentWrites::default(),
             journal: Journal::new(superblock),
             early: Early::default(),
             counts: Counts::default(),
-            hand: 0,
+            clock_hand: 0,
             spare: None,
-            keeping: false,
+            is_growing: false,
             reclaiming: false,
-            giving: None,
+            reclaim_target: None,
             writing: BTreeMap::new(),
-            refused: BTreeSet::new(),
-            unmark_all: false,
-            idling: false,
+            closed_members: BTreeSet::new(),
+            clear_all_settled: false,
+            idle_timer_set: false,
             abandoned: false,
-            distrusted: false,
-            waiting: Vec::new(),
-            full: 0,
-            shares: BTreeMap::new(),
+            persisted_map_ignored: false,
+            waiters: Vec::new(),
+            growth_skips: 0,
+            quotas: BTreeMap::new(),
             limits: BTreeMap::new(),
-            limits_of: None,
-            lives: 0,
-            lives_found,
+            limits_valid_for: None,
+            generations_issued: 0,
+            generations_found,
         }
     }
 
@@ -178,7 +180,7 @@ impl<S: Seam> PageState<S> {
         self.phase == MapPhase::Ready
     }
 
-    /// The number of a volume, assigned on first use; `None` when all are taken.
+    /// The number of a volume, assigned on first use; `None` when all numbers are in use.
     pub fn number_of(&mut self, incarnation: VolumeId) -> Option<u16> {
         if let Some(number) = self.numbers.get(&incarnation) {
             return Some(*number);
@@ -200,23 +202,26 @@ impl<S: Seam> PageState<S> {
 
     /// Queues a record of the slot.
     pub fn set_dirty(&mut self, slot: SlotId) {
-        if self.table.flag(slot, DIRTY, true) {
+        if self.table.set_flag(slot, DIRTY, true) {
             self.dirty.push(slot);
         }
     }
 
-    /// Drops a slot's page. `said`: another pending record implies it, so the slot needs none.
-    pub fn kill(&mut self, slot: SlotId, said: bool) {
-        assert!(self.table.phase(slot) == Phase::Live && !self.table.has(slot, ADDING), "what lives can die, once");
+    /// Drops a slot's page. With `is_implied`, another pending record implies the drop, so the slot needs no record.
+    pub fn drop_page(&mut self, slot: SlotId, is_implied: bool) {
+        assert!(
+            self.table.phase(slot) == Phase::Live && !self.table.has(slot, ADDING),
+            "only a live slot without an addition in progress is dropped"
+        );
         self.table.set_phase(slot, Phase::Dead);
         self.table.set_valid(slot, 0);
-        self.table.flag(slot, SUSPECT, false);
-        if said { self.gone.push(slot) } else { self.dead.push(slot) }
+        self.table.set_flag(slot, SUSPECT, false);
+        if is_implied { self.implied_dead.push(slot) } else { self.dead.push(slot) }
     }
 
     /// Invalidates blocks of a slot.
-    pub fn clear(&mut self, slot: SlotId, mask: u16) {
-        if let Some(putting) = self.putting.get_mut(&slot) {
+    pub fn invalidate_blocks(&mut self, slot: SlotId, mask: u16) {
+        if let Some(putting) = self.pending_puts.get_mut(&slot) {
             *putting &= !mask;
         }
         let valid = self.table.valid(slot);
@@ -225,7 +230,7 @@ impl<S: Seam> PageState<S> {
         }
         self.table.set_valid(slot, valid & !mask);
         if valid & !mask == 0 && !self.table.has(slot, ADDING) {
-            self.kill(slot, false);
+            self.drop_page(slot, false);
         } else {
             self.set_dirty(slot);
         }
@@ -242,9 +247,9 @@ impl<S: Seam> PageState<S> {
             MapPhase::Ready => {}
         }
         let Some(number) = self.numbers.get(&incarnation).copied() else { return };
-        for slot in self.table.of_volume(number, PageNo::covering(&blocks)) {
+        for slot in self.table.slots_of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
-            self.clear(slot, mask);
+            self.invalidate_blocks(slot, mask);
         }
     }
 
@@ -262,12 +267,12 @@ impl<S: Seam> PageState<S> {
 
     /// True when a durable record may list one of these blocks, as valid or as a recent write.
     pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
-        let slots = self.table.of_volume(number, PageNo::covering(blocks));
-        let held = |slot: &SlotId| {
+        let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
+        let is_listed = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
-            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).ever() & mask != 0
+            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).written() & mask != 0
         };
-        slots.iter().any(held) || self.rings.may_be_durable(number, blocks)
+        slots.iter().any(is_listed) || self.recent_writes.may_be_durable(number, blocks)
     }
 
     /// Violates R9, for tests of the checker: reuses a slot whose release is not durable.
@@ -282,24 +287,24 @@ impl<S: Seam> PageState<S> {
     /// Frees a slot, or leaves that to the last read that pins it.
     pub fn release(&mut self, slot: SlotId) {
         self.table.release(slot);
-        if !self.pins.contains_key(&(slot, self.table.place(slot).life)) {
+        if !self.pins.contains_key(&(slot, self.table.place(slot).segment_generation)) {
             self.free.push_back(slot);
         }
     }
 
     /// Begins a read of a slot in this generation of its segment.
-    pub fn pin(&mut self, slot: SlotId, life: u64) {
-        assert!(self.table.phase(slot) == Phase::Live, "what is read lives");
-        *self.pins.entry((slot, life)).or_default() += 1;
+    pub fn pin(&mut self, slot: SlotId, segment_generation: u64) {
+        assert!(self.table.phase(slot) == Phase::Live, "only a live slot is read");
+        *self.pins.entry((slot, segment_generation)).or_default() += 1;
     }
 
     /// Ends a read.
-    pub fn unpin(&mut self, slot: SlotId, life: u64) {
-        let pins = self.pins.get_mut(&(slot, life)).expect("a read ends once");
+    pub fn unpin(&mut self, slot: SlotId, segment_generation: u64) {
+        let pins = self.pins.get_mut(&(slot, segment_generation)).expect("a read ends once");
         *pins -= 1;
         if *pins == 0 {
-            self.pins.remove(&(slot, life));
-            if self.table.is_in(slot, life) && self.table.phase(slot) == Phase::Free {
+            self.pins.remove(&(slot, segment_generation));
+            if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == Phase::Free {
                 self.free.push_back(slot);
             }
         }
@@ -320,11 +325,11 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Drops the pages of a member that is out of service.
-    pub fn lose_member(&mut self, member: u32) {
+    pub fn drop_member_pages(&mut self, member: u32) {
         let frames: Vec<_> =
             self.table.frames().filter(|(_, frame)| frame.member == member).map(|(number, _)| number).collect();
         self.unflushed.remove(&member);
-        self.journal.told.remove(&member);
+        self.journal.recorded_members.remove(&member);
         if frames.is_empty() || !self.is_ready() {
             return;
         }
@@ -332,51 +337,52 @@ impl<S: Seam> PageState<S> {
         self.journal.events.push(Record::MemberGone { member: member as u8 });
     }
 
-    /// Stops the use of a member's free slots.
-    pub fn leave_free(&mut self, member: u32) {
+    /// Removes a member's slots from the free list.
+    pub fn remove_free_slots(&mut self, member: u32) {
         let table = &self.table;
         self.free.retain(|slot| table.place(*slot).member != member);
     }
 
-    /// Drops a frame with its pages; the caller adds the journal record. Reads and writes in flight have no effect.
+    /// Drops a frame with its pages; the caller adds the journal record. The results of reads and writes in flight are
+    /// ignored.
     pub fn drop_frame(&mut self, frame: u32) {
         let slots = self.table.slots_of(frame);
         let inside = |slot: &SlotId| slots.contains(slot);
         self.free.retain(|slot| !inside(slot));
         self.dirty.retain(|slot| !inside(slot));
         self.dead.retain(|slot| !inside(slot));
-        self.gone.retain(|slot| !inside(slot));
-        self.putting.retain(|slot, _| !inside(slot));
+        self.implied_dead.retain(|slot| !inside(slot));
+        self.pending_puts.retain(|slot, _| !inside(slot));
         self.table.remove_frame(frame);
     }
 
-    /// Drops all pages, marks and recent writes in memory.
-    pub fn empty(&mut self) {
+    /// Drops all pages, dirty regions and recent writes in memory.
+    pub fn clear_map(&mut self) {
         let frames: Vec<_> = self.table.frames().map(|(number, _)| number).collect();
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
-        self.marks.clear();
-        self.rings = Rings::default();
+        self.dirty_regions.clear_all();
+        self.recent_writes = RecentWrites::default();
         self.journal.events.clear();
         (self.numbers, self.volumes) = (BTreeMap::new(), BTreeMap::new());
     }
 
-    /// Declares the map void for good.
-    pub fn void(&mut self, why: String) {
-        self.empty();
+    /// Makes the map permanently void.
+    pub fn void_map(&mut self, why: String) {
+        self.clear_map();
         self.journal.stop();
         self.phase = MapPhase::Void(why);
-        self.wake();
+        self.wake_waiters();
     }
 
-    /// Wakes the waiters for another state of the map.
-    pub fn wake(&mut self) {
-        self.waiting.drain(..).for_each(|answer| answer.give(()));
+    /// Wakes the tasks that wait for another state of the map.
+    pub fn wake_waiters(&mut self) {
+        self.waiters.drain(..).for_each(|reply| reply.send(()));
     }
 
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
+        self.table.slots_of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
     }
 
     /// True when the region has suspect pages.
@@ -385,17 +391,17 @@ impl<S: Seam> PageState<S> {
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
-    /// Drops suspect pages of regions with recent writes. Their mark would otherwise stay, and the next opening would
-    /// forget these recent writes.
-    pub fn drop_suspects_beside_destaged(&mut self) {
-        for region in self.marks.settled() {
+    /// Drops suspect pages of regions with recent writes. These regions would otherwise stay dirty, and the next
+    /// opening would drop their recent writes.
+    pub fn drop_suspects_near_recent_writes(&mut self) {
+        for region in self.dirty_regions.settled() {
             let blocks = blocks_of(region);
-            if !self.rings.may_be_durable(region.0, &blocks) {
+            if !self.recent_writes.may_be_durable(region.0, &blocks) {
                 continue;
             }
             for slot in self.slots_of_region(region) {
                 if self.table.has(slot, SUSPECT) {
-                    self.clear(slot, u16::MAX);
+                    self.invalidate_blocks(slot, ALL_BLOCKS);
                 }
             }
         }
@@ -404,7 +410,7 @@ impl<S: Seam> PageState<S> {
     /// Memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let lists = (self.free.capacity() + self.dirty.capacity() + self.dead.capacity()) * size_of::<SlotId>();
-        (self.table.memory_bytes() + lists + self.rings.len() * 16 + self.journal.events.capacity() * 32) as u64
+        (self.table.memory_bytes() + lists + self.recent_writes.len() * 16 + self.journal.events.capacity() * 32) as u64
     }
 }
 

@@ -1,9 +1,9 @@
-//! The map from pages to slots: 19 bytes a slot in arrays by segment, and a hash table of 4-byte slot numbers with a
-//! bounded load factor. A cached page costs about 25 bytes.
+//! The map from pages to slots. It takes 19 bytes per slot in arrays by segment, and a hash table of 4-byte slot
+//! numbers with a bounded load factor. A cached page costs about 25 bytes.
 
 use std::ops::Range;
 
-use crate::format::page::{Place, Writes};
+use crate::format::page::{PagePlace, Writes};
 use crate::number::{PageNo, VolumeId};
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
@@ -45,7 +45,7 @@ const USES: u8 = 0b11;
 const PHASE_SHIFT: u8 = 2;
 /// The slot has a pending record.
 pub const DIRTY: u8 = 1 << 4;
-/// The slot's page must be compared with the backing first.
+/// The slot's page must be compared with the backing before it is used.
 pub const SUSPECT: u8 = 1 << 5;
 /// Blocks are being added to the slot's page.
 pub const ADDING: u8 = 1 << 6;
@@ -59,7 +59,7 @@ pub struct Frame {
     /// The segment.
     pub segment: u32,
     /// The segment's generation as a page segment.
-    pub life: u64,
+    pub segment_generation: u64,
     keys: Box<[Key]>,
     valid: Box<[u16]>,
     writes: Box<[Writes]>,
@@ -81,7 +81,7 @@ impl Frame {
 /// The slots of all frames.
 pub struct Table {
     frames: Vec<Option<Frame>>,
-    vacant: Vec<u32>,
+    free_frames: Vec<u32>,
     per_frame: u32,
     shift: u32,
     /// Slot numbers + 1, 0 for an empty entry. Linear probing.
@@ -117,10 +117,10 @@ impl Table {
     /// hash table.
     pub fn new(per_frame: u32, slots_expected: usize) -> Table {
         let shift = per_frame.max(1).next_power_of_two().trailing_zeros();
-        let hash = vec![0; room_for(slots_expected)];
+        let hash = vec![0; hash_entries_for(slots_expected)];
         Table {
             frames: Vec::new(),
-            vacant: Vec::new(),
+            free_frames: Vec::new(),
             per_frame,
             shift,
             hash,
@@ -132,12 +132,12 @@ impl Table {
     }
 
     /// Adds a frame of free slots for a segment. Returns its number.
-    pub fn add_frame(&mut self, member: u32, segment: u32, life: u64) -> u32 {
+    pub fn add_frame(&mut self, member: u32, segment: u32, segment_generation: u64) -> u32 {
         let count = self.per_frame as usize;
         let frame = Frame {
             member,
             segment,
-            life,
+            segment_generation,
             keys: vec![NO_KEY; count].into(),
             valid: vec![0; count].into(),
             writes: vec![Writes::default(); count].into(),
@@ -145,10 +145,10 @@ impl Table {
             flags: vec![0; count].into(),
         };
         self.slots += count;
-        if room_for(self.slots) > self.hash.len() {
+        if hash_entries_for(self.slots) > self.hash.len() {
             self.grow();
         }
-        match self.vacant.pop() {
+        match self.free_frames.pop() {
             Some(number) => {
                 self.frames[number as usize] = Some(frame);
                 number
@@ -166,7 +166,7 @@ impl Table {
             self.release(slot);
         }
         self.frames[number as usize] = None;
-        self.vacant.push(number);
+        self.free_frames.push(number);
         self.slots -= self.per_frame as usize;
     }
 
@@ -176,14 +176,14 @@ impl Table {
     }
 
     /// The first frame with this number or a higher one.
-    pub fn first_from(&self, number: u32) -> Option<u32> {
+    pub fn first_frame_from(&self, number: u32) -> Option<u32> {
         let frames = self.frames.get(number as usize..)?;
         Some(number + frames.iter().position(Option::is_some)? as u32)
     }
 
     /// A frame, which must exist.
     pub fn frame(&self, number: u32) -> &Frame {
-        self.frames[number as usize].as_ref().expect("slots of a frame go with it")
+        self.frames[number as usize].as_ref().expect("the frame exists while its slots are used")
     }
 
     /// The slots of a frame.
@@ -235,7 +235,7 @@ impl Table {
 
     fn at_mut(&mut self, slot: SlotId) -> (&mut Frame, usize) {
         let (frame, index) = self.split(slot);
-        (self.frames[frame].as_mut().expect("slots of a frame go with it"), index)
+        (self.frames[frame].as_mut().expect("the frame exists while its slots are used"), index)
     }
 
     /// The page that a slot holds, or that a durable record may still place there.
@@ -275,19 +275,19 @@ impl Table {
     /// Changes a slot, and updates the counts.
     fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
         let (frame, index) = self.at_mut(slot);
-        let (owner, before) = (page_of(frame.keys[index]).0, frame.counts(index));
+        let (volume, before) = (page_of(frame.keys[index]).0, frame.counts(index));
         let result = change(frame, index);
-        let (new_owner, after) = (page_of(frame.keys[index]).0, frame.counts(index));
-        if before == after && owner == new_owner {
+        let (new_volume, after) = (page_of(frame.keys[index]).0, frame.counts(index));
+        if before == after && volume == new_volume {
             return result;
         }
         self.counts.replace(before, after);
-        // A slot with counts always has an owner; a slot without an owner has none.
+        // A slot with counts always has a volume; a slot without a volume has no counts.
         if before != Counts::default() {
-            self.of_volumes[usize::from(owner)].replace(before, Counts::default());
+            self.of_volumes[usize::from(volume)].replace(before, Counts::default());
         }
         if after != Counts::default() {
-            let number = usize::from(new_owner);
+            let number = usize::from(new_volume);
             if self.of_volumes.len() <= number {
                 self.of_volumes.resize(number + 1, Counts::default());
             }
@@ -338,7 +338,7 @@ impl Table {
     }
 
     /// Sets or clears a flag; returns true when that changed it.
-    pub fn flag(&mut self, slot: SlotId, flag: u8, on: bool) -> bool {
+    pub fn set_flag(&mut self, slot: SlotId, flag: u8, on: bool) -> bool {
         self.change(slot, |frame, index| {
             let before = frame.flags[index];
             frame.flags[index] = if on { before | flag } else { before & !flag };
@@ -361,7 +361,7 @@ impl Table {
     }
 
     /// Subtracts one use; returns false when there was none.
-    pub fn cool(&mut self, slot: SlotId) -> bool {
+    pub fn decrement_uses(&mut self, slot: SlotId) -> bool {
         let (frame, index) = self.at_mut(slot);
         let used = frame.flags[index] & USES != 0;
         frame.flags[index] -= u8::from(used);
@@ -369,20 +369,20 @@ impl Table {
     }
 
     /// The slot's place, for its checksums.
-    pub fn place(&self, slot: SlotId) -> Place {
+    pub fn place(&self, slot: SlotId) -> PagePlace {
         let (frame, index) = self.at(slot);
-        Place {
+        PagePlace {
             member: frame.member,
             segment: frame.segment,
-            life: frame.life,
+            segment_generation: frame.segment_generation,
             slot: index as u32,
             generation: frame.generation[index],
         }
     }
 
     /// True when the slot exists and its segment has this generation.
-    pub fn is_in(&self, slot: SlotId, life: u64) -> bool {
-        self.exists(slot) && self.place(slot).life == life
+    pub fn is_in(&self, slot: SlotId, segment_generation: u64) -> bool {
+        self.exists(slot) && self.place(slot).segment_generation == segment_generation
     }
 
     /// The slot's number among all slots of its member.
@@ -393,7 +393,7 @@ impl Table {
 
     /// Assigns a free slot to a page, with a new generation, and indexes it.
     pub fn claim(&mut self, slot: SlotId, key: Key) {
-        assert!(self.phase(slot) == Phase::Free, "only a free slot is given away");
+        assert!(self.phase(slot) == Phase::Free, "only a free slot is claimed");
         self.set_phase(slot, Phase::Writing);
         self.set_generation(slot, self.generation(slot).wrapping_add(1));
         self.insert(slot, key);
@@ -417,17 +417,17 @@ impl Table {
             self.restore(slot, None, 0);
         }
         self.frames[number as usize] = None;
-        self.vacant.push(number);
+        self.free_frames.push(number);
         self.slots -= self.per_frame as usize;
     }
 
     /// Indexes restored pages. If two slots hold the same page, which is impossible in an intact map, both lose their
     /// blocks.
     ///
-    /// Slots are inserted in the order of the hash table: in any other order each of the millions of inserts would miss
+    /// Slots are inserted in the order of the hash table. In any other order, each of millions of inserts would miss
     /// the processor's caches several times.
     pub fn index(&mut self) {
-        self.hash = vec![0; room_for(self.slots)];
+        self.hash = vec![0; hash_entries_for(self.slots)];
         self.hashed = 0;
         let mut homes = Vec::with_capacity(self.slots);
         for (number, frame) in self.frames() {
@@ -437,25 +437,25 @@ impl Table {
         }
         homes.sort_unstable();
         self.hashed = homes.len();
-        let (mut next, mut over) = (0, Vec::new());
+        let (mut next, mut wrapped) = (0, Vec::new());
         for same_home in homes.chunk_by(|one, other| one >> 32 == other >> 32) {
             let home = (same_home[0] >> 32) as usize;
             for (number, slot) in same_home.iter().map(|entry| *entry as SlotId).enumerate() {
                 let others = same_home[..number].iter().map(|entry| *entry as SlotId);
-                for twin in others.filter(|other| self.key(*other) == self.key(slot)).collect::<Vec<_>>() {
-                    self.set_valid(twin, 0);
+                for duplicate in others.filter(|other| self.key(*other) == self.key(slot)).collect::<Vec<_>>() {
+                    self.set_valid(duplicate, 0);
                     self.set_valid(slot, 0);
                 }
                 let at = home.max(next);
                 match self.hash.get_mut(at) {
                     Some(place) => *place = slot + 1,
-                    None => over.push(slot),
+                    None => wrapped.push(slot),
                 }
                 next = at + 1;
             }
         }
         // Entries past the end of the table wrap around to its beginning.
-        for slot in over {
+        for slot in wrapped {
             let at = self.first_empty(self.home(self.key(slot)));
             self.hash[at] = slot + 1;
         }
@@ -496,7 +496,7 @@ impl Table {
         let size = self.hash.len();
         let mut hole = self.home(key);
         while self.hash[hole] != slot + 1 {
-            assert!(self.hash[hole] != 0, "what was inserted is found");
+            assert!(self.hash[hole] != 0, "an inserted slot is found");
             hole = (hole + 1) % size;
         }
         self.hashed -= 1;
@@ -522,7 +522,7 @@ impl Table {
 
     fn grow(&mut self) {
         let slots: Vec<_> = self.hash.iter().filter_map(|slot| slot.checked_sub(1)).collect();
-        self.hash = vec![0; room_for(self.slots + self.slots / 8)];
+        self.hash = vec![0; hash_entries_for(self.slots + self.slots / 8)];
         for slot in slots {
             let at = self.first_empty(self.home(self.key(slot)));
             self.hash[at] = slot + 1;
@@ -530,7 +530,7 @@ impl Table {
     }
 
     /// Every slot that holds the page, or that a durable record may still list for it.
-    pub fn all(&self, key: Key) -> impl Iterator<Item = SlotId> {
+    pub fn slots_of_key(&self, key: Key) -> impl Iterator<Item = SlotId> {
         let mut at = self.home(key);
         std::iter::from_fn(move || {
             loop {
@@ -545,12 +545,12 @@ impl Table {
 
     /// The slot that holds the page.
     pub fn find(&self, key: Key) -> Option<SlotId> {
-        self.all(key).find(|slot| self.phase(*slot) == Phase::Live)
+        self.slots_of_key(key).find(|slot| self.phase(*slot) == Phase::Live)
     }
 
     /// True when the page is being written.
     pub fn is_busy(&self, key: Key) -> bool {
-        self.all(key).any(|slot| self.phase(slot) == Phase::Writing || self.has(slot, ADDING))
+        self.slots_of_key(key).any(|slot| self.phase(slot) == Phase::Writing || self.has(slot, ADDING))
     }
 
     /// True when the slot holds a page, or a durable record may still list one for it.
@@ -568,9 +568,9 @@ impl Table {
     }
 
     /// The slots of a volume's pages, in arbitrary order.
-    pub fn of_volume(&self, volume: u16, pages: Range<PageNo>) -> Vec<SlotId> {
+    pub fn slots_of_volume(&self, volume: u16, pages: Range<PageNo>) -> Vec<SlotId> {
         if PageNo::count(&pages) <= self.hashed as u64 / 4 {
-            return PageNo::each(&pages).flat_map(|page| self.all(key_of(volume, page))).collect();
+            return PageNo::each(&pages).flat_map(|page| self.slots_of_key(key_of(volume, page))).collect();
         }
         let of_volume = |slot: &SlotId| {
             let key = self.key(*slot);
@@ -588,8 +588,8 @@ impl Table {
     }
 }
 
-/// Entries of a hash table for this many slots: at most three quarters are used.
-fn room_for(slots: usize) -> usize {
+/// Size of a hash table for this many slots: at most 3/4 of its entries are used.
+fn hash_entries_for(slots: usize) -> usize {
     slots + slots / 3 + 4
 }
 
@@ -599,7 +599,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn table_finds_the_same_slots_as_a_plain_map() {
+    fn table_finds_the_same_slots_as_a_btree_map() {
         let mut state = 7_u64;
         let mut below = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -638,7 +638,7 @@ mod tests {
             let expected = plain.keys().filter(|key| page_of(**key).0 == volume).count() as u64;
             assert_eq!(table.pages_of(volume), expected);
         }
-        let mut of_volume = table.of_volume(1, PageNo::ALL);
+        let mut of_volume = table.slots_of_volume(1, PageNo::ALL);
         let mut expected: Vec<_> =
             plain.iter().filter(|(key, _)| page_of(**key).0 == 1).map(|(_, slot)| *slot).collect();
         of_volume.sort_unstable();
@@ -668,7 +668,7 @@ mod tests {
             for volume in 0..2 {
                 for page in 0..90 {
                     let key = key_of(volume, PageNo(page));
-                    let mut all: Vec<_> = table.all(key).collect();
+                    let mut all: Vec<_> = table.slots_of_key(key).collect();
                     all.sort_unstable();
                     assert_eq!(all, plain.get(&key).cloned().unwrap_or_default());
                 }

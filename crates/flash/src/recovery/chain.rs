@@ -1,16 +1,16 @@
-//! Recovery of the log's chain: from the tail on, each batch holds the checksum of the batch before it.
+//! Reads the log as a chain of batches: from the tail on, each batch holds the checksum of the batch before it.
 //!
-//! A batch with a successor was durable on every member in service when the successor was written. So its header is
-//! enough, from one mirror if that has it; a bad copy on another mirror is left to the scrub, like bad data. The last
-//! batch counts only if all of it is present, on whichever mirrors. If the next batch may lie in two places, the later
-//! boot epoch is right: that boot found that the chain ended before the earlier epoch's batch.
+//! A batch with a successor was durable on every member in service when the successor was written. So an intact header
+//! on one mirror is enough; bad copies on the other mirror are left to the scrub. The last batch is valid only if each
+//! of its blocks is intact on some mirror. If the next batch may be at two positions, the one with the later boot epoch
+//! is valid. That opening found that the chain ended before the other batch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use seam::{BLOCK_BYTES, Block, Seam};
 
-use crate::device::{Device, place, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::page::PageHeader;
@@ -22,16 +22,16 @@ use crate::store::Sabotage;
 use crate::wait::{Boxed, join};
 
 /// Blocks per read while the rest of a segment is searched.
-const LOOK_BLOCKS: u32 = 32;
+const SEARCH_BLOCKS: u32 = 32;
 
 /// Segments that are read concurrently.
 const SEGMENTS_AT_ONCE: usize = 64;
 
-/// The most attempts to read a block that was good a moment ago.
-const COPY_TRIES: usize = 8;
+/// Maximum number of attempts to read a block that was intact just before.
+const COPY_ATTEMPTS_MAX: usize = 8;
 
 /// A batch of the log.
-pub struct Link {
+pub struct LogBatch {
     /// The batch's header.
     pub header: BatchHeader,
     /// The header's checksum.
@@ -40,24 +40,24 @@ pub struct Link {
     lacking: Vec<(usize, u32)>,
 }
 
-impl Link {
-    /// A batch that no device is known to lack.
-    pub fn new(header: BatchHeader, checksum: u32) -> Link {
-        Link { header, checksum, lacking: Vec::new() }
+impl LogBatch {
+    /// A batch without known bad copies.
+    pub fn new(header: BatchHeader, checksum: u32) -> LogBatch {
+        LogBatch { header, checksum, lacking: Vec::new() }
     }
 
     /// Records the devices, by index, that do not have this header.
-    fn lacked_by(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
+    fn record_lacking(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
         let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| *sum != self.checksum);
         self.lacking =
             headers.iter().enumerate().filter(|(_, found)| lacks(found)).map(|(device, _)| (device, 0)).collect();
     }
 }
 
-/// The log as recovery found it.
+/// The log as recovery has read it.
 pub struct Chain {
     /// Its batches, oldest first.
-    pub links: Vec<Link>,
+    pub batches: Vec<LogBatch>,
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// Sequence number of the next batch.
@@ -65,7 +65,7 @@ pub struct Chain {
     /// Number of segments for the log.
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
-    pub page_lives: BTreeMap<(u32, u32), u64>,
+    pub page_segment_generations: BTreeMap<(u32, u32), u64>,
     /// The last commit of the map journal that is known to be durable (R9).
     pub journal: CommitNo,
 }
@@ -80,74 +80,74 @@ struct Head {
 /// The header at a position as each device has it. If no device could be read, also the last device's error.
 type Headers = (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>);
 
-struct Follower<'a, S: Seam> {
+struct LogReader<'a, S: Seam> {
     seam: &'a S,
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<Sequence, Vec<Head>>,
     /// Headers that were read ahead, by position (segment, block), as one device has them.
-    seen: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
+    prefetched: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
-    page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
+    page_segment_generations: RefCell<BTreeMap<(u32, u32), u64>>,
     journal: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
 }
 
-/// Follows the log on `devices` from its tail to its end.
-pub async fn follow<S: Seam>(
+/// Reads the log on `devices` from its tail to its end.
+pub async fn read_log<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
     superblock: &Superblock,
     sabotage: Sabotage,
 ) -> Result<Chain, StoreError> {
-    let mut follower = Follower {
+    let mut reader = LogReader {
         seam,
         devices,
         superblock,
         heads: BTreeMap::new(),
-        seen: RefCell::default(),
+        prefetched: RefCell::default(),
         unreadable: None,
-        page_lives: RefCell::default(),
+        page_segment_generations: RefCell::default(),
         journal: Cell::new(superblock.journal),
         newer: RefCell::default(),
     };
-    let tail = follower.find_heads().await;
-    follower.look_ahead(tail).await;
-    let mut links: Vec<Link> = Vec::new();
-    while let Some(link) = follower.next(links.last(), tail).await? {
-        links.push(link);
+    let tail = reader.find_heads().await;
+    reader.prefetch_headers(tail).await;
+    let mut batches: Vec<LogBatch> = Vec::new();
+    while let Some(batch) = reader.next(batches.last(), tail).await? {
+        batches.push(batch);
     }
-    if let Some(error) = follower.newer.take().or(follower.unreadable.take()) {
+    if let Some(error) = reader.newer.take().or(reader.unreadable.take()) {
         return Err(error);
     }
-    if let Some(last) = links.last_mut()
-        && !follower.is_whole(last).await?
+    if let Some(last) = batches.last_mut()
+        && !reader.is_whole(last).await?
         && !sabotage.is(Sabotage::ReplayTorn)
     {
-        links.pop();
+        batches.pop();
     }
-    let next = links.last().map_or(tail, |link| link.header.sequence.next());
-    follower.is_the_end(links.last(), next).await?;
-    let (page_lives, journal) = (follower.page_lives.take(), follower.journal.get());
-    Ok(Chain { links, tail, next, segments: superblock.segments, page_lives, journal })
+    let next = batches.last().map_or(tail, |batch| batch.header.sequence.next());
+    reader.check_end(batches.last(), next).await?;
+    let (page_segment_generations, journal) = (reader.page_segment_generations.take(), reader.journal.get());
+    Ok(Chain { batches, tail, next, segments: superblock.segments, page_segment_generations, journal })
 }
 
-impl<S: Seam> Follower<'_, S> {
+impl<S: Seam> LogReader<'_, S> {
     fn blocks(&self) -> u32 {
         (self.superblock.segment_bytes / BLOCK_BYTES as u64) as u32
     }
 
     /// Reads the header at a position from all devices.
-    async fn headers(&self, segment: u32, offset: u32) -> Headers {
-        let at = place(self.superblock.segment_bytes, segment, offset);
+    async fn read_headers(&self, segment: u32, offset: u32) -> Headers {
+        let at = block_offset(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut read) = (Vec::new(), None, false);
         for device in self.devices {
             match device.read_raw(self.seam, at).await {
                 Ok(raw) => {
                     read = true;
-                    self.note_newer(device, &raw);
+                    self.record_newer(device, &raw);
                     headers.push(self.decode(&raw, segment, offset));
                 }
                 Err(why) => {
@@ -159,9 +159,9 @@ impl<S: Seam> Follower<'_, S> {
         (headers, error.filter(|_| !read))
     }
 
-    /// Notes metadata of a later format where a header is expected. The superblock's version should have been raised
-    /// first. A log that seems to end there would be overwritten.
-    fn note_newer(&self, device: &Device<S>, raw: &Raw) {
+    /// Records an error for metadata of a later format where a header is expected. Otherwise the log would seem to end
+    /// there and would be overwritten. The superblock's version should have been raised first.
+    fn record_newer(&self, device: &Device<S>, raw: &Raw) {
         if let Some(newer) = newer_metadata(raw, self.superblock.store) {
             *self.newer.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
         }
@@ -171,7 +171,7 @@ impl<S: Seam> Follower<'_, S> {
         let Some((header, _)) = BatchHeader::decode(raw) else {
             let page = PageHeader::decode(raw).filter(|page| offset == 0 && page.segment == segment);
             if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
-                self.page_lives.borrow_mut().insert((page.member, segment), page.life);
+                self.page_segment_generations.borrow_mut().insert((page.member, segment), page.segment_generation);
             }
             return None;
         };
@@ -181,14 +181,14 @@ impl<S: Seam> Follower<'_, S> {
         decode(self.superblock, raw, segment, offset)
     }
 
-    /// Reads the first block of every segment. Returns the tail: the newest in any superblock or header. A header's
-    /// tail was true when it was written, whether its batch counts or not.
+    /// Reads the first block of every segment. Returns the newest tail of any superblock or header. The tail in
+    /// a header is correct even if the batch is not valid.
     async fn find_heads(&mut self) -> Sequence {
         let mut tail = self.superblock.tail;
         let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
         for segments in segments.chunks(SEGMENTS_AT_ONCE) {
             let reads = segments.iter().map(|segment| {
-                let read: Boxed<'_, Headers> = Box::pin(self.headers(*segment, 0));
+                let read: Boxed<'_, Headers> = Box::pin(self.read_headers(*segment, 0));
                 read
             });
             for (segment, (headers, error)) in segments.iter().zip(join(reads.collect()).await) {
@@ -210,50 +210,50 @@ impl<S: Seam> Follower<'_, S> {
 
     /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment each header
     /// locates the next.
-    async fn look_ahead(&self, tail: Sequence) {
+    async fn prefetch_headers(&self, tail: Sequence) {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
         let heads = RefCell::new(heads);
-        let lanes = (0..SEGMENTS_AT_ONCE).map(|_| {
-            let lane: Boxed<'_, ()> = Box::pin(async {
+        let tasks = (0..SEGMENTS_AT_ONCE).map(|_| {
+            let task: Boxed<'_, ()> = Box::pin(async {
                 loop {
                     let Some((first, head)) = heads.borrow_mut().next() else { return };
-                    self.walk(first, head).await;
+                    self.prefetch_segment(first, head).await;
                 }
             });
-            lane
+            task
         });
-        join(lanes.collect()).await;
+        join(tasks.collect()).await;
     }
 
-    async fn walk(&self, first: Sequence, head: &Head) {
+    async fn prefetch_segment(&self, first: Sequence, head: &Head) {
         let mut offset = 0;
         let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
         while offset < self.blocks() {
-            let place = (head.segment, offset);
-            if let Some(found) = self.header_of_one(head.segment, offset).await.filter(fits) {
+            let position = (head.segment, offset);
+            if let Some(found) = self.read_header_once(head.segment, offset).await.filter(fits) {
                 offset += found.0.blocks();
-                self.seen.borrow_mut().insert(place, found);
+                self.prefetched.borrow_mut().insert(position, found);
                 continue;
             }
-            // The copy is bad. Without an entry in `seen`, all devices are read again, and a device that lacks the
-            // header gets it.
-            let (headers, _) = self.headers(head.segment, offset).await;
+            // The copy is bad. Without an entry in `prefetched`, all devices are read again, and a device that lacks
+            // the header gets it.
+            let (headers, _) = self.read_headers(head.segment, offset).await;
             let Some((header, _)) = headers.into_iter().flatten().find(fits) else { return };
             offset += header.blocks();
         }
     }
 
-    /// Reads the header at a position from one device. The segments are spread over the devices, so that all of them
-    /// work.
-    async fn header_of_one(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+    /// Reads the header at a position from one device. The segments are spread over the devices, to use all of them.
+    async fn read_header_once(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment as usize % self.devices.len()];
-        let raw = device.read_raw(self.seam, place(self.superblock.segment_bytes, segment, offset)).await.ok()?;
-        self.note_newer(device, &raw);
+        let raw =
+            device.read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset)).await.ok()?;
+        self.record_newer(device, &raw);
         self.decode(&raw, segment, offset)
     }
 
     /// The batch after `last`, or the one at the tail.
-    async fn next(&self, last: Option<&Link>, tail: Sequence) -> Result<Option<Link>, StoreError> {
+    async fn next(&self, last: Option<&LogBatch>, tail: Sequence) -> Result<Option<LogBatch>, StoreError> {
         let sequence = last.map_or(tail, |last| last.header.sequence.next());
         let follows = |boot: BootEpoch, previous: u32| {
             last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot)
@@ -265,27 +265,27 @@ impl<S: Seam> Follower<'_, S> {
             let offset = last.header.offset + last.header.blocks();
             (offset < self.blocks()).then_some((last.header.segment, offset, last.header.boot, last.header.first))
         });
-        let mut places = Vec::new();
-        places.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
+        let mut candidates = Vec::new();
+        candidates.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
         if head.is_none_or(|head| last.is_some_and(|last| head.boot == last.header.boot)) {
-            places.extend(inside);
+            candidates.extend(inside);
         }
-        for (segment, offset, boot, first) in places {
+        for (segment, offset, boot, first) in candidates {
             let fits = |(header, _): &(BatchHeader, u32)| {
                 (header.sequence, header.boot, header.first) == (sequence, boot, first)
                     && follows(boot, header.previous)
             };
-            let seen = self.seen.borrow_mut().remove(&(segment, offset)).filter(fits);
-            if let Some((header, checksum)) = seen {
-                return Ok(Some(Link::new(header, checksum)));
+            let prefetched = self.prefetched.borrow_mut().remove(&(segment, offset)).filter(fits);
+            if let Some((header, checksum)) = prefetched {
+                return Ok(Some(LogBatch::new(header, checksum)));
             }
-            let (headers, error) = self.headers(segment, offset).await;
+            let (headers, error) = self.read_headers(segment, offset).await;
             let good = headers.iter().flatten().find(|found| fits(found)).cloned();
             match (good, error) {
                 (Some((header, checksum)), _) => {
-                    let mut link = Link::new(header, checksum);
-                    link.lacked_by(&headers);
-                    return Ok(Some(link));
+                    let mut batch = LogBatch::new(header, checksum);
+                    batch.record_lacking(&headers);
+                    return Ok(Some(batch));
                 }
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
@@ -294,18 +294,18 @@ impl<S: Seam> Follower<'_, S> {
         Ok(None)
     }
 
-    /// True when every data block of the batch is good on some device. Records the devices that lack a data block or
+    /// True when every data block of the batch is intact on some device. Records the devices that lack a data block or
     /// the header.
-    async fn is_whole(&self, link: &mut Link) -> Result<bool, StoreError> {
-        let (headers, _) = self.headers(link.header.segment, link.header.offset).await;
-        link.lacked_by(&headers);
-        let Link { header, lacking, .. } = link;
+    async fn is_whole(&self, batch: &mut LogBatch) -> Result<bool, StoreError> {
+        let (headers, _) = self.read_headers(batch.header.segment, batch.header.offset).await;
+        batch.record_lacking(&headers);
+        let LogBatch { header, lacking, .. } = batch;
         for (record, index, checksum) in header.data() {
             let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
-            let at = place(self.superblock.segment_bytes, header.segment, index);
-            let (mut good, mut error, mut read) = (false, None, false);
+            let at = block_offset(self.superblock.segment_bytes, header.segment, index);
+            let (mut has_copy, mut error, mut read) = (false, None, false);
             for (number, device) in self.devices.iter().enumerate() {
-                let sound = match device.read_blocks(self.seam, at, 1).await {
+                let is_intact = match device.read_blocks(self.seam, at, 1).await {
                     Ok(blocks) => {
                         read = true;
                         blocks[0].checksum(seed) == checksum
@@ -315,12 +315,12 @@ impl<S: Seam> Follower<'_, S> {
                         false
                     }
                 };
-                good |= sound;
-                if !sound {
+                has_copy |= is_intact;
+                if !is_intact {
                     lacking.push((number, index - header.offset));
                 }
             }
-            if !good {
+            if !has_copy {
                 // An unreadable batch may have been acknowledged, so recovery must not drop it.
                 return match error.filter(|_| !read) {
                     Some(error) => Err(error),
@@ -332,7 +332,7 @@ impl<S: Seam> Follower<'_, S> {
     }
 
     /// Refuses a log that continues after its end: a later batch proves that the missing one was acknowledged.
-    async fn is_the_end(&self, last: Option<&Link>, next: Sequence) -> Result<(), StoreError> {
+    async fn check_end(&self, last: Option<&LogBatch>, next: Sequence) -> Result<(), StoreError> {
         let damaged = Err(StoreError::Damaged { sequence: next });
         if self.heads.range(next.next()..).next().is_some() {
             return damaged;
@@ -340,10 +340,10 @@ impl<S: Seam> Follower<'_, S> {
         let Some(last) = last else { return Ok(()) };
         let (segment, mut offset) = (last.header.segment, last.header.offset + last.header.blocks());
         while offset < self.blocks() {
-            let count = LOOK_BLOCKS.min(self.blocks() - offset);
+            let count = SEARCH_BLOCKS.min(self.blocks() - offset);
             for device in self.devices {
-                let at = place(self.superblock.segment_bytes, segment, offset);
-                // An unreadable device proves nothing.
+                let at = block_offset(self.superblock.segment_bytes, segment, offset);
+                // An unreadable device is ignored.
                 let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
                 let later = |(block, offset): (&S::Block, u32)| {
                     self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next)
@@ -358,17 +358,17 @@ impl<S: Seam> Follower<'_, S> {
     }
 }
 
-/// Decodes the header in a block of the log. Returns it with its checksum, if it counts.
+/// Decodes the header in a block of the log. Returns it with its checksum if it is valid.
 pub fn decode(superblock: &Superblock, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
     let (header, checksum) = BatchHeader::decode(raw)?;
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
-    let here = header.store == superblock.store
+    let is_valid = header.store == superblock.store
         && (header.segment, header.offset) == (segment, offset)
         && header.blocks() <= blocks - offset;
-    // An earlier opening found that the log ended before this batch, and continued from there. The batch stays dead,
+    // An earlier opening found that the log ended before this batch, and continued from there. The batch stays invalid,
     // even if a device that was unreadable then returns it now.
-    let void = header.boot < superblock.boot && header.sequence >= superblock.begin;
-    (here && !void).then_some((header, checksum))
+    let is_superseded = header.boot < superblock.boot && header.sequence >= superblock.begin;
+    (is_valid && !is_superseded).then_some((header, checksum))
 }
 
 /// Copies to each device the blocks of the log that it lacks, and flushes. Returns the devices that failed.
@@ -379,14 +379,14 @@ pub async fn repair<S: Seam>(
     segment_bytes: u64,
 ) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
-    for link in &chain.links {
-        for (number, index) in &link.lacking {
+    for batch in &chain.batches {
+        for (number, index) in &batch.lacking {
             let device = &devices[*number];
             if failures.iter().any(|(member, _)| *member == device.member) {
                 continue;
             }
-            let at = place(segment_bytes, link.header.segment, link.header.offset + index);
-            let block = good_copy(seam, devices, link, *index, at).await?;
+            let at = block_offset(segment_bytes, batch.header.segment, batch.header.offset + index);
+            let block = good_copy(seam, devices, batch, *index, at).await?;
             if let Err(error) = device.write_durably(at, vec![block], true).await {
                 failures.push((device.member, error));
             }
@@ -395,24 +395,25 @@ pub async fn repair<S: Seam>(
     Ok(failures)
 }
 
-/// A block of a batch, checked again: the copy may become the only good one.
+/// An intact copy of a block of a batch. It is checked again, because it may become the only good copy.
 async fn good_copy<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
-    link: &Link,
+    batch: &LogBatch,
     index: u32,
     at: u64,
 ) -> Result<S::Block, StoreError> {
-    let header = &link.header;
-    let lacks = |number: usize| link.lacking.contains(&(number, index));
-    for (_, from) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)).cycle().take(COPY_TRIES) {
-        let Ok(mut blocks) = from.read_blocks(seam, at, 1).await else { continue };
+    let header = &batch.header;
+    let lacks = |number: usize| batch.lacking.contains(&(number, index));
+    for (_, device) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)).cycle().take(COPY_ATTEMPTS_MAX)
+    {
+        let Ok(mut blocks) = device.read_blocks(seam, at, 1).await else { continue };
         let block = blocks.pop().expect("one block was read");
         let good = match header.data().find(|(_, place, _)| *place == header.offset + index) {
             Some((record, _, checksum)) => {
                 block.checksum(data_seed(record.incarnation, record.block, header.boot, header.first)) == checksum
             }
-            None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == link.checksum),
+            None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == batch.checksum),
         };
         if good {
             return Ok(block);

@@ -1,4 +1,4 @@
-//! The members of a store, and which of them hold everything that was acknowledged (R10).
+//! The members of a store, and which of them hold all acknowledged data (R10).
 
 use seam::Seam;
 
@@ -6,14 +6,14 @@ use crate::create::{SEGMENTS_MIN, segments_of};
 use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
+use crate::format::superblock::{MemberEntry, MemberState, PLACES, Role, Superblock, SuperblockError};
 use crate::recovery::OpenOptions;
 
 /// The members of a store according to its newest superblock.
 pub struct Members<S: Seam> {
     /// Present devices that are in service.
     pub devices: Vec<Device<S>>,
-    /// Present devices that were taken out earlier.
+    /// Present devices that were removed from service earlier.
     pub stale: Vec<Device<S>>,
     /// The newest superblock. Missing members are lost in it, in a new generation.
     pub superblock: Superblock,
@@ -23,7 +23,11 @@ pub struct Members<S: Seam> {
 }
 
 /// Reads the superblocks of `disks` and classifies the devices.
-pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<Members<S>, StoreError> {
+pub async fn find_members<S: Seam>(
+    seam: &S,
+    disks: &[S::Disk],
+    options: OpenOptions,
+) -> Result<Members<S>, StoreError> {
     let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
     let mut places: Vec<usize> = Vec::new();
     let mut refused = None;
@@ -40,58 +44,59 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             Err(error) => refused = Some(error),
         }
     }
-    // An unrecognised device counts as missing.
+    // A device without a valid superblock counts as missing.
     match refused {
         Some(error) if !options.accept_missing || found.is_empty() => return Err(error),
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
     let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
-    // A device that was being filled when the store was last used has no reliable superblock.
-    let members = found.iter().map(|(_, superblock)| superblock).filter(|one| own(one).state != MemberState::Syncing);
+    // The superblock of a device that was being filled when the store was last used is not reliable.
+    let members =
+        found.iter().map(|(_, superblock)| superblock).filter(|one| own_entry(one).state != MemberState::Syncing);
     let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
-        let why = "it was being added when the store was used last".to_owned();
+        let why = "it was being added when the store was last used".to_owned();
         return Err(StoreError::NoStore { device: found[0].0.name(), why });
     };
     let mut newest = newest.clone();
     newest.journal = journal;
-    if let Some((store, seen)) = options.seen
+    if let Some((store, recorded)) = options.known_generation
         && newest.store == store
-        && newest.generation < seen
+        && newest.generation < recorded
     {
-        return Err(StoreError::Outdated { generation: newest.generation, seen });
+        return Err(StoreError::Outdated { generation: newest.generation, recorded });
     }
     for (index, (device, superblock)) in found.iter().enumerate() {
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
         // These values never change with the members.
-        let fixed = |one: &Superblock| (one.segment_bytes, one.journal_bytes);
-        if fixed(superblock) != fixed(&newest) {
+        let constants = |one: &Superblock| (one.segment_bytes, one.journal_bytes);
+        if constants(superblock) != constants(&newest) {
             return Err(StoreError::Diverged);
         }
         let uuid = identity(superblock);
         if found[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        if own(superblock).state == MemberState::Syncing {
+        if own_entry(superblock).state == MemberState::Syncing {
             continue;
         }
         let same_generation = superblock.generation == newest.generation;
-        let is_out = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
+        let is_removed = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
         let lost_a_serving_member = superblock
             .members
             .iter()
             .zip(&newest.members)
             .filter(|(then, now)| then.uuid == now.uuid)
-            .any(|(then, now)| is_out(then.state) && now.state == MemberState::InService);
-        // The device was taken out in a generation that it has reached by itself.
-        let went_on_alone = newest
+            .any(|(then, now)| is_removed(then.state) && now.state == MemberState::InService);
+        // The device was removed in a generation that it has reached itself, so it was used after its removal.
+        let was_used_alone = newest
             .members
             .iter()
-            .filter(|now| now.uuid == uuid && is_out(now.state))
-            .any(|now| superblock.generation.since() >= now.since);
-        if lost_a_serving_member || went_on_alone || (same_generation && superblock.members != newest.members) {
+            .filter(|now| now.uuid == uuid && is_removed(now.state))
+            .any(|now| superblock.generation.low_bits() >= now.since);
+        if lost_a_serving_member || was_used_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
@@ -111,34 +116,35 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
     devices.sort_by_key(|device| device.member);
     let mut changed = false;
     for member in 0..newest.members.len() {
-        let here = devices.iter().any(|device| device.member as usize == member);
-        if newest.serves(member as u32) && !here {
-            // A member with clean pages alone may be missing: no dirty data is lost.
+        let is_present = devices.iter().any(|device| device.member as usize == member);
+        if newest.serves(member as u32) && !is_present {
+            // A member with only clean pages may be missing: no dirty data is lost.
             if newest.carries_log(member as u32) && !options.accept_missing {
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
-            newest.members[member].since = newest.generation.next().since();
+            newest.members[member].since = newest.generation.next().low_bits();
             changed = true;
         }
     }
     if changed {
         newest.generation = newest.generation.next();
     }
-    let rooms = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
-    let largest = rooms.max().unwrap_or(0);
+    let capacities = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
+    let largest = capacities.max().unwrap_or(0);
     for device in &devices {
         let claimed = newest.members[device.member as usize].segments;
-        let room = segments_of(device, newest.segment_bytes);
-        if claimed > room {
-            let why = format!("the store's newest superblock gives it {claimed} segments, and it has room for {room}");
+        let capacity = segments_of(device, newest.segment_bytes);
+        if claimed > capacity {
+            let why =
+                format!("the store's newest superblock gives it {claimed} segments, and it has room for {capacity}");
             return Err(StoreError::NoStore { device: device.name(), why });
         }
     }
-    // A smaller log member may be gone: segments past its end hold nothing of the log.
+    // The smallest log member limits the log: segments past its end hold no batches.
     let log = (0..).zip(&newest.members).filter(|(member, _)| newest.carries_log(*member));
-    if let Some(room) = log.map(|(_, entry)| entry.segments).min() {
-        newest.segments = room;
+    if let Some(capacity) = log.map(|(_, entry)| entry.segments).min() {
+        newest.segments = capacity;
     }
     newest.segments = newest.segments.min(largest);
     let least = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
@@ -153,22 +159,22 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
 
 /// The identity of the device that a superblock describes as its own.
 fn identity(superblock: &Superblock) -> Uuid {
-    own(superblock).uuid
+    own_entry(superblock).uuid
 }
 
-fn own(superblock: &Superblock) -> &MemberEntry {
+fn own_entry(superblock: &Superblock) -> &MemberEntry {
     &superblock.members[superblock.member as usize]
 }
 
 /// The claim of a superblock that exceeds its device's size.
-fn too_large<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
-    let (room, entry) = (segments_of(device, superblock.segment_bytes), own(superblock));
+fn excessive_claim<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
+    let (capacity, entry) = (segments_of(device, superblock.segment_bytes), own_entry(superblock));
     let log = if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
     let claimed = entry.segments.max(log);
     let kib = superblock.segment_bytes >> 10;
-    (claimed > room).then(|| {
+    (claimed > capacity).then(|| {
         format!(
-            "its superblock speaks of {claimed} segments of {kib} KiB, and it has room for {room}: it shrank, or was \
+            "its superblock claims {claimed} segments of {kib} KiB, and it has room for {capacity}: it shrank, or was \
              copied from a larger device"
         )
     })
@@ -184,16 +190,16 @@ pub async fn read_superblock<S: Seam>(
     for (place, at) in PLACES.into_iter().enumerate() {
         match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
-                Ok(superblock) => match too_large(device, &superblock) {
+                Ok(superblock) => match excessive_claim(device, &superblock) {
                     Some(claim) => why = claim,
                     None if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
                         best = Some((superblock, place));
                     }
                     None => {}
                 },
-                Err(NoSuperblock::Other) => {}
-                Err(NoSuperblock::Unsound(what)) => why = what,
-                Err(NoSuperblock::Newer(newer)) => return Err(StoreError::Newer { device: device.name(), newer }),
+                Err(SuperblockError::NotASuperblock) => {}
+                Err(SuperblockError::Invalid(what)) => why = what,
+                Err(SuperblockError::Newer(newer)) => return Err(StoreError::Newer { device: device.name(), newer }),
             },
             Err(error) => why = error.to_string(),
         }

@@ -1,12 +1,13 @@
-//! Opening of a store after any crash. Every step can be interrupted and repeated: committed data is never changed,
-//! only bad copies of it are. The superblocks are written last.
+//! Opening of a store after any crash. Every step can be interrupted and repeated: it changes only bad copies of
+//! committed data. The superblocks are written last.
 //!
 //! 1. `members.rs`: the superblocks determine the members in service. Missing, stale and foreign devices are found
 //!    before the log is read.
 //! 2. All devices are flushed: after a killed process, data that recovery reads might otherwise be lost in a later
 //!    power failure.
-//! 3. `chain.rs`: the log is followed from the tail on, on one mirror if that has it, and its end on all mirrors.
-//! 4. `newest.rs`: of each block the newest record counts.
+//! 3. `chain.rs`: the log is read from the tail on, from one mirror where that copy is intact, and at its end from all
+//!    mirrors.
+//! 4. `newest.rs`: the newest record of each block is found.
 //! 5. Blocks of the log that one mirror lacks are copied to it. Then all members get a superblock with the next boot
 //!    epoch and the tail.
 
@@ -27,27 +28,27 @@ use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
-use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
+use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
 use crate::number::{Sequence, StoreGeneration};
 use crate::pages::state::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
-use crate::wait::{Boxed, Gate, join};
+use crate::wait::{Boxed, TaskMutex, join};
 use chain::Chain;
 use members::Members;
 
 /// Options of opening a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Take out members in service that are missing.
+    /// Remove missing members from service instead of refusing the store.
     pub accept_missing: bool,
-    /// A store, and its membership generation as the owner saw it last. Devices of that store with an older generation
-    /// hold old data, and are refused. Without this option, a device that was taken out and comes alone looks like the
-    /// last member in service.
-    pub seen: Option<(Uuid, StoreGeneration)>,
-    /// The owner that opens the store, written to every superblock. Without it the store's last owner stays.
+    /// A store, and its last membership generation that the owner has recorded. Devices of that store with an older
+    /// generation hold outdated data and are refused. Without this option, a removed device that is opened alone looks
+    /// like the last member in service.
+    pub known_generation: Option<(Uuid, StoreGeneration)>,
+    /// The owner that opens the store, written to every superblock. Without it the last owner is kept.
     pub ownership: Option<Ownership>,
     /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
     /// older copy, and are refused.
@@ -63,7 +64,7 @@ pub async fn open<S: Seam>(
     disks: &[S::Disk],
     options: OpenOptions,
 ) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
-    let members = members::find::<S>(seam, disks, options).await?;
+    let members = members::find_members::<S>(seam, disks, options).await?;
     if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
         return Err(StoreError::NoLog);
     }
@@ -71,16 +72,16 @@ pub async fn open<S: Seam>(
     let devices: Vec<_> = serving(&members.devices, &failures);
     let devices: Vec<_> = devices.into_iter().filter(|device| members.superblock.carries_log(device.member)).collect();
     if devices.is_empty() {
-        return Err(StoreError::Failed(text(&failures)));
+        return Err(StoreError::Failed(failures_text(&failures)));
     }
-    let chain = chain::follow(seam, &devices, &members.superblock, options.sabotage).await?;
+    let chain = chain::read_log(seam, &devices, &members.superblock, options.sabotage).await?;
     if chain.next < options.sequence_min {
-        return Err(StoreError::Behind { sequence: chain.next, seen: options.sequence_min });
+        return Err(StoreError::Behind { sequence: chain.next, recorded: options.sequence_min });
     }
     refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
-    let (recovered, live) = newest::newest(&chain);
-    let inner = inner(seam, members, &chain, &live, options);
+    let (recovered, live) = newest::newest_records(&chain);
+    let inner = new_inner(seam, members, &chain, &live, options);
     for _ in 0..SPARE_BLOCKS {
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().spare.push(buffer);
@@ -93,13 +94,13 @@ pub async fn open<S: Seam>(
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().copying.push(buffer);
     }
-    take_out(&inner, failures).await?;
-    // Write both places, so that no single damaged block restores an older boot epoch, tail or membership.
+    remove_members(&inner, failures).await?;
+    // Write both superblocks, so that no single damaged block restores an older boot epoch, tail or membership.
     for _ in 0..2 {
         let failures = write_superblocks(&inner, |_| true).await;
-        take_out(&inner, failures).await?;
+        remove_members(&inner, failures).await?;
     }
-    crate::members::take_over_soon(&inner);
+    crate::members::start_take_over(&inner);
     Ok((Store(inner), recovered))
 }
 
@@ -127,17 +128,23 @@ async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
 }
 
 fn serving<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
-    let failed = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
-    devices.iter().filter(failed).cloned().collect()
+    let serves = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
+    devices.iter().filter(serves).cloned().collect()
 }
 
-fn text(failures: &[Failure]) -> String {
+fn failures_text(failures: &[Failure]) -> String {
     let each: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
     each.join(", ")
 }
 
 /// The state of the opened store: as recovery found it, in the next boot epoch.
-fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], options: OpenOptions) -> Rc<Inner<S>> {
+fn new_inner<S: Seam>(
+    seam: &S,
+    members: Members<S>,
+    chain: &Chain,
+    live: &[u32],
+    options: OpenOptions,
+) -> Rc<Inner<S>> {
     let sabotage = options.sabotage;
     let mut superblock = members.superblock;
     superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
@@ -154,13 +161,13 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
             (MemberState::InService, _) => MemberStatus::InService,
             (MemberState::Lost, Some(_)) => MemberStatus::Stale,
             (MemberState::Vacant | MemberState::Syncing, _) => continue,
-            (MemberState::Lost, None) => MemberStatus::Lost("not there when the store was opened".to_owned()),
+            (MemberState::Lost, None) => MemberStatus::Lost("missing when the store was opened".to_owned()),
         };
         reports.push(report(member, entry.role, device.or(stale), status));
     }
     let mut table: Vec<(u32, Segment)> = Vec::new();
-    for link in &chain.links {
-        let header = &link.header;
+    for batch in &chain.batches {
+        let header = &batch.header;
         match table.last_mut() {
             Some((number, segment)) if *number == header.segment => segment.last = header.sequence,
             _ => {
@@ -173,7 +180,8 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
     superblock.journal = chain.journal;
     let numbers = superblock.journal_segments()..superblock.segments;
     let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
-    let lent = chain.page_lives.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
+    let lent =
+        chain.page_segment_generations.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &table, lent, chain.tail);
     segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
@@ -183,33 +191,33 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         pending: VecDeque::new(),
         committing: false,
         next: chain.next,
-        previous: chain.links.last().map_or(0, |link| link.checksum),
+        previous: chain.batches.last().map_or(0, |batch| batch.checksum),
         reports,
         next_places: members.next_places,
         failed: None,
         spare: Vec::new(),
         idle: Vec::new(),
         durable_generation: generation,
-        noted_generation: generation,
-        unnoted: None,
+        recorded_generation: generation,
+        unrecorded: None,
         joining: None,
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),
-        note: None,
+        recorder: None,
         jobs: Jobs::default(),
         copying: Vec::new(),
     };
-    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_lives.clone()));
+    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_segment_generations.clone()));
     Rc::new_cyclic(|me| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
         pages,
-        batches: Gate::default(),
-        change: Gate::default(),
+        batches: TaskMutex::default(),
+        change: TaskMutex::default(),
         me: me.clone(),
         sabotage,
         outstanding: Default::default(),
-        more_buffers: RefCell::default(),
+        fallback_buffers: RefCell::default(),
     })
 }

@@ -1,8 +1,8 @@
-//! The newest record of each block counts: data, zeroes, or a tombstone that leaves nothing.
+//! Finds the newest record of each block: data, zeroes, or a tombstone, which leaves no live record.
 //!
 //! Nearly all records are data of one block. These are sorted, and the last record of a block is its newest. Records of
-//! ranges first go into a tree, in which newer ones cut older ones. Then a merge passes over both in address order. A
-//! log of many gigabytes has millions of records, and no client is served before this ends, so it must be fast.
+//! ranges go into a tree, where a newer range removes the overlapped part of older ones. Then a merge passes over both
+//! in address order. It must be fast: a log of many gigabytes has millions of records, and no client is served before.
 
 use std::collections::BTreeMap;
 
@@ -11,132 +11,136 @@ use crate::number::Epoch;
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
-/// A record of data, with all its needed fields: millions of look-ups in the headers would take longer than sorting.
+/// A data record with all fields that the merge needs: millions of look-ups in the headers would take longer than
+/// sorting.
 #[derive(Clone, Copy)]
-struct Point {
+struct DataRecord {
     owner: Owner,
     epoch: Epoch,
     checksum: u32,
-    at: Place,
+    at: LogPosition,
 }
 
-/// A record's place in the log's order: its batch, its index there, and the number of data records before it.
+/// A record's position in the log: its batch, its index there, and the number of data records before it in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    link: u32,
+struct LogPosition {
+    batch: u32,
     record: u8,
     data: u8,
 }
 
 /// The range of a record of zeroes or a tombstone. Its first block is the key.
 #[derive(Clone, Copy)]
-struct Range {
+struct RangeRecord {
     blocks: u64,
-    at: Place,
+    at: LogPosition,
 }
 
 /// The live records in the order of their owners, and the number of live records in each segment.
-pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
-    let (points, ranges) = sorted(chain);
-    let places = chain.links.iter().map(|link| (link.header.segment, link.header.offset)).collect();
-    let (left, live) = (Vec::with_capacity(points.len()), vec![0; chain.segments as usize]);
-    let mut found = Found { chain, places, left, live };
+pub fn newest_records(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
+    let (data_records, ranges) = collect_records(chain);
+    let positions = chain.batches.iter().map(|batch| (batch.header.segment, batch.header.offset)).collect();
+    let (records, live) = (Vec::with_capacity(data_records.len()), vec![0; chain.segments as usize]);
+    let mut merge = Merge { chain, positions, records, live };
     let mut ranges = ranges.into_iter().map(|(owner, range)| (owner, range.blocks, range.at));
     let mut range = ranges.next();
-    for (index, point) in points.iter().enumerate() {
-        let Point { owner, at, .. } = *point;
-        if points.get(index + 1).is_some_and(|next| next.owner == owner) {
+    for (index, record) in data_records.iter().enumerate() {
+        let DataRecord { owner, at, .. } = *record;
+        if data_records.get(index + 1).is_some_and(|next| next.owner == owner) {
             continue;
         }
         // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
         // is older.
-        while let Some((start, blocks, of)) = range.filter(|(start, _, _)| *start <= owner) {
+        while let Some((start, blocks, range_position)) = range.filter(|(start, _, _)| *start <= owner) {
             if start.incarnation == owner.incarnation && start.block.plus(blocks) > owner.block {
                 break;
             }
-            found.range(start, blocks, of);
+            merge.emit_range(start, blocks, range_position);
             range = ranges.next();
         }
         match range.filter(|(start, _, _)| *start <= owner) {
-            Some((_, _, of)) if of > at => {}
-            Some((start, blocks, of)) => {
-                found.range(start, owner.block.since(start.block), of);
-                found.point(point);
-                let behind = Owner { block: owner.block.next(), ..owner };
-                range = Some((behind, start.block.plus(blocks).since(behind.block), of));
+            Some((_, _, range_position)) if range_position > at => {}
+            Some((start, blocks, range_position)) => {
+                merge.emit_range(start, owner.block.since(start.block), range_position);
+                merge.emit_data(record);
+                let rest = Owner { block: owner.block.next(), ..owner };
+                range = Some((rest, start.block.plus(blocks).since(rest.block), range_position));
             }
-            None => found.point(point),
+            None => merge.emit_data(record),
         }
     }
-    range.into_iter().chain(ranges).for_each(|(start, blocks, of)| found.range(start, blocks, of));
-    (found.left, found.live)
+    range
+        .into_iter()
+        .chain(ranges)
+        .for_each(|(start, blocks, range_position)| merge.emit_range(start, blocks, range_position));
+    (merge.records, merge.live)
 }
 
 /// All records of data, sorted, and the newest records of ranges, cut so that they do not overlap.
-fn sorted(chain: &Chain) -> (Vec<Point>, BTreeMap<Owner, Range>) {
-    let records = chain.links.iter().map(|link| link.header.records.len()).sum();
-    let (mut points, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
-    for (link, batch) in (0..).zip(&chain.links) {
+fn collect_records(chain: &Chain) -> (Vec<DataRecord>, BTreeMap<Owner, RangeRecord>) {
+    let records = chain.batches.iter().map(|batch| batch.header.records.len()).sum();
+    let (mut data_records, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
+    for (batch_index, batch) in (0..).zip(&chain.batches) {
         let mut data = 0;
         for (number, record) in (0..).zip(&batch.header.records) {
             let owner = Owner { incarnation: record.incarnation, block: record.block };
-            let at = Place { link, record: number, data };
+            let at = LogPosition { batch: batch_index, record: number, data };
             match record.kind {
                 RecordKind::Data { checksum } => {
                     data += 1;
-                    points.push(Point { owner, epoch: record.epoch, checksum, at });
+                    data_records.push(DataRecord { owner, epoch: record.epoch, checksum, at });
                 }
                 RecordKind::Zero { .. } | RecordKind::Retire => {
                     let blocks = u64::from(record.blocks);
-                    cut_out(&mut ranges, owner, blocks);
-                    ranges.insert(owner, Range { blocks, at });
+                    remove_range(&mut ranges, owner, blocks);
+                    ranges.insert(owner, RangeRecord { blocks, at });
                 }
             }
         }
     }
     // By block, and for one block in the log's order.
-    points.sort_unstable_by_key(|point| (point.owner, point.at));
-    (points, ranges)
+    data_records.sort_unstable_by_key(|record| (record.owner, record.at));
+    (data_records, ranges)
 }
 
-/// The result of the merge.
-struct Found<'a> {
+/// The state of the merge, and its result.
+struct Merge<'a> {
     chain: &'a Chain,
     /// Segment and block of each batch, in a compact array.
-    places: Vec<(u32, u32)>,
-    left: Vec<Recovered>,
+    positions: Vec<(u32, u32)>,
+    records: Vec<Recovered>,
     /// Live records of each segment.
     live: Vec<u32>,
 }
 
-impl Found<'_> {
-    fn point(&mut self, point: &Point) {
-        let Point { owner, epoch, checksum, at } = *point;
-        let (segment, offset) = self.places[at.link as usize];
+impl Merge<'_> {
+    fn emit_data(&mut self, record: &DataRecord) {
+        let DataRecord { owner, epoch, checksum, at } = *record;
+        let (segment, offset) = self.positions[at.batch as usize];
         let position = Position { segment, index: offset + 1 + u32::from(at.data), checksum, live: true };
-        self.add(Recovered { owner, epoch, position, content: RecoveredContent::Data });
+        self.emit(Recovered { owner, epoch, position, content: RecoveredContent::Data });
     }
 
-    fn range(&mut self, owner: Owner, blocks: u64, at: Place) {
-        let header = &self.chain.links[at.link as usize].header;
+    fn emit_range(&mut self, owner: Owner, blocks: u64, at: LogPosition) {
+        let header = &self.chain.batches[at.batch as usize].header;
         let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record)];
         if let RecordKind::Zero { may_unmap } = kind
             && blocks > 0
         {
-            let blocks = u32::try_from(blocks).expect("a piece is no longer than its record");
+            let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
             let position = Position { segment: header.segment, index: header.offset, checksum: 0, live: true };
-            self.add(Recovered { owner, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
+            self.emit(Recovered { owner, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
         }
     }
 
-    fn add(&mut self, recovered: Recovered) {
+    fn emit(&mut self, recovered: Recovered) {
         self.live[recovered.position.segment as usize] += 1;
-        self.left.push(recovered);
+        self.records.push(recovered);
     }
 }
 
 /// Removes the range of `blocks` from `owner` on from older ranges.
-fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
+fn remove_range(ranges: &mut BTreeMap<Owner, RangeRecord>, owner: Owner, blocks: u64) {
     let end = Owner { block: owner.block.plus(blocks), ..owner };
     // At most one range begins before it and overlaps it.
     let before = ranges.range(..owner).next_back().map(|(start, range)| (*start, *range));
@@ -144,16 +148,16 @@ fn cut_out(ranges: &mut BTreeMap<Owner, Range>, owner: Owner, blocks: u64) {
         && start.incarnation == owner.incarnation
         && start.block.plus(range.blocks) > owner.block
     {
-        ranges.insert(start, Range { blocks: owner.block.since(start.block), ..range });
+        ranges.insert(start, RangeRecord { blocks: owner.block.since(start.block), ..range });
         if start.block.plus(range.blocks) > end.block {
-            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
+            ranges.insert(end, RangeRecord { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
     let inside: Vec<_> = ranges.range(owner..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
         if start.block.plus(range.blocks) > end.block {
-            ranges.insert(end, Range { blocks: start.block.plus(range.blocks).since(end.block), ..range });
+            ranges.insert(end, RangeRecord { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
 }
@@ -163,11 +167,11 @@ mod tests {
     use super::*;
     use crate::format::batch::BatchHeader;
     use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
-    use crate::recovery::chain::Link;
+    use crate::recovery::chain::LogBatch;
 
     /// A log of these batches in one segment.
     fn chain(batches: Vec<Vec<RecordEntry>>) -> Chain {
-        let (mut links, mut offset) = (Vec::new(), 0);
+        let (mut log_batches, mut offset) = (Vec::new(), 0);
         for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
                 store: [0; 16],
@@ -182,14 +186,14 @@ mod tests {
                 records,
             };
             offset += header.blocks();
-            links.push(Link::new(header, 0));
+            log_batches.push(LogBatch::new(header, 0));
         }
         Chain {
-            links,
+            batches: log_batches,
             tail: Sequence(1),
             next: Sequence(0),
             segments: 1,
-            page_lives: BTreeMap::new(),
+            page_segment_generations: BTreeMap::new(),
             journal: CommitNo(0),
         }
     }
@@ -227,7 +231,7 @@ mod tests {
                 batches.push(records);
             }
             let chain = chain(batches);
-            let (left, live) = newest(&chain);
+            let (left, live) = newest_records(&chain);
             let mut found = [[None; 32]; 2];
             for one in &left {
                 let (blocks, kind) = match one.content {
@@ -239,7 +243,7 @@ mod tests {
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((one.epoch, kind)));
                 if one.content == RecoveredContent::Data {
-                    let mut headers = chain.links.iter().map(|link| &link.header);
+                    let mut headers = chain.batches.iter().map(|batch| &batch.header);
                     let named = headers.any(|header| {
                         header.data().any(|(record, index, _)| (record.epoch, index) == (one.epoch, one.position.index))
                     });

@@ -1,21 +1,21 @@
-//! Salvage of a log that cannot be followed: every batch header on any device, whether the chain leads to it or not. It
-//! is for a rescue by an administrator; an opening never does it.
+//! Salvage of a log whose chain is broken: collects every batch header on any device. Only an administrator's rescue
+//! uses it, never an opening.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::chain::{Chain, Link, decode};
-use crate::device::{Device, place, raw};
+use super::chain::{Chain, LogBatch, decode};
+use crate::device::{Device, block_offset, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
 use crate::number::{BootEpoch, CommitNo, Sequence};
 
 /// Blocks read at once.
-const LOOK_BLOCKS: u32 = 32;
+const READ_BLOCKS: u32 = 32;
 
-/// All that is left of the log on `devices`, and the sequence numbers of the lost batches.
+/// The readable batches of the log on `devices`, and the sequence numbers of the lost ones.
 pub async fn salvage<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
@@ -25,8 +25,8 @@ pub async fn salvage<S: Seam>(
     let mut found: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
     for device in devices {
         for segment in 0..superblock.segments {
-            for offset in (0..blocks).step_by(LOOK_BLOCKS as usize) {
-                let count = LOOK_BLOCKS.min(blocks - offset);
+            for offset in (0..blocks).step_by(READ_BLOCKS as usize) {
+                let count = READ_BLOCKS.min(blocks - offset);
                 for (block, offset) in read(seam, device, superblock, segment, offset, count).await {
                     if let Some((header, checksum)) = decode(superblock, &raw(&block), segment, offset) {
                         found.insert((header.sequence, header.boot), (header, checksum));
@@ -35,29 +35,36 @@ pub async fn salvage<S: Seam>(
             }
         }
     }
-    // A header's tail was true when it was written.
+    // The tail in a header is correct even if the batch is not valid.
     let tail = found.values().map(|(header, _)| header.tail).fold(superblock.tail, Sequence::max);
-    // From the first batch of a boot epoch on, batches of earlier epochs do not count.
+    // From the first batch of a boot epoch on, batches of earlier epochs are not valid.
     let mut begins: BTreeMap<BootEpoch, Sequence> = BTreeMap::new();
     for (sequence, boot) in found.keys() {
         begins.entry(*boot).or_insert(*sequence);
     }
-    let counts = |sequence: Sequence, boot: BootEpoch| {
+    let is_valid = |sequence: Sequence, boot: BootEpoch| {
         sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
     };
-    let (mut links, mut missing, mut next) = (Vec::new(), Vec::new(), tail);
+    let (mut batches, mut missing, mut next) = (Vec::new(), Vec::new(), tail);
     for ((sequence, boot), (header, checksum)) in found {
-        if !counts(sequence, boot) {
+        if !is_valid(sequence, boot) {
             continue;
         }
         if sequence > next {
             missing.push(next..sequence);
         }
         next = sequence.next();
-        links.push(Link::new(header, checksum));
+        batches.push(LogBatch::new(header, checksum));
     }
     (
-        Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: CommitNo(0) },
+        Chain {
+            batches,
+            tail,
+            next,
+            segments: superblock.segments,
+            page_segment_generations: BTreeMap::new(),
+            journal: CommitNo(0),
+        },
         missing,
     )
 }
@@ -71,14 +78,14 @@ async fn read<S: Seam>(
     offset: u32,
     count: u32,
 ) -> Vec<(S::Block, u32)> {
-    let at = |offset| place(superblock.segment_bytes, segment, offset);
+    let at = |offset| block_offset(superblock.segment_bytes, segment, offset);
     if let Ok(blocks) = device.read_blocks(seam, at(offset), count as usize).await {
         return blocks.into_iter().zip(offset..).collect();
     }
-    let mut given = Vec::new();
+    let mut readable = Vec::new();
     for offset in offset..offset + count {
         let block = device.read_blocks(seam, at(offset), 1).await.ok().and_then(|mut blocks| blocks.pop());
-        given.extend(block.map(|block| (block, offset)));
+        readable.extend(block.map(|block| (block, offset)));
     }
-    given
+    readable
 }

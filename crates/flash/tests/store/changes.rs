@@ -10,9 +10,9 @@ use flash::{MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
 
-use crate::cuts::{Seen, at_each_boundary, crashes};
-use crate::life::Life;
+use crate::cuts::{Counts, at_each_boundary, crashes};
 use crate::model::{Model, read_all};
+use crate::workload::Workload;
 use crate::world::{ALL, PAGED, SMALL, Shape, after, disks, formatted};
 
 /// Opens the store on the devices of this list that are members.
@@ -32,14 +32,14 @@ pub async fn open_members(
     }
 }
 
-fn here(world: &World) -> Vec<&'static str> {
+fn present_names(world: &World) -> Vec<&'static str> {
     ALL.into_iter().filter(|name| world.disk(name).is_some()).collect()
 }
 
 /// Checks that the model allows what recovery finds. Returns the members.
 fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
     let seam = world.seam();
-    let names = here(world);
+    let names = present_names(world);
     let found = world.run_until(async {
         let (store, recovered) = open_members(&seam, &names, options).await.map_err(|error| error.to_string())?;
         let found = read_all(&seam, &store, &recovered).await?;
@@ -59,19 +59,19 @@ fn each_copy_alone(
     for copy in copies {
         let world = after(1, images());
         let seam = world.seam();
-        let names = here(&world);
+        let names = present_names(&world);
         let identity = copy.device.as_ref().expect("a member in service is present");
         let own = world.block_on(async {
             let disks = disks(&seam, &names).await;
             names.iter().zip(&disks).find(|(_, disk)| disk.identity() == *identity).map(|(name, _)| *name)
         });
-        let own = own.expect("it is one of them");
+        let own = own.expect("the device is one of these");
         let mut alone = images();
         names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
-            // At the moment of the change the device may still know itself as being filled, while the others call it a
-            // member: then it is refused.
+            // At the moment of the change the device may still have the state *being filled*, while the others list it
+            // as a member. It is then refused.
             Err(what) if what.contains("it was being added") || what.contains("carries the log") => {}
             other => drop(other.map_err(|what| format!("{own} alone: {what}"))?),
         }
@@ -82,7 +82,7 @@ fn each_copy_alone(
 struct Script {
     seam: SimSeam,
     model: Rc<RefCell<Model>>,
-    wrong: Rc<RefCell<Option<String>>>,
+    first_error: Rc<RefCell<Option<String>>>,
     seed: u64,
     options: OpenOptions,
 }
@@ -91,21 +91,21 @@ impl Script {
     async fn open(&self) -> Store<SimSeam> {
         let (store, recovered) = open_members(&self.seam, &ALL, self.options).await.expect("the store opens");
         let found = read_all(&self.seam, &store, &recovered).await.expect("live records can be read");
-        self.model.borrow_mut().settle(&recovered, &found);
+        self.model.borrow_mut().adopt_recovered(&recovered, &found);
         store
     }
 
-    fn life(&self, store: &Store<SimSeam>) -> Life {
-        let (seam, model, wrong) = (self.seam.clone(), Rc::clone(&self.model), Rc::clone(&self.wrong));
-        Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() }
+    fn workload(&self, store: &Store<SimSeam>) -> Workload {
+        let (seam, model, first_error) = (self.seam.clone(), Rc::clone(&self.model), Rc::clone(&self.first_error));
+        Workload { seam, store: store.clone(), model, first_error, full_in_vain: Rc::default() }
     }
 
     /// Runs clients while the members change.
-    async fn meanwhile<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
-        let (life, done) = (self.life(store), Rc::new(Cell::new(false)));
+    async fn run_during<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
+        let (workload, done) = (self.workload(store), Rc::new(Cell::new(false)));
         let (flag, seed) = (Rc::clone(&done), self.seed + number);
         self.seam.spawn(async move {
-            life.run(seed, 2, 5).await;
+            workload.run(seed, 2, 5).await;
             flag.set(true);
         });
         let result = change.await;
@@ -116,31 +116,31 @@ impl Script {
     }
 
     async fn disk(&self, number: usize) -> <SimSeam as Seam>::Disk {
-        disks(&self.seam, &ALL[number..=number]).await.pop().expect("one was asked for")
+        disks(&self.seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
     }
 
-    /// Scenario: a member is replaced, and its device returns for pages; a member is lost and its place taken; a member
-    /// is removed and its place taken.
+    /// Scenario: a member is replaced, and its device returns for pages. A member is lost and replaced. A member is
+    /// removed and replaced.
     async fn run(self, fail: impl Fn()) {
         let store = self.open().await;
-        self.life(&store).run(self.seed, 1, 4).await;
+        self.workload(&store).run(self.seed, 1, 4).await;
         let fourth = self.disk(3).await;
-        let new = self.meanwhile(&store, 1, store.replace(1, fourth, false)).await.expect("it is replaced");
+        let new = self.run_during(&store, 1, store.replace(1, fourth, false)).await.expect("the member is replaced");
         let second = self.disk(1).await;
-        self.meanwhile(&store, 2, store.add(second, false)).await.expect("it comes back");
+        self.run_during(&store, 2, store.add(second, false)).await.expect("the device is added again");
         assert_eq!(store.copies(), 2);
         fail();
-        self.meanwhile(&store, 3, async {}).await;
+        self.run_during(&store, 3, async {}).await;
         while store.copies() < 2 || store.job().is_some() {
-            self.life(&store).run(self.seed + 4, 1, 1).await;
+            self.workload(&store).run(self.seed + 4, 1, 1).await;
         }
-        self.meanwhile(&store, 5, store.remove(new, false)).await.expect("another one carries the log");
+        self.run_during(&store, 5, store.remove(new, false)).await.expect("another one carries the log");
         assert_eq!(store.copies(), 2);
-        store.close().await.expect("it closes");
+        store.close().await.expect("the store closes");
         let store = self.open().await;
-        self.life(&store).run(self.seed + 6, 2, 4).await;
+        self.workload(&store).run(self.seed + 6, 2, 4).await;
         assert!(store.job().is_none(), "no job is left");
-        store.close().await.expect("it closes");
+        store.close().await.expect("the store closes");
     }
 }
 
@@ -154,44 +154,44 @@ fn world_with_another(seed: u64) -> World {
 }
 
 /// Cuts the scenario of `seed` at every I/O boundary.
-pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Seen, String> {
+pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Counts, String> {
     let world = world_with_another(seed);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     let (model, done) = (Rc::<RefCell<Model>>::default(), Rc::new(Cell::new(false)));
-    let script = Script { seam: world.seam(), model: Rc::clone(&model), wrong: Rc::default(), seed, options };
-    let (wrong, flag) = (Rc::clone(&script.wrong), Rc::clone(&done));
-    let control = world.disk(ALL[0]).expect("it was added");
+    let script = Script { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
+    let (first_error, flag) = (Rc::clone(&script.first_error), Rc::clone(&done));
+    let control = world.disk(ALL[0]).expect("the disk exists");
     let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
     world.seam().spawn(async move {
         script.run(fail).await;
         flag.set(true);
     });
-    let (rng, mut seen) = (Rng::new(seed, 77), Seen::default());
+    let (rng, mut counts) = (Rng::new(seed, 77), Counts::default());
     at_each_boundary(&world, &done, |cut| {
-        seen.boundaries += 1;
+        counts.boundaries += 1;
         for (how, survivals) in crashes(cut, &rng) {
-            seen.crashes += 1;
+            counts.crashes += 1;
             let images = || cut.images(|number| survivals[number]);
             let members = recover(&after(rng.next(), images()), &model.borrow(), options)
                 .map_err(|what| format!("{how}: {what}"))?;
-            if seen.crashes.is_multiple_of(4) {
+            if counts.crashes.is_multiple_of(4) {
                 each_copy_alone(images, &members, &model.borrow(), options).map_err(|what| format!("{how}: {what}"))?;
             }
         }
         Ok(())
     })?;
-    match wrong.take() {
+    match first_error.take() {
         Some(what) => Err(what),
-        None => Ok(seen),
+        None => Ok(counts),
     }
 }
 
 #[test]
 fn member_changes_cut_at_any_io_lose_nothing() {
     for seed in 0..2 {
-        let seen = campaign(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        println!("seed {seed}: {seen:?}");
-        assert!(seen.boundaries > 200 && seen.crashes > 2_000, "{seen:?}");
+        let counts = campaign(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("seed {seed}: {counts:?}");
+        assert!(counts.boundaries > 200 && counts.crashes > 2_000, "{counts:?}");
     }
 }
 
@@ -200,23 +200,23 @@ fn join_without_resync_is_caught() {
     let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
     let (seed, what) = caught.expect("a copy that lacks the log is noticed");
     println!("seed {seed}: {what}");
-    campaign(seed, Sabotage::None).expect("the same life passes without it");
+    campaign(seed, Sabotage::None).expect("the same scenario passes without it");
 }
 
 /// The outcome of a member change that runs in its own task.
 type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
 
-fn begin(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
+fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
     let outcome = Outcome::default();
-    let given = Rc::clone(&outcome);
+    let task_outcome = Rc::clone(&outcome);
     seam.spawn(async move {
         let result = change.await;
-        *given.borrow_mut() = Some(result);
+        *task_outcome.borrow_mut() = Some(result);
     });
     outcome
 }
 
-async fn outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
+async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
     loop {
         if let Some(result) = outcome.borrow_mut().take() {
             return result;
@@ -226,11 +226,11 @@ async fn outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
 }
 
 /// Opens the store of a world, and writes records to its log.
-async fn store_with_life(world: &World, seam: &SimSeam) -> (Script, Store<SimSeam>) {
+async fn store_with_records(world: &World, seam: &SimSeam) -> (Script, Store<SimSeam>) {
     let options = OpenOptions::default();
-    let script = Script { seam: seam.clone(), model: Rc::default(), wrong: Rc::default(), seed: 1, options };
-    let (store, _) = open_members(seam, &here(world), options).await.expect("the store opens");
-    script.life(&store).run(1, 2, 8).await;
+    let script = Script { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
+    let (store, _) = open_members(seam, &present_names(world), options).await.expect("the store opens");
+    script.workload(&store).run(1, 2, 8).await;
     (script, store)
 }
 
@@ -239,10 +239,10 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
+        let (script, store) = store_with_records(&world, &seam).await;
         let (before, generation) = (store.members(), store.generation());
         let (new, other) = (script.disk(3).await, store.clone());
-        let replaced = begin(&seam, async move { other.replace(0, new, false).await });
+        let replaced = spawn_change(&seam, async move { other.replace(0, new, false).await });
         while store.job().is_none_or(|job| job.total_bytes == 0) {
             seam.sleep(Nanos::from_micros(20)).await;
         }
@@ -252,23 +252,23 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
         let refused = store.remove(2, false).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "one job at a time: {refused:?}");
-        script.life(&store).run(2, 2, 8).await;
+        script.workload(&store).run(2, 2, 8).await;
         assert_eq!(store.job().expect("the job is paused").done_bytes, job.done_bytes);
         assert!(store.cancel_job());
-        assert_eq!(outcome(&seam, replaced).await, Err(StoreError::Cancelled));
+        assert_eq!(wait_outcome(&seam, replaced).await, Err(StoreError::Cancelled));
         assert_eq!((store.members(), store.generation(), store.job()), (before, generation, None));
         let new = script.disk(3).await;
         assert_eq!(store.replace(0, new, false).await, Ok(3), "the same device, which is empty again");
-        assert_eq!(script.wrong.take(), None);
+        assert_eq!(script.first_error.take(), None);
     });
 }
 
 #[test]
-fn page_member_leaves_within_a_second_log_member_only_beside_another() {
+fn log_member_is_removed_only_while_another_carries_the_log() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
+        let (script, store) = store_with_records(&world, &seam).await;
         let begun = seam.now();
         store.remove(2, false).await.unwrap();
         assert!(seam.now().since(begun) < Nanos::from_secs(1));
@@ -292,7 +292,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
+        let (script, store) = store_with_records(&world, &seam).await;
         store.remove(1, true).await.expect("a member for pages takes its place");
         let third = script.disk(1).await;
         let fail = |number: usize| {
@@ -301,7 +301,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
         };
         let (other, begun) = (
             store.clone(),
-            begin(&seam, {
+            spawn_change(&seam, {
                 let store = store.clone();
                 async move { store.replace(2, third, false).await }
             }),
@@ -312,29 +312,29 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
         assert!(store.pause_job(true));
         fail(0);
         fail(2);
-        script.life(&other).run(3, 1, 3).await;
+        script.workload(&other).run(3, 1, 3).await;
         store.pause_job(false);
-        assert!(matches!(outcome(&seam, begun).await, Err(StoreError::Failed(_))));
+        assert!(matches!(wait_outcome(&seam, begun).await, Err(StoreError::Failed(_))));
         let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
         assert_eq!((lost, store.copies()), (2, 0));
     });
 }
 
-/// A lost member must not be treated as a newcomer, whose superblocks are erased when its job fails.
+/// The superblocks of a joining device are erased when its job fails. A lost member must not be treated like that.
 #[test]
 fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
-    for called_off in [false, true] {
+    for is_cancelled in [false, true] {
         let world = formatted(1, Shape { devices: 3, ..PAGED });
         let seam = world.seam();
         world.block_on(async {
-            let (script, store) = store_with_life(&world, &seam).await;
+            let (script, store) = store_with_records(&world, &seam).await;
             let pages = store.pages();
             pages.load().await;
             let of = pages.volume(VolumeId(7));
             let on_third =
                 || pages.stats().members.iter().any(|member| member.member == 2 && member.promotion_bytes > 0);
             for page in (0..400).take_while(|_| !on_third()) {
-                let block = seam.alloc().expect("there is memory").freeze();
+                let block = seam.alloc().expect("the pool has a free buffer").freeze();
                 drop(of.put(PageNo(page), vec![(0, block)]).await);
                 seam.sleep(Nanos::from_micros(10)).await;
             }
@@ -342,12 +342,12 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
             // The pages on the third device are flushed before they are dropped. That flush fails.
             world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
             world.disk(ALL[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
-            script.life(&store).run(2, 1, 3).await;
+            script.workload(&store).run(2, 1, 3).await;
             while !matches!(store.members()[2].status, MemberStatus::Lost(_)) {
                 seam.sleep(Nanos::from_micros(20)).await;
             }
             assert!(store.job().is_some(), "a member is being filled");
-            if called_off {
+            if is_cancelled {
                 store.cancel_job();
             }
             while store.job().is_some() {
@@ -355,7 +355,7 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
             }
             assert_eq!(store.copies(), 1);
             drop((pages, of, script, store));
-            let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.expect("it opens");
+            let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.expect("the store opens");
             assert_eq!(
                 store.members()[2].status,
                 MemberStatus::Stale,
@@ -372,13 +372,13 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
+        let (script, store) = store_with_records(&world, &seam).await;
         let held = RefCell::new(std::iter::from_fn(|| seam.alloc()).collect::<Vec<_>>());
         assert!(held.borrow().len() > 100 && seam.alloc().is_none());
         // Only the cache frees buffers.
-        store.use_buffers(move || held.borrow_mut().pop());
+        store.set_fallback_buffers(move || held.borrow_mut().pop());
         let fourth = script.disk(3).await;
-        let added = begin(&seam, {
+        let added = spawn_change(&seam, {
             let store = store.clone();
             async move { store.add(fourth, false).await }
         });
@@ -391,29 +391,33 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
 
 /// A device that had the number before must neither be written to nor count as a copy.
 #[test]
-fn reused_member_number_refers_to_its_new_device_alone() {
+fn reused_member_number_refers_only_to_its_new_device() {
     let world = formatted(1, Shape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
-        let life = script.life(&store);
+        let (script, store) = store_with_records(&world, &seam).await;
+        let workload = script.workload(&store);
         for round in 0..12 {
             let members = store.members();
             let carries = |member: &&MemberReport| member.role == Role::Log && member.status == MemberStatus::InService;
-            let device = members.iter().find(carries).and_then(|member| member.device.clone()).expect("it is here");
-            let number = (0..3).find(|number| device.ends_with(ALL[*number])).expect("it is one of them");
+            let device = members
+                .iter()
+                .find(carries)
+                .and_then(|member| member.device.clone())
+                .expect("a log member is in service");
+            let number = (0..3).find(|number| device.ends_with(ALL[*number])).expect("the device is one of these");
             let control = world.disk(ALL[number]).unwrap();
             control.vanish();
-            life.run(round, 1, 3).await;
+            workload.run(round, 1, 3).await;
             while store.copies() != 2 || store.job().is_some() {
-                life.run(100 + round, 1, 1).await;
+                workload.run(100 + round, 1, 1).await;
             }
             control.come_back();
             let back = script.disk(number).await;
-            store.add(back, true).await.expect("it comes back");
+            store.add(back, true).await.expect("the device is added again");
             assert_eq!((store.copies(), store.members().len()), (2, 3), "{:?}", store.members());
         }
-        assert_eq!(script.wrong.take(), None);
+        assert_eq!(script.first_error.take(), None);
     });
 }
 
@@ -424,24 +428,24 @@ fn smaller_device_takes_over_when_the_log_fits_it() {
     let seam = world.seam();
     let options = OpenOptions::default();
     world.block_on(async {
-        let script = Script { seam: seam.clone(), model: Rc::default(), wrong: Rc::default(), seed: 1, options };
+        let script = Script { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
         let names = [ALL[0], ALL[1]];
         let (store, _) = open_members(&seam, &names, options).await.unwrap();
-        let life = script.life(&store);
+        let workload = script.workload(&store);
         let disks = disks(&seam, &[ALL[3]]).await;
         let other = store.clone();
-        life.run(1, 2, 30).await;
-        let replaced = begin(&seam, async move { other.replace(1, disks[0].clone(), false).await });
-        life.run(2, 2, 60).await;
+        workload.run(1, 2, 30).await;
+        let replaced = spawn_change(&seam, async move { other.replace(1, disks[0].clone(), false).await });
+        workload.run(2, 2, 60).await;
         while replaced.borrow().is_none() {
-            life.destage();
-            life.run(3, 1, 1).await;
+            workload.destage();
+            workload.run(3, 1, 1).await;
         }
-        assert_eq!(outcome(&seam, replaced).await, Ok(2));
+        assert_eq!(wait_outcome(&seam, replaced).await, Ok(2));
         assert_eq!((store.copies(), store.room().1), (2, 5));
-        life.run(4, 2, 30).await;
-        assert_eq!(script.wrong.take(), None);
-        drop(life);
+        workload.run(4, 2, 30).await;
+        assert_eq!(script.first_error.take(), None);
+        drop(workload);
         drop(store);
         let (store, recovered) = open_members(&seam, &[ALL[0], ALL[3]], options).await.unwrap();
         let found = read_all(&seam, &store, &recovered).await.unwrap();
@@ -454,21 +458,21 @@ fn removed_device_that_was_used_alone_is_never_taken_as_a_member() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_life(&world, &seam).await;
+        let (script, store) = store_with_records(&world, &seam).await;
         // The device is unreachable while it is removed, so its superblocks still call it a member.
         let second = world.disk(ALL[1]).unwrap();
         second.vanish();
         let fourth = script.disk(3).await;
-        script.life(&store).run(5, 1, 3).await;
+        script.workload(&store).run(5, 1, 3).await;
         while store.copies() < 2 || store.job().is_some() {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         assert_eq!(store.add(fourth, false).await, Ok(3));
-        let seen = Some((store.uuid(), store.generation()));
+        let known_generation = Some((store.uuid(), store.generation()));
         store.close().await.unwrap();
         second.come_back();
         let accept = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-        let known = OpenOptions { seen, ..accept };
+        let known = OpenOptions { known_generation, ..accept };
         assert!(matches!(open_members(&seam, &[ALL[1]], known).await, Err(StoreError::Outdated { .. })));
         let (store, _) = open_members(&seam, &ALL, OpenOptions::default()).await.unwrap();
         assert!(

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flash::{MemberStatus, OpenOptions, Sabotage, StoreError};
-use seam::sim::{CrashMode, Cut, DiskImages, Fault, Ops, Rng, Rule, SimSeam, Stop, Survival, When, World};
+use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rng, Rule, SimSeam, Snapshot, Stop, Survival, When, World};
 use seam::{Nanos, Seam};
 
-use crate::life::Life;
 use crate::model::{Found, Model, read_all};
+use crate::workload::Workload;
 use crate::world::{NAMES, SMALL, after, formatted, open, open_named};
 
 /// Number of random subsets of the unflushed writes at each boundary.
@@ -16,14 +16,14 @@ const SUBSETS: u64 = 8;
 
 /// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct Counts {
     pub boundaries: u64,
     pub crashes: u64,
     pub crashes_in_recovery: u64,
 }
 
 /// Every outcome that a crash at this moment can have: the survival of each unflushed write.
-pub fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
+pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     let changes: Vec<_> = cut.changes().collect();
     let all = |survival| vec![survival; changes.len()];
     let mut crashes = vec![("all unflushed lost".to_owned(), all(Survival::Lost))];
@@ -74,7 +74,7 @@ fn recover_deeply(
     options: OpenOptions,
     deep: bool,
     rng: &Rng,
-    seen: &mut Seen,
+    counts: &mut Counts,
 ) -> Result<(), String> {
     let world = after(rng.next(), images());
     let found = recover(&world, model, options)?;
@@ -98,7 +98,7 @@ fn recover_deeply(
             return Ok(());
         }
         for (how, survivals) in crashes(cut, rng) {
-            seen.crashes_in_recovery += 1;
+            counts.crashes_in_recovery += 1;
             let world = after(1, cut.images(|number| survivals[number]));
             let again = recover(&world, model, options).map_err(|what| format!("{how} in recovery: {what}"))?;
             if again != found {
@@ -142,7 +142,7 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
 pub fn at_each_boundary(
     world: &World,
     done: &Cell<bool>,
-    mut each: impl FnMut(&Cut) -> Result<(), String>,
+    mut each: impl FnMut(&Snapshot) -> Result<(), String>,
 ) -> Result<(), String> {
     let seam = world.seam();
     loop {
@@ -164,23 +164,23 @@ pub fn at_each_boundary(
 
 /// Scenario: two writers and a third volume fill and wrap the log. The store is closed and opened, loses a member, and
 /// is opened again with the stale member present.
-async fn script(life: Script, fail: impl Fn()) {
-    let Script { seam, model, wrong, seed, options } = life;
+async fn run_script(script: Script, fail: impl Fn()) {
+    let Script { seam, model, first_error, seed, options } = script;
     for round in 0..3 {
         let (store, recovered) = open_named(&seam, &NAMES, options).await.expect("the store opens");
         let found = read_all(&seam, &store, &recovered).await.expect("live records can be read");
-        model.borrow_mut().settle(&recovered, &found);
-        let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
-        let life = Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() };
-        life.run(seed + round, 2, 12).await;
+        model.borrow_mut().adopt_recovered(&recovered, &found);
+        let (seam, model, first_error) = (seam.clone(), Rc::clone(&model), Rc::clone(&first_error));
+        let workload = Workload { seam, store: store.clone(), model, first_error, full_in_vain: Rc::default() };
+        workload.run(seed + round, 2, 12).await;
         if round == 1 {
             fail();
-            life.run(seed + 10, 2, 8).await;
+            workload.run(seed + 10, 2, 8).await;
         }
-        while round == 2 && life.model.borrow().live() > 0 {
-            life.destage();
+        while round == 2 && workload.model.borrow().live() > 0 {
+            workload.destage();
         }
-        drop(life);
+        drop(workload);
         store.close().await.expect("a store with a member closes");
     }
 }
@@ -188,49 +188,49 @@ async fn script(life: Script, fail: impl Fn()) {
 struct Script {
     seam: SimSeam,
     model: Rc<RefCell<Model>>,
-    wrong: Rc<RefCell<Option<String>>>,
+    first_error: Rc<RefCell<Option<String>>>,
     seed: u64,
     options: OpenOptions,
 }
 
 /// Cuts the scenario of `seed` at every I/O boundary. The recovery of every `deep_every`th crash is cut, too.
-pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, String> {
+pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts, String> {
     let world = formatted(seed, SMALL);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     let (model, done) = (Rc::<RefCell<Model>>::default(), Rc::new(Cell::new(false)));
-    let life = Script { seam: world.seam(), model: Rc::clone(&model), wrong: Rc::default(), seed, options };
-    let (wrong, flag) = (Rc::clone(&life.wrong), Rc::clone(&done));
-    let control = world.disk(NAMES[1]).expect("it was added");
+    let script = Script { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
+    let (first_error, flag) = (Rc::clone(&script.first_error), Rc::clone(&done));
+    let control = world.disk(NAMES[1]).expect("the disk exists");
     let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
     world.seam().spawn(async move {
-        script(life, fail).await;
+        run_script(script, fail).await;
         flag.set(true);
     });
-    let (rng, mut seen) = (Rng::new(seed, 77), Seen::default());
+    let (rng, mut counts) = (Rng::new(seed, 77), Counts::default());
     at_each_boundary(&world, &done, |cut| {
-        seen.boundaries += 1;
+        counts.boundaries += 1;
         let lost = || cut.images(|_| Survival::Lost);
         each_mirror_alone(lost, &model.borrow(), options)?;
         for (how, survivals) in crashes(cut, &rng) {
-            seen.crashes += 1;
-            let deep = seen.crashes.is_multiple_of(deep_every);
+            counts.crashes += 1;
+            let deep = counts.crashes.is_multiple_of(deep_every);
             let images = || cut.images(|number| survivals[number]);
-            recover_deeply(images, &model.borrow(), options, deep, &rng, &mut seen)
+            recover_deeply(images, &model.borrow(), options, deep, &rng, &mut counts)
                 .map_err(|what| format!("{how}: {what}"))?;
         }
         Ok(())
     })?;
-    match wrong.take() {
+    match first_error.take() {
         Some(what) => Err(what),
-        None => Ok(seen),
+        None => Ok(counts),
     }
 }
 
 #[test]
 fn acknowledged_records_survive_a_crash_at_any_io_even_in_recovery() {
     for seed in 0..2 {
-        let seen = campaign(seed, Sabotage::None, 160).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        println!("seed {seed}: {seen:?}");
-        assert!(seen.boundaries > 300 && seen.crashes > 5_000 && seen.crashes_in_recovery > 1_000, "{seen:?}");
+        let counts = campaign(seed, Sabotage::None, 160).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("seed {seed}: {counts:?}");
+        assert!(counts.boundaries > 300 && counts.crashes > 5_000 && counts.crashes_in_recovery > 1_000, "{counts:?}");
     }
 }

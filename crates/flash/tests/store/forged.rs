@@ -11,17 +11,17 @@ use crate::world::{NAMES, SMALL, disks, formatted};
 /// Rewrites a changed superblock to both places of a device.
 async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
     for at in PLACES {
-        let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
+        let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
         let (result, mut pieces) = disk.read(at, vec![buffer]).await;
-        result.expect("it reads");
-        let block = pieces.pop().expect("one was read").block.freeze();
+        result.expect("the superblock is readable");
+        let block = pieces.pop().expect("one block was read").block.freeze();
         let mut raw = [0; BLOCK_BYTES];
         block.read_bytes(0, &mut raw);
-        let mut superblock = Superblock::decode(&raw).expect("it was formatted");
+        let mut superblock = Superblock::decode(&raw).expect("the superblock is valid");
         forge(&mut superblock);
-        let mut buffer = seam.alloc().expect("the pool has room");
+        let mut buffer = seam.alloc().expect("the pool has a free buffer");
         buffer.write_metadata(0, &*superblock.encode());
-        disk.write(at, vec![Piece::whole(buffer.freeze())]).await.expect("it writes");
+        disk.write(at, vec![Piece::whole(buffer.freeze())]).await.expect("the superblock is writable");
     }
 }
 

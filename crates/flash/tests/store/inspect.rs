@@ -14,7 +14,7 @@ fn written() -> World {
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         for (block, tag) in (0..6).map(|block| (block, block + 100)).chain([(0, 900)]) {
-            let mut buffer = seam.alloc().expect("the pool has room");
+            let mut buffer = seam.alloc().expect("the pool has a free buffer");
             (0..8).for_each(|sector| buffer.set_tag(sector, tag));
             let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
             let content = Content::Data(buffer.freeze());
@@ -25,7 +25,7 @@ fn written() -> World {
 }
 
 /// Inspects these devices, checks that nothing was written, and returns the findings.
-async fn look(
+async fn inspect_devices(
     world: &World,
     seam: &SimSeam,
     names: &[&str],
@@ -33,7 +33,7 @@ async fn look(
     let disks = disks(seam, names).await;
     let (devices, found) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());
-    let found = found.expect("there is a store");
+    let found = found.expect("a store exists");
     let mut blocks = Vec::new();
     for dirty in &found.dirty {
         let block = found.read(dirty).await;
@@ -52,12 +52,12 @@ fn all() -> Vec<(u64, Option<u64>)> {
 }
 
 #[test]
-fn inspection_finds_what_an_opening_would_and_writes_nothing() {
+fn inspection_finds_the_blocks_of_an_opening_and_writes_nothing() {
     let world = written();
     let seam = world.seam();
     world.block_on(async {
-        assert_eq!(look(&world, &seam, &NAMES).await, (all(), vec![], None, vec![]));
-        let alone = look(&world, &seam, &NAMES[..1]).await;
+        assert_eq!(inspect_devices(&world, &seam, &NAMES).await, (all(), vec![], None, vec![]));
+        let alone = inspect_devices(&world, &seam, &NAMES[..1]).await;
         assert_eq!(alone, (all(), vec![1], Some(StoreError::MemberMissing { member: 1 }), vec![]));
         let nothing = inspect(&seam, &[]).await.1;
         assert!(nothing.is_err());
@@ -65,7 +65,7 @@ fn inspection_finds_what_an_opening_would_and_writes_nothing() {
 }
 
 #[test]
-fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
+fn inspection_of_a_damaged_log_finds_the_rest_and_lists_lost_batches() {
     let world = written();
     let first = flash::format::FIRST_SEGMENT_BYTES / 512;
     // Damage the third batch's header and the fourth's data on both devices, and the fifth's data on one.
@@ -76,7 +76,7 @@ fn inspection_of_a_damaged_log_finds_the_rest_and_names_lost_batches() {
     world.disk(NAMES[0]).unwrap().flip_bit(first + 9 * 8, 3);
     let seam = world.seam();
     world.block_on(async {
-        let (blocks, missing, problem, lost) = look(&world, &seam, &NAMES).await;
+        let (blocks, missing, problem, lost) = inspect_devices(&world, &seam, &NAMES).await;
         let mut expected = all();
         expected.retain(|(block, _)| *block != 2);
         expected[2].1 = None;

@@ -9,12 +9,12 @@ use flash::{
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
 
-use crate::model::{What, read_all};
+use crate::model::{BlockContent, read_all};
 use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
 
 const ACCEPT: OpenOptions = OpenOptions {
     accept_missing: true,
-    seen: None,
+    known_generation: None,
     ownership: None,
     sequence_min: Sequence(0),
     sabotage: flash::Sabotage::None,
@@ -25,14 +25,14 @@ fn owner(block: u64) -> Owner {
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
-    let mut buffer = seam.alloc().expect("the pool has room");
+    let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, tag));
     let record = Record { owner: owner(block), epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     Ok(store.append(vec![record]).await?[0])
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> Result<u64, StoreError> {
-    Ok(store.read(owner(block), position, seam.alloc().expect("the pool has room")).await?.tags()[0])
+    Ok(store.read(owner(block), position, seam.alloc().expect("the pool has a free buffer")).await?.tags()[0])
 }
 
 /// A world in which blocks 0 to `count` - 1 were appended, one batch each, block *n* with tag *n* + 100.
@@ -49,12 +49,12 @@ fn written(count: u64) -> World {
 }
 
 /// Opens the store and checks that all blocks of [`written`] are found.
-fn all_there(world: &World, count: u64, options: OpenOptions) -> Vec<Recovered> {
+fn expect_all_blocks(world: &World, count: u64, options: OpenOptions) -> Vec<Recovered> {
     let seam = world.seam();
     world.block_on(async {
         let (store, recovered) = open(world, &seam, options).await.unwrap();
         let found = read_all(&seam, &store, &recovered).await.unwrap();
-        let expected: Vec<_> = (0..count).map(|block| (owner(block), What::Data(block + 100))).collect();
+        let expected: Vec<_> = (0..count).map(|block| (owner(block), BlockContent::Data(block + 100))).collect();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
         recovered
     })
@@ -79,7 +79,7 @@ fn missing_member_must_be_accepted_and_is_stale_when_it_returns() {
         let (store, recovered) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(store.members()[1].status, MemberStatus::Stale);
         let found = read_all(&seam, &store, &recovered).await.unwrap();
-        assert_eq!((found.len(), found[&owner(0)]), (5, What::Data(900)));
+        assert_eq!((found.len(), found[&owner(0)]), (5, BlockContent::Data(900)));
         drop(store);
         let refused = open_named(&seam, &NAMES[1..], OpenOptions::default()).await.err();
         assert_eq!(refused, Some(StoreError::MemberMissing { member: 0 }));
@@ -102,7 +102,7 @@ fn members_used_separately_are_refused_together() {
 }
 
 #[test]
-fn with_both_members_lost_nothing_is_acknowledged() {
+fn append_fails_when_both_members_are_lost() {
     let world = written(1);
     let seam = world.seam();
     world.block_on(async {
@@ -130,7 +130,7 @@ fn damage_of_one_mirror_is_survived_and_repaired() {
         let world = after(9, images);
         let damaged = world.disk(NAMES[mirror as usize]).unwrap();
         (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
-        all_there(&world, count, OpenOptions::default());
+        expect_all_blocks(&world, count, OpenOptions::default());
         world.run_for(seam::Nanos::from_millis(10)).unwrap();
         // The next opening flushes the repairs.
         images = world.crash(CrashMode::Kill);
@@ -139,7 +139,7 @@ fn damage_of_one_mirror_is_survived_and_repaired() {
     let images = cut.snapshot();
     for name in NAMES {
         let alone = without(images.images(|_| seam::sim::Survival::Lost), name);
-        all_there(&alone, count, ACCEPT);
+        expect_all_blocks(&alone, count, ACCEPT);
     }
 }
 
@@ -178,13 +178,13 @@ fn mirror_with_a_thousand_random_blocks_loses_nothing() {
         let refused = open(&world, &seam, OpenOptions::default()).await.err();
         assert!(matches!(refused, Some(StoreError::NoStore { .. })));
     });
-    all_there(&world, count, ACCEPT);
+    expect_all_blocks(&world, count, ACCEPT);
 }
 
 #[test]
 fn block_without_a_good_copy_fails_alone() {
     let world = written(4);
-    let recovered = all_there(&world, 4, OpenOptions::default());
+    let recovered = expect_all_blocks(&world, 4, OpenOptions::default());
     let seam = world.seam();
     // The second batch: a header and a data block.
     let sector = (FIRST_SEGMENT_BYTES + 3 * 4096) / 512;
@@ -317,15 +317,17 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
     world.block_on(async {
         // The second device is used alone; the first one still considers itself current.
         let (store, _) = open_named(&seam, &NAMES[1..], ACCEPT).await.unwrap();
-        let seen = Some((store.uuid(), store.generation()));
+        let known_generation = Some((store.uuid(), store.generation()));
         drop(store);
-        let refused = open_named(&seam, &NAMES[..1], OpenOptions { seen, ..ACCEPT }).await.err();
+        let refused = open_named(&seam, &NAMES[..1], OpenOptions { known_generation, ..ACCEPT }).await.err();
         assert!(matches!(refused, Some(StoreError::Outdated { .. })), "{refused:?}");
-        let (store, _) = open(&world, &seam, OpenOptions { seen, ..OpenOptions::default() }).await.unwrap();
+        let (store, _) = open(&world, &seam, OpenOptions { known_generation, ..OpenOptions::default() }).await.unwrap();
         assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
         drop(store);
         let of_another_store = Some(([7; 16], StoreGeneration(u64::MAX)));
-        assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
+        assert!(
+            open_named(&seam, &NAMES[1..], OpenOptions { known_generation: of_another_store, ..ACCEPT }).await.is_ok()
+        );
     });
 }
 
@@ -348,7 +350,7 @@ fn first_two_devices_carry_the_log_and_others_may_be_missing() {
     let mut images = world.crash(CrashMode::LoseAll);
     assert!(images.remove(ALL[2]));
     let world = after(2, images);
-    all_there(&world, 5, OpenOptions::default());
+    expect_all_blocks(&world, 5, OpenOptions::default());
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();

@@ -9,29 +9,29 @@ use seam::sim::SimSeam;
 
 /// The content of a block's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum BlockContent {
     /// Data with a unique tag.
     Data(u64),
     Zero,
-    /// Nothing in the log: a tombstone, or never written.
-    Gone,
+    /// The log has no content: a tombstone, or never written.
+    Absent,
 }
 
 #[derive(Clone, Debug)]
 struct Version {
-    what: What,
+    content: BlockContent,
     /// The record that it belongs to.
     record: usize,
     acked: bool,
-    /// Nothing of it was written.
-    void: bool,
+    /// No part of it was written.
+    is_unwritten: bool,
     /// Its owner has retired it.
     dropped: bool,
 }
 
 /// A record with its position, and the number of its blocks that are still live.
 #[derive(Clone, Debug)]
-struct Rec {
+struct RecordState {
     position: Option<Position>,
     blocks_left: usize,
     owners: Vec<Owner>,
@@ -41,14 +41,14 @@ struct Rec {
 #[derive(Default)]
 pub struct Model {
     blocks: BTreeMap<Owner, Vec<Version>>,
-    records: Vec<Rec>,
+    records: Vec<RecordState>,
     /// Records with a live block, oldest first.
     live: std::collections::BTreeSet<usize>,
     tags: u64,
 }
 
 /// The content of each block after recovery.
-pub type Found = BTreeMap<Owner, What>;
+pub type Found = BTreeMap<Owner, BlockContent>;
 
 impl Model {
     /// An unused tag.
@@ -58,24 +58,24 @@ impl Model {
     }
 
     /// Adds a record before its append. Returns its number.
-    pub fn submit(&mut self, owner: Owner, blocks: u32, what: What) -> usize {
+    pub fn submit(&mut self, owner: Owner, blocks: u32, content: BlockContent) -> usize {
         let record = self.records.len();
         let owners: Vec<_> =
             (0..u64::from(blocks)).map(|more| Owner { block: owner.block.plus(more), ..owner }).collect();
         for owner in &owners {
-            let version = Version { what, record, acked: false, void: false, dropped: false };
+            let version = Version { content, record, acked: false, is_unwritten: false, dropped: false };
             self.blocks.entry(*owner).or_default().push(version);
         }
-        self.records.push(Rec { position: None, blocks_left: owners.len(), owners });
+        self.records.push(RecordState { position: None, blocks_left: owners.len(), owners });
         record
     }
 
-    /// Notes that nothing of the record was written.
-    pub fn void(&mut self, record: usize) {
-        self.versions(record, |version| version.void = true);
+    /// Records that no part of the record was written.
+    pub fn mark_unwritten(&mut self, record: usize) {
+        self.versions(record, |version| version.is_unwritten = true);
     }
 
-    /// Notes that the record is durable. Returns the positions to retire.
+    /// Records that the record is durable. Returns the positions to retire.
     pub fn ack(&mut self, record: usize, position: Position) -> Vec<Position> {
         self.records[record].position = Some(position);
         self.live.insert(record);
@@ -83,10 +83,10 @@ impl Model {
         let mut dead = Vec::new();
         for owner in self.records[record].owners.clone() {
             let versions = &self.blocks[&owner];
-            let newest = versions.iter().rposition(|version| version.acked).expect("one was just acknowledged");
+            let newest = versions.iter().rposition(|version| version.acked).expect("a version was just acknowledged");
             let old = versions[..newest].iter().filter(|version| version.acked && !version.dropped);
             let mut old: Vec<_> = old.map(|version| version.record).collect();
-            if versions[newest].what == What::Gone && !versions[newest].dropped {
+            if versions[newest].content == BlockContent::Absent && !versions[newest].dropped {
                 old.push(versions[newest].record);
             }
             for record in old {
@@ -111,11 +111,11 @@ impl Model {
         if std::mem::replace(&mut version.dropped, true) {
             return None;
         }
-        let rec = &mut self.records[record];
-        rec.blocks_left -= 1;
-        (rec.blocks_left == 0).then(|| {
+        let state = &mut self.records[record];
+        state.blocks_left -= 1;
+        (state.blocks_left == 0).then(|| {
             self.live.remove(&record);
-            rec.position.expect("only acknowledged versions are dropped")
+            state.position.expect("only acknowledged versions are dropped")
         })
     }
 
@@ -135,8 +135,8 @@ impl Model {
     pub fn readable(&self, draw: u64) -> Option<(Owner, Position, u64)> {
         let all = self.blocks.iter().filter_map(|(owner, versions)| {
             let version = versions.last().filter(|version| version.acked && !version.dropped)?;
-            match version.what {
-                What::Data(tag) => Some((*owner, self.records[version.record].position?, tag)),
+            match version.content {
+                BlockContent::Data(tag) => Some((*owner, self.records[version.record].position?, tag)),
                 _ => None,
             }
         });
@@ -146,7 +146,7 @@ impl Model {
 
     /// True when the block's version with this tag is still live.
     pub fn is_current(&self, owner: Owner, tag: u64) -> bool {
-        self.blocks[&owner].iter().any(|version| version.what == What::Data(tag) && !version.dropped)
+        self.blocks[&owner].iter().any(|version| version.content == BlockContent::Data(tag) && !version.dropped)
     }
 
     /// Checks the blocks that recovery found.
@@ -155,19 +155,20 @@ impl Model {
             return Err(format!("foreign: {owner:?} was never written"));
         }
         for (owner, versions) in &self.blocks {
-            let found = found.get(owner).copied().unwrap_or(What::Gone);
+            let found = found.get(owner).copied().unwrap_or(BlockContent::Absent);
             let newest = versions.iter().rposition(|version| version.acked);
-            let may = versions[newest.unwrap_or(0)..].iter().any(|version| !version.void && version.what == found);
+            let may =
+                versions[newest.unwrap_or(0)..].iter().any(|version| !version.is_unwritten && version.content == found);
             let may_be_gone = newest.is_none_or(|newest| versions[newest].dropped);
-            if !may && (found != What::Gone || !may_be_gone) {
+            if !may && (found != BlockContent::Absent || !may_be_gone) {
                 return Err(format!("{owner:?}: found {found:?} of {versions:?}"));
             }
         }
         Ok(())
     }
 
-    /// Adopts what recovery found: unacknowledged versions are decided now.
-    pub fn settle(&mut self, recovered: &[Recovered], found: &Found) {
+    /// Adopts content recovery found: unacknowledged versions are decided now.
+    pub fn adopt_recovered(&mut self, recovered: &[Recovered], found: &Found) {
         self.blocks.clear();
         self.records.clear();
         self.live.clear();
@@ -178,7 +179,7 @@ impl Model {
             };
             let record = self.submit(one.owner, blocks, found[&one.owner]);
             let dead = self.ack(record, one.position);
-            assert!(dead.is_empty(), "recovery gives each block once");
+            assert!(dead.is_empty(), "recovery returns each block once");
         }
     }
 }
@@ -187,8 +188,8 @@ impl Model {
 pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recovered]) -> Result<Found, String> {
     let mut found = Found::new();
     for one in recovered {
-        let (blocks, what) = match one.content {
-            RecoveredContent::Zero { blocks, .. } => (blocks, What::Zero),
+        let (blocks, content) = match one.content {
+            RecoveredContent::Zero { blocks, .. } => (blocks, BlockContent::Zero),
             RecoveredContent::Data => {
                 let buffer = seam.alloc().ok_or("the pool is empty")?;
                 let block = store.read(one.owner, one.position, buffer).await.map_err(|error| error.to_string())?;
@@ -196,12 +197,12 @@ pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recov
                 if tags != [tags[0]; 8] {
                     return Err(format!("{:?} is torn: {tags:x?}", one.owner));
                 }
-                (1, What::Data(tags[0]))
+                (1, BlockContent::Data(tags[0]))
             }
         };
         for more in 0..u64::from(blocks) {
             let owner = Owner { block: one.owner.block.plus(more), ..one.owner };
-            if found.insert(owner, what).is_some() {
+            if found.insert(owner, content).is_some() {
                 return Err(format!("{owner:?} was recovered twice"));
             }
         }

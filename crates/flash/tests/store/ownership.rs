@@ -19,24 +19,27 @@ fn owned(ownership: Ownership) -> OpenOptions {
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) {
     let owner = Owner { incarnation: VolumeId(7), block: BlockNo(block) };
-    let data = seam::BlockMut::freeze(seam.alloc().expect("there is room"));
-    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(data) }]).await.expect("it is appended");
+    let data = seam::BlockMut::freeze(seam.alloc().expect("the pool has a free buffer"));
+    store
+        .append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(data) }])
+        .await
+        .expect("the append succeeds");
 }
 
 #[test]
-fn every_member_names_the_owner_of_the_last_opening() {
+fn every_member_records_the_owner_of_the_last_opening() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let disks = disks(&seam, &NAMES).await;
-        let owner_of = async |options| identify(&seam, &disks, options).await.expect("there is a store").ownership;
+        let owner_of = async |options| identify(&seam, &disks, options).await.expect("a store exists").ownership;
         assert!(owner_of(OpenOptions::default()).await.is_none());
-        drop(Store::open(&seam, &disks, owned(FIRST)).await.expect("it opens"));
+        drop(Store::open(&seam, &disks, owned(FIRST)).await.expect("the store opens"));
         assert_eq!(owner_of(OpenOptions::default()).await, FIRST);
         // An opening without an owner keeps the last one.
-        drop(Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens"));
+        drop(Store::open(&seam, &disks, OpenOptions::default()).await.expect("the store opens"));
         assert_eq!(owner_of(OpenOptions::default()).await, FIRST);
-        drop(Store::open(&seam, &disks, owned(SECOND)).await.expect("it opens"));
+        drop(Store::open(&seam, &disks, owned(SECOND)).await.expect("the store opens"));
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
@@ -44,7 +47,7 @@ fn every_member_names_the_owner_of_the_last_opening() {
         for name in NAMES {
             let disks = disks(&seam, &[name]).await;
             let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-            assert_eq!(identify(&seam, &disks, options).await.expect("there is a store").ownership, SECOND, "{name}");
+            assert_eq!(identify(&seam, &disks, options).await.expect("a store exists").ownership, SECOND, "{name}");
         }
     });
 }
@@ -54,7 +57,7 @@ fn copy_taken_before_the_last_close_is_refused() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     let (copy, sequence) = world.block_on(async {
-        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("it opens");
+        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("the store opens");
         append(&seam, &store, 1).await;
         let copy = world.snapshot();
         append(&seam, &store, 2).await;
@@ -65,9 +68,9 @@ fn copy_taken_before_the_last_close_is_refused() {
     let seam = old.seam();
     old.block_on(async {
         let refused = open(&old, &seam, options).await.err();
-        assert!(matches!(refused, Some(StoreError::Behind { seen, .. }) if seen == sequence), "{refused:?}");
+        assert!(matches!(refused, Some(StoreError::Behind { recorded, .. }) if recorded == sequence), "{refused:?}");
         let disks = disks(&seam, &NAMES).await;
-        let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("there is a store");
+        let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store exists");
         assert_eq!(identity.ownership, FIRST, "the refusal has written nothing");
     });
     let world = after(3, world.crash(CrashMode::LoseAll));
@@ -80,7 +83,7 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
-        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("it opens");
+        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("the store opens");
         store.save_manifest(b"one".to_vec()).await.expect("nothing fails");
     });
     let start = world.snapshot();
@@ -88,7 +91,7 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
     for step in 1.. {
         let world = after(10 + step, start.images(|_| Survival::Whole));
         let seam = world.seam();
-        let (store, _) = world.block_on(open(&world, &seam, owned(SECOND))).expect("it opens");
+        let (store, _) = world.block_on(open(&world, &seam, owned(SECOND))).expect("the store opens");
         world.crash_at_io(world.io_count() + step);
         let payload = vec![step as u8; 20_000];
         let ended = world.run_until(async { store.save_manifest(payload.clone()).await.expect("nothing fails") });
@@ -97,8 +100,8 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
         let seam = world.seam();
         let manifest = world.block_on(async {
             let disks = disks(&seam, &NAMES).await;
-            let store = identify(&seam, &disks, OpenOptions::default()).await.expect("there is a store").store;
-            read_manifest(&seam, &disks, store).await.expect("it is of this format")
+            let store = identify(&seam, &disks, OpenOptions::default()).await.expect("a store exists").store;
+            read_manifest(&seam, &disks, store).await.expect("the manifest has this format")
         });
         let manifest = manifest.expect("one of the two manifests is intact").payload;
         assert!(manifest == b"one" || manifest == payload, "after {step} steps");

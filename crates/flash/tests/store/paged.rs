@@ -1,5 +1,5 @@
-//! An owner's use of clean pages, with a model of its backing: puts, reads, writes to the backing with and without
-//! flushes, destaged blocks, and a log that takes segments and returns them.
+//! A workload of clean pages, with a model of the backing. It puts and reads pages, writes to the backing with and
+//! without flushes, and destages blocks. Its log takes segments and returns them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{
-    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, PagesOf, Position, Record, Store, StoreError, VolumeId,
+    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, Position, Record, Store, StoreError, VolumeId,
+    VolumePages,
 };
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
@@ -28,20 +29,20 @@ fn page_number(page: u64) -> PageNo {
 
 /// One block of a backing.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
+pub struct BackingBlock {
     durable: u64,
     /// Writes that no flush has covered, in order, with their completion number, or `None` while they are in flight.
     unflushed: Vec<(u64, Option<u64>)>,
-    /// Its newest content is in memory alone.
+    /// Its newest content is only in memory.
     dirty: bool,
 }
 
-impl Held {
+impl BackingBlock {
     fn is_clean(&self) -> bool {
         !self.dirty && self.unflushed.is_empty()
     }
 
-    /// Every content that it may have after a crash at this moment.
+    /// Every content that the block may have after a crash at this moment.
     fn possible(&self) -> Vec<u64> {
         std::iter::once(self.durable).chain(self.unflushed.iter().map(|(tag, _)| *tag)).collect()
     }
@@ -50,17 +51,17 @@ impl Held {
 /// The backings' content, by volume and block.
 #[derive(Clone, Debug, Default)]
 pub struct Backing {
-    blocks: BTreeMap<(u64, u64), Held>,
+    blocks: BTreeMap<(u64, u64), BackingBlock>,
     tags: u64,
     sequences: BTreeMap<u64, u64>,
 }
 
 impl Backing {
-    fn get(&self, volume: u64, block: u64) -> Held {
+    fn get(&self, volume: u64, block: u64) -> BackingBlock {
         self.blocks.get(&(volume, block)).cloned().unwrap_or_default()
     }
 
-    fn get_mut(&mut self, volume: u64, block: u64) -> &mut Held {
+    fn get_mut(&mut self, volume: u64, block: u64) -> &mut BackingBlock {
         self.blocks.entry((volume, block)).or_default()
     }
 
@@ -76,14 +77,17 @@ impl Backing {
     }
 
     /// After a crash each block has one of its possible contents, and the owner has flushed it.
-    pub fn settle(&mut self, rng: &Rng) {
+    pub fn decide_contents(&mut self, rng: &Rng) {
         for held in self.blocks.values_mut() {
             let possible = held.possible();
-            *held = Held { durable: possible[rng.below(possible.len() as u64) as usize], ..Held::default() };
+            *held = BackingBlock {
+                durable: possible[rng.below(possible.len() as u64) as usize],
+                ..BackingBlock::default()
+            };
         }
     }
 
-    /// A trusted block may be served only if it is the only possible content of the backing.
+    /// Checks that the content of a served block is the only possible content of the backing.
     fn check(&self, volume: u64, number: u64, tag: u64, what: &str) -> Result<(), String> {
         let held = self.get(volume, number);
         let same = held.possible().iter().all(|possible| *possible == tag);
@@ -94,26 +98,26 @@ impl Backing {
 
 /// The clients of an open store with pages, and the model of their backings.
 #[derive(Clone)]
-pub struct PagedLife {
+pub struct PagedWorkload {
     pub seam: SimSeam,
     pub store: Store<SimSeam>,
     pub pages: Pages<SimSeam>,
     pub backing: Rc<RefCell<Backing>>,
-    pub wrong: Rc<RefCell<Option<String>>>,
+    pub first_error: Rc<RefCell<Option<String>>>,
     /// Positions of the records in the log.
     pub logged: Rc<RefCell<Vec<Position>>>,
 }
 
-impl PagedLife {
+impl PagedWorkload {
     /// Runs `workers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, workers: u64, steps: u64) {
         let left = Rc::new(Cell::new(workers));
         for worker in 0..workers {
-            let (life, left) = (self.clone(), Rc::clone(&left));
+            let (workload, left) = (self.clone(), Rc::clone(&left));
             self.seam.spawn(async move {
                 let rng = Rng::new(seed, 300 + worker);
                 for _ in 0..steps {
-                    life.step(&rng).await;
+                    workload.step(&rng).await;
                 }
                 left.set(left.get() - 1);
             });
@@ -125,16 +129,16 @@ impl PagedLife {
 
     async fn step(&self, rng: &Rng) {
         let volume = 1 + rng.below(VOLUMES);
-        let of = self.pages.volume(VolumeId(volume));
+        let volume_pages = self.pages.volume(VolumeId(volume));
         match rng.below(32) {
-            0..9 => self.put(&of, volume, rng).await,
-            9..17 => self.read(&of, volume, rng).await,
-            17..25 => self.write(&of, volume, rng).await,
-            25..28 => self.flush(&of, volume).await,
+            0..9 => self.put(&volume_pages, volume, rng).await,
+            9..17 => self.read(&volume_pages, volume, rng).await,
+            17..25 => self.write(&volume_pages, volume, rng).await,
+            25..28 => self.flush(&volume_pages, volume).await,
             28..30 => self.log(rng).await,
             30 => self.pause(rng).await,
-            _ if rng.below(6) == 0 => drop(self.pages.forget(VolumeId(volume)).await),
-            _ => self.judge(&of, volume).await.unwrap_or_else(|what| self.say(what)),
+            _ if rng.below(6) == 0 => drop(self.pages.remove_volume(VolumeId(volume)).await),
+            _ => self.resolve_suspects(&volume_pages, volume).await.unwrap_or_else(|what| self.report(what)),
         }
     }
 
@@ -144,7 +148,7 @@ impl PagedLife {
     }
 
     /// Puts the clean ones of some blocks.
-    async fn put(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn put(&self, volume_pages: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
         let mut blocks = Vec::new();
@@ -158,35 +162,35 @@ impl PagedLife {
             return;
         }
         let before = blocks.iter().fold(0, |mask, (number, _)| mask | 1 << number);
-        if let Ok(mask) = of.put(page, blocks).await
+        if let Ok(mask) = volume_pages.put(page, blocks).await
             && mask & !before != 0
         {
-            self.say(format!("{mask:x} of {before:x} were put"));
+            self.report(format!("{mask:x} of {before:x} were put"));
         }
         if rng.coin() {
-            of.touch(page);
+            volume_pages.touch(page);
         }
     }
 
     /// Reads trusted blocks, which must equal the backing.
-    async fn read(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn read(&self, volume_pages: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let start = rng.below(16) as u32;
         let run = start..start + 1 + rng.below(u64::from(16 - start)) as u32;
-        for (number, found) in read_run(&self.seam, of, page, run, false).await {
+        for (number, found) in read_run(&self.seam, volume_pages, page, run, false).await {
             let number = page.first_block().0 + u64::from(number);
             let held = self.backing.borrow().get(volume, number);
             if held.dirty {
-                self.say(format!("block {number} of volume {volume} is served although it was written"));
+                self.report(format!("block {number} of volume {volume} is served although it was written"));
             }
             if let Err(what) = self.backing.borrow().check(volume, number, found, "read") {
-                self.say(what);
+                self.report(what);
             }
         }
     }
 
     /// A client's write, and its destage to the backing.
-    async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+    async fn write(&self, volume_pages: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let first = page_number(rng.below(PAGES)).first_block().0 + rng.below(16);
         let blocks = first..first + 1 + rng.below(4);
         {
@@ -201,11 +205,11 @@ impl PagedLife {
             blocks.clone().for_each(|block| backing.get_mut(volume, block).dirty = true);
         }
         let range = BlockNo(blocks.start)..BlockNo(blocks.end);
-        of.invalidate(range.clone());
+        volume_pages.invalidate(range.clone());
         if rng.coin() {
             self.seam.sleep(Nanos::from_micros(rng.below(3_000))).await;
         }
-        let mark = of.begin_write(range).await;
+        let intent = volume_pages.begin_write(range).await;
         let tag = self.backing.borrow_mut().tag();
         for block in blocks.clone() {
             let mut backing = self.backing.borrow_mut();
@@ -221,11 +225,11 @@ impl PagedLife {
             let written = held.unflushed.iter_mut().find(|(other, _)| *other == tag);
             written.expect("a write ends once").1 = Some(sequence);
         }
-        of.end_write(mark, CompletionNo(sequence));
+        volume_pages.end_write(intent, CompletionNo(sequence));
     }
 
     /// Flushes a backing.
-    async fn flush(&self, of: &PagesOf<SimSeam>, volume: u64) {
+    async fn flush(&self, volume_pages: &VolumePages<SimSeam>, volume: u64) {
         let covered = *self.backing.borrow_mut().sequences.entry(volume).or_insert(1);
         self.seam.sleep(Nanos::from_micros(300)).await;
         let mut destaged = Vec::new();
@@ -236,11 +240,11 @@ impl PagedLife {
                 destaged.push(*block);
             }
         }
-        of.flushed(CompletionNo(covered));
+        volume_pages.record_flush(CompletionNo(covered));
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
-                of.destaged(BlockNo(number), &block(&self.seam, held.durable));
+                volume_pages.record_destaged(BlockNo(number), &block(&self.seam, held.durable));
             }
         }
     }
@@ -270,72 +274,78 @@ impl PagedLife {
     }
 
     /// Compares suspect pages with the backing.
-    async fn judge(&self, of: &PagesOf<SimSeam>, volume: u64) -> Result<(), String> {
+    async fn resolve_suspects(&self, volume_pages: &VolumePages<SimSeam>, volume: u64) -> Result<(), String> {
         for page in (0..PAGES).map(page_number) {
-            judge(&self.seam, of, volume, page, &self.backing).await;
+            resolve_suspect_page(&self.seam, volume_pages, volume, page, &self.backing).await;
         }
         Ok(())
     }
 
-    fn say(&self, what: String) {
-        self.wrong.borrow_mut().get_or_insert(what);
+    fn report(&self, what: String) {
+        self.first_error.borrow_mut().get_or_insert(what);
     }
 }
 
 /// Reads a run of blocks of a page. Returns the good ones.
 async fn read_run(
     seam: &SimSeam,
-    of: &PagesOf<SimSeam>,
+    volume_pages: &VolumePages<SimSeam>,
     page: PageNo,
     run: Range<u32>,
     suspect: bool,
 ) -> Vec<(u32, u64)> {
-    let buffers = run.clone().map(|_| seam.alloc().expect("the pool has room")).collect();
+    let buffers = run.clone().map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = if suspect {
-        of.read_suspect(page, run.clone(), buffers).await
+        volume_pages.read_suspect(page, run.clone(), buffers).await
     } else {
-        of.read(page, run.clone(), buffers).await
+        volume_pages.read(page, run.clone(), buffers).await
     };
     let tag = |block: SimBlock| block.tags();
     let whole = |tags: [u64; 8]| if tags == [tags[0]; 8] { tags[0] } else { u64::MAX };
     run.zip(read).filter_map(|(number, block)| Some((number, whole(tag(block.ok()?))))).collect()
 }
 
-async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: PageNo, backing: &RefCell<Backing>) {
-    let suspect = of.suspect(page);
+async fn resolve_suspect_page(
+    seam: &SimSeam,
+    volume_pages: &VolumePages<SimSeam>,
+    volume: u64,
+    page: PageNo,
+    backing: &RefCell<Backing>,
+) {
+    let suspect = volume_pages.suspect_blocks(page);
     if suspect == 0 {
         return;
     }
     let mut good = 0;
-    for (number, tag) in read_run(seam, of, page, 0..16, true).await {
+    for (number, tag) in read_run(seam, volume_pages, page, 0..16, true).await {
         let held = backing.borrow().get(volume, page.first_block().0 + u64::from(number));
         if held.is_clean() && held.durable == tag {
             good |= 1 << number;
         }
     }
-    of.judge(page, good);
+    volume_pages.resolve_suspect(page, good);
 }
 
-/// Checks after a restart that all served blocks equal the backing, whichever of its possible contents it has. `sound`:
-/// no device has had a silent fault, so every block in the map is readable. Returns the numbers of served and of
-/// suspect blocks.
+/// Checks after a restart that all served blocks equal the backing, for each of its possible contents. With
+/// `is_undamaged` no device has had a silent fault, so every block in the map must be readable. Returns the numbers of
+/// served and of suspect blocks.
 pub async fn check_all(
     seam: &SimSeam,
     pages: &Pages<SimSeam>,
     backing: &Backing,
     rng: &Rng,
-    sound: bool,
+    is_undamaged: bool,
 ) -> Result<(u64, u64), String> {
     let (mut served, mut suspects) = (0, 0);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(VolumeId(volume));
+        let volume_pages = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
-            suspects += u64::from(of.suspect(page).count_ones());
-            let valid = of.valid(page);
-            let read = read_run(seam, &of, page, 0..16, false).await;
-            if sound && read.len() as u32 != valid.count_ones() {
+            suspects += u64::from(volume_pages.suspect_blocks(page).count_ones());
+            let valid = volume_pages.valid(page);
+            let read = read_run(seam, &volume_pages, page, 0..16, false).await;
+            if is_undamaged && read.len() as u32 != valid.count_ones() {
                 return Err(format!(
-                    "of page {page} of volume {volume} {valid:x} is named, and only {read:x?} can be read"
+                    "of page {page} of volume {volume} {valid:x} is valid, and only {read:x?} can be read"
                 ));
             }
             for (number, tag) in read {
@@ -343,25 +353,30 @@ pub async fn check_all(
                 backing.check(volume, page.first_block().0 + u64::from(number), tag, "after a restart")?;
             }
         }
-        for (number, checksum) in of.ring() {
+        for (number, checksum) in volume_pages.recent_writes() {
             let possible = backing.get(volume, number.0).possible();
             let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
             if !same {
                 return Err(format!(
-                    "block {number} of volume {volume} is noted as destaged, the backing may have {possible:x?}"
+                    "block {number} of volume {volume} is recorded as destaged, the backing may have {possible:x?}"
                 ));
             }
         }
     }
     // Now the backing's content is decided, and suspect pages can be judged.
-    let settled = RefCell::new(backing.clone());
-    settled.borrow_mut().settle(rng);
+    let decided = RefCell::new(backing.clone());
+    decided.borrow_mut().decide_contents(rng);
     for volume in 1..=VOLUMES {
-        let of = pages.volume(VolumeId(volume));
+        let volume_pages = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
-            judge(seam, &of, volume, page, &settled).await;
-            for (number, tag) in read_run(seam, &of, page, 0..16, false).await {
-                settled.borrow().check(volume, page.first_block().0 + u64::from(number), tag, "after being judged")?;
+            resolve_suspect_page(seam, &volume_pages, volume, page, &decided).await;
+            for (number, tag) in read_run(seam, &volume_pages, page, 0..16, false).await {
+                decided.borrow().check(
+                    volume,
+                    page.first_block().0 + u64::from(number),
+                    tag,
+                    "after suspects were resolved",
+                )?;
             }
         }
     }

@@ -8,12 +8,12 @@ use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rng, Rule, When, World};
 use seam::{Nanos, Seam};
 
 use crate::cuts::{at_each_boundary, crashes};
-use crate::paged::{Backing, PagedLife, check_all};
+use crate::paged::{Backing, PagedWorkload, check_all};
 use crate::world::{NAMES, PAGED, Shape, after, formatted, open, open_named};
 
 /// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct Counts {
     pub boundaries: u64,
     pub crashes: u64,
     pub crashes_in_recovery: u64,
@@ -23,7 +23,13 @@ pub struct Seen {
 }
 
 /// Recovers and checks the served blocks.
-fn recover(world: &World, backing: &Backing, options: OpenOptions, rng: &Rng, seen: &mut Seen) -> Result<(), String> {
+fn recover(
+    world: &World,
+    backing: &Backing,
+    options: OpenOptions,
+    rng: &Rng,
+    counts: &mut Counts,
+) -> Result<(), String> {
     let seam = world.seam();
     let found = world.run_until(async {
         let (store, _) = open(world, &seam, options).await.map_err(|error| error.to_string())?;
@@ -33,9 +39,9 @@ fn recover(world: &World, backing: &Backing, options: OpenOptions, rng: &Rng, se
         Ok::<_, String>((served, suspect, loaded.dropped))
     });
     let (served, suspect, dropped) = found.map_err(|stop| stop.to_string())??;
-    seen.served += served;
-    seen.suspect += suspect;
-    seen.dropped += u64::from(dropped.is_some());
+    counts.served += served;
+    counts.suspect += suspect;
+    counts.dropped += u64::from(dropped.is_some());
     Ok(())
 }
 
@@ -46,9 +52,9 @@ fn recover_deeply(
     options: OpenOptions,
     deep: bool,
     rng: &Rng,
-    seen: &mut Seen,
+    counts: &mut Counts,
 ) -> Result<(), String> {
-    recover(&after(rng.next(), images()), backing, options, rng, seen)?;
+    recover(&after(rng.next(), images()), backing, options, rng, counts)?;
     if !deep {
         return Ok(());
     }
@@ -65,9 +71,9 @@ fn recover_deeply(
     });
     at_each_boundary(&world, &done, |cut| {
         for (how, survivals) in crashes(cut, rng) {
-            seen.crashes_in_recovery += 1;
+            counts.crashes_in_recovery += 1;
             let world = after(rng.next(), cut.images(|number| survivals[number]));
-            recover(&world, backing, options, rng, seen).map_err(|what| format!("{how} in recovery: {what}"))?;
+            recover(&world, backing, options, rng, counts).map_err(|what| format!("{how} in recovery: {what}"))?;
         }
         Ok(())
     })
@@ -75,18 +81,19 @@ fn recover_deeply(
 
 /// Scenario: pages are put and evicted, the log grows into their segments and shrinks again, checkpoints, a restart,
 /// the loss of a member.
-async fn script(life: Script, fail: impl Fn()) {
+async fn run_script(script: Script, fail: impl Fn()) {
     for round in 0..3 {
-        let (store, recovered) = open_named(&life.seam, &NAMES, life.options).await.expect("the store opens");
+        let (store, recovered) = open_named(&script.seam, &NAMES, script.options).await.expect("the store opens");
         let pages = store.pages();
         pages.load().await;
         let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
-        let (seam, backing, wrong) = (life.seam.clone(), Rc::clone(&life.backing), Rc::clone(&life.wrong));
-        let paged = PagedLife { seam, store: store.clone(), pages, backing, wrong, logged };
-        paged.run(life.seed * 10 + round, 2, life.steps).await;
+        let (seam, backing, first_error) =
+            (script.seam.clone(), Rc::clone(&script.backing), Rc::clone(&script.first_error));
+        let paged = PagedWorkload { seam, store: store.clone(), pages, backing, first_error, logged };
+        paged.run(script.seed * 10 + round, 2, script.steps).await;
         if round == 1 {
             fail();
-            paged.run(life.seed * 10 + 7, 2, life.steps).await;
+            paged.run(script.seed * 10 + 7, 2, script.steps).await;
         }
         drop(paged);
         store.close().await.expect("a store with a member closes");
@@ -96,45 +103,46 @@ async fn script(life: Script, fail: impl Fn()) {
 struct Script {
     seam: seam::sim::SimSeam,
     backing: Rc<RefCell<Backing>>,
-    wrong: Rc<RefCell<Option<String>>>,
+    first_error: Rc<RefCell<Option<String>>>,
     seed: u64,
     steps: u64,
     options: OpenOptions,
 }
 
 /// Cuts the scenario of `seed` at every I/O boundary. The recovery of every `deep_every`th crash is cut, too.
-pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, String> {
+pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts, String> {
     let world = formatted(seed, Shape { segments: 7, ..PAGED });
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     let (backing, done) = (Rc::<RefCell<Backing>>::default(), Rc::new(Cell::new(false)));
-    let life = Script { seam: world.seam(), backing: Rc::clone(&backing), wrong: Rc::default(), seed, steps, options };
-    let (wrong, flag) = (Rc::clone(&life.wrong), Rc::clone(&done));
-    let control = world.disk(NAMES[1]).expect("it was added");
+    let script =
+        Script { seam: world.seam(), backing: Rc::clone(&backing), first_error: Rc::default(), seed, steps, options };
+    let (first_error, flag) = (Rc::clone(&script.first_error), Rc::clone(&done));
+    let control = world.disk(NAMES[1]).expect("the disk exists");
     let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
     world.seam().spawn(async move {
-        script(life, fail).await;
+        run_script(script, fail).await;
         flag.set(true);
     });
-    let (rng, mut seen) = (Rng::new(seed, 78), Seen::default());
+    let (rng, mut counts) = (Rng::new(seed, 78), Counts::default());
     at_each_boundary(&world, &done, |cut| {
-        seen.boundaries += 1;
-        if let Some(what) = wrong.take() {
+        counts.boundaries += 1;
+        if let Some(what) = first_error.take() {
             return Err(what);
         }
         for (how, survivals) in crashes(cut, &rng) {
-            seen.crashes += 1;
-            let deep = seen.crashes.is_multiple_of(deep_every);
+            counts.crashes += 1;
+            let deep = counts.crashes.is_multiple_of(deep_every);
             let images = || cut.images(|number| survivals[number]);
-            recover_deeply(images, &backing.borrow(), options, deep, &rng, &mut seen)
+            recover_deeply(images, &backing.borrow(), options, deep, &rng, &mut counts)
                 .map_err(|what| format!("{how}: {what}"))?;
         }
         Ok(())
     })?;
     let last = after(1, world.crash(CrashMode::LoseAll));
-    recover(&last, &backing.borrow(), options, &rng, &mut seen)?;
-    match wrong.take() {
+    recover(&last, &backing.borrow(), options, &rng, &mut counts)?;
+    match first_error.take() {
         Some(what) => Err(what),
-        None => Ok(seen),
+        None => Ok(counts),
     }
 }
 
@@ -142,9 +150,9 @@ pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> R
 fn served_pages_equal_the_backing_after_a_crash_at_any_io() {
     let seeds = std::env::var("HOTSET_PAGE_CUTS").map_or(1, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
-        let seen = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        println!("seed {seed}: {seen:?}");
-        assert!(seen.boundaries > 200 && seen.crashes_in_recovery > 2_000, "{seen:?}");
-        assert!(seen.served > 10_000 && seen.suspect > 1_000, "{seen:?}");
+        let counts = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("seed {seed}: {counts:?}");
+        assert!(counts.boundaries > 200 && counts.crashes_in_recovery > 2_000, "{counts:?}");
+        assert!(counts.served > 10_000 && counts.suspect > 1_000, "{counts:?}");
     }
 }

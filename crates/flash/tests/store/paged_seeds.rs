@@ -12,17 +12,17 @@ use flash::{
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
-use crate::paged::{Backing, PagedLife, check_all};
+use crate::paged::{Backing, PagedWorkload, check_all};
 use crate::paged_cuts;
 use crate::pages::block;
 use crate::world::{ALL, NAMES, PAGED, Shape, after, disks, formatted, open};
 
 /// Seeds that have found a fault: a page segment's header was written after the log had reclaimed the segment.
-const FOUND: [u64; 1] = [1731];
+const REGRESSION_SEEDS: [u64; 1] = [1731];
 
 /// Counts of the scenarios.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct Counts {
     pub served: u64,
     pub suspect: u64,
     pub evictions: u64,
@@ -30,7 +30,7 @@ pub struct Seen {
 }
 
 /// Runs the scenario of `seed`.
-pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String> {
+pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut Counts) -> Result<(), String> {
     let rng = Rng::new(seed, 51);
     let devices = 1 + rng.below(3) as usize;
     let segment_bytes = (128 << 10) << rng.below(3);
@@ -40,42 +40,42 @@ pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String
     let mut world = formatted(seed, Shape { ..shape });
     let backing = Rc::<RefCell<Backing>>::default();
     let options = OpenOptions { sabotage, accept_missing: true, ..OpenOptions::default() };
-    let mut sound = true;
+    let mut is_undamaged = true;
     for boot in 0..2 + rng.below(4) {
-        sound &= devices == 1 || !plan_faults(&world, &rng, victim);
-        let wrong = Rc::<RefCell<Option<String>>>::default();
+        is_undamaged &= devices == 1 || !plan_faults(&world, &rng, victim);
+        let first_error = Rc::<RefCell<Option<String>>>::default();
         let (seam, cut_short) = (world.seam(), rng.coin());
         if cut_short {
             world.crash_at_io(world.io_count() + 1 + rng.below(600));
         }
-        let lived = world.run_until(async {
+        let ended = world.run_until(async {
             let Ok((store, recovered)) = open(&world, &seam, options).await else { return Ok(()) };
             let pages = store.pages();
             let found = pages.load().await;
-            seen.dropped += u64::from(found.dropped.is_some());
+            counts.dropped += u64::from(found.dropped.is_some());
             let held = backing.borrow().clone();
-            let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), sound).await?;
-            seen.served += served;
-            seen.suspect += suspect;
+            let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), is_undamaged).await?;
+            counts.served += served;
+            counts.suspect += suspect;
             // The owner flushes its backing, which decides its content.
-            backing.borrow_mut().settle(&Rng::new(seed, boot));
+            backing.borrow_mut().decide_contents(&Rng::new(seed, boot));
             let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
-            let (seam, backing, wrong) = (seam.clone(), Rc::clone(&backing), Rc::clone(&wrong));
-            let life = PagedLife { seam, store: store.clone(), pages, backing, wrong, logged };
-            life.run(rng.next(), 1 + rng.below(3), 1 + rng.below(60)).await;
-            seen.evictions += life.pages.stats().evictions;
-            drop(life);
+            let (seam, backing, first_error) = (seam.clone(), Rc::clone(&backing), Rc::clone(&first_error));
+            let workload = PagedWorkload { seam, store: store.clone(), pages, backing, first_error, logged };
+            workload.run(rng.next(), 1 + rng.below(3), 1 + rng.below(60)).await;
+            counts.evictions += workload.pages.stats().evictions;
+            drop(workload);
             match store.close().await {
                 Ok(_) | Err(StoreError::Failed(_)) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }
         });
-        match lived {
-            Ok(lived) => lived.map_err(|what| format!("boot {boot}: {what}"))?,
+        match ended {
+            Ok(ended) => ended.map_err(|what| format!("boot {boot}: {what}"))?,
             Err(Stop::CrashPoint) => {}
             Err(stop) => return Err(format!("boot {boot}: {stop}")),
         }
-        if let Some(what) = wrong.take() {
+        if let Some(what) = first_error.take() {
             return Err(format!("boot {boot}: {what}"));
         }
         world = after(rng.next(), world.crash(CrashMode::Any));
@@ -85,7 +85,7 @@ pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String
         let (store, _) = open(&world, &seam, options).await.map_err(|error| error.to_string())?;
         let pages = store.pages();
         pages.load().await;
-        check_all(&seam, &pages, &backing.take(), &rng, sound).await.map(drop)
+        check_all(&seam, &pages, &backing.take(), &rng, is_undamaged).await.map(drop)
     });
     last.map_err(|stop| stop.to_string())?
 }
@@ -116,12 +116,12 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 #[test]
 fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
-    let mut seen = Seen::default();
-    for seed in FOUND.into_iter().chain(0..seeds) {
-        life(seed, Sabotage::None, &mut seen).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    let mut counts = Counts::default();
+    for seed in REGRESSION_SEEDS.into_iter().chain(0..seeds) {
+        run_scenario(seed, Sabotage::None, &mut counts).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
-    println!("{seen:?}");
-    assert!(seen.served > 10 * seeds && seen.suspect > seeds && seen.evictions > seeds, "{seen:?}");
+    println!("{counts:?}");
+    assert!(counts.served > 10 * seeds && counts.suspect > seeds && counts.evictions > seeds, "{counts:?}");
 }
 
 /// A durable mark of a write to the backing is damaged on every device, but the log knows that it was durable.
@@ -170,16 +170,16 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
 
 /// Checks that a random scenario with faults notices the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
-    let caught = (0..2_000).find_map(|seed| Some((seed, life(seed, sabotage, &mut Seen::default()).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    let caught = (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut Counts::default()).err()?)));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {what}");
-    life(seed, Sabotage::None, &mut Seen::default()).expect("the same seed passes without it");
+    run_scenario(seed, Sabotage::None, &mut Counts::default()).expect("the same seed passes without it");
 }
 
 /// Checks that a crash of a scenario without faults notices the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {what}");
 }
 

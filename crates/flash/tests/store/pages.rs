@@ -17,7 +17,7 @@ use seam::{Block, BlockMut, Nanos, Seam};
 use crate::world::{NAMES, PAGED, Shape, after, disks, formatted, open};
 
 pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
-    let mut block = seam.alloc().expect("the pool has room");
+    let mut block = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| block.set_tag(sector, tag));
     block.freeze()
 }
@@ -29,7 +29,7 @@ fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
 
 /// The tags of a page's valid blocks.
 async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
-    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = pages.volume(VolumeId(volume)).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect()
 }
@@ -75,13 +75,13 @@ fn put_page_is_readable_until_it_is_invalidated() {
         }
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 55 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
-        pages.forget(VolumeId(7)).await.unwrap();
-        assert_eq!((volume.valid(PageNo(3)), volume.ring().len()), (0, 0));
+        pages.remove_volume(VolumeId(7)).await.unwrap();
+        assert_eq!((volume.valid(PageNo(3)), volume.recent_writes().len()), (0, 0));
     });
 }
 
 #[test]
-fn invalidated_block_is_put_again_in_place_until_its_place_is_worn() {
+fn invalidated_block_is_rewritten_in_place_up_to_seven_times() {
     let world = formatted(1, PAGED);
     let seam = world.seam();
     let world = {
@@ -156,7 +156,7 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
                 reading.as_mut().poll(context)
             })
             .await;
-            assert!(written, "the second run came later");
+            assert!(written, "the second run was written later");
             let found: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
             let old = (sabotage == Sabotage::ReadOverPut).then_some(101);
             assert_eq!(found, [old, None, Some(103)]);
@@ -216,7 +216,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
             for number in 0..6 {
                 put(&seam, &pages, 1 + number % 2, number, 1_000 * (number + 1)).await;
             }
-            pages.volume(VolumeId(1)).destaged(BlockNo(77), &block(&seam, 5));
+            pages.volume(VolumeId(1)).record_destaged(BlockNo(77), &block(&seam, 5));
             pages.volume(VolumeId(2)).invalidate(BlockNo(16)..BlockNo(18));
             if clean {
                 store.close().await.unwrap();
@@ -236,7 +236,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
                 assert_eq!(tags(&seam, &pages, 1 + number % 2, number).await, expected, "page {number}");
             }
-            assert_eq!(pages.volume(VolumeId(1)).ring(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
+            assert_eq!(pages.volume(VolumeId(1)).recent_writes(), [(BlockNo(77), block(&seam, 5).checksum(0))]);
         });
     }
 }
@@ -253,14 +253,17 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
         NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
         let (volume, done) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
-        let told = Rc::clone(&done);
+        let flag = Rc::clone(&done);
         seam.spawn(async move {
             let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
             volume.end_write(mark, CompletionNo(1));
-            told.set(true);
+            flag.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
-        assert!(!done.get() && pages.failed().is_some(), "the write went out while the devices still list the page");
+        assert!(
+            !done.get() && pages.void_reason().is_some(),
+            "the write went out while the devices still list the page"
+        );
         pages.abandon();
         seam.sleep(Nanos::from_millis(1)).await;
         assert!(done.get(), "the write still waits after the map was abandoned");
@@ -271,7 +274,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
-        pages.distrust();
+        pages.ignore_persisted_map();
         let found = pages.load().await;
         assert!(
             found.dropped.is_some() && found.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0,
@@ -298,7 +301,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         put(&seam, &pages, 1, 64, 200).await;
         seam.sleep(Nanos::from_secs(2)).await;
         let _mark = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
-        assert_eq!(pages.stats().regions_in_flux, 1);
+        assert_eq!(pages.stats().dirty_regions, 1);
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
@@ -309,13 +312,13 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         assert_eq!((found.pages, found.suspect), (2, 1));
         let volume = pages.volume(VolumeId(1));
         assert_eq!((volume.valid(PageNo(0)), volume.valid(PageNo(64))), (0, 0xffff));
-        let suspect = volume.suspect(PageNo(0));
+        let suspect = volume.suspect_blocks(PageNo(0));
         assert_eq!(suspect | 1 << 3, 0xffff);
-        volume.judge(PageNo(0), suspect & !(1 << 3) & !1);
-        assert_eq!((volume.valid(PageNo(0)), volume.suspect(PageNo(0))), (0xfff6, 0));
+        volume.resolve_suspect(PageNo(0), suspect & !(1 << 3) & !1);
+        assert_eq!((volume.valid(PageNo(0)), volume.suspect_blocks(PageNo(0))), (0xfff6, 0));
         // Without further writes the mark is removed.
         seam.sleep(Nanos::from_secs(12)).await;
-        assert_eq!(pages.stats().regions_in_flux, 0);
+        assert_eq!(pages.stats().dirty_regions, 0);
     });
 }
 
@@ -337,7 +340,10 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
             let content = flash::Content::Data(block(&seam, number));
             let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
             positions.extend(
-                store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.expect("pages give way"),
+                store
+                    .append(vec![flash::Record { owner, epoch: Epoch(1), content }])
+                    .await
+                    .expect("pages are evicted for the log"),
             );
         }
         let less = pages.stats();

@@ -1,4 +1,4 @@
-//! The checkers can fail: each deliberate violation of a rule is noticed, by scenarios that pass without it.
+//! The checkers can fail: each deliberate violation of a rule is detected, by scenarios that pass without it.
 
 use flash::Sabotage;
 
@@ -9,9 +9,9 @@ const SEEDS: u64 = 6;
 
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..SEEDS).find_map(|seed| Some((seed, cuts::campaign(seed, sabotage, u64::MAX).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed in {SEEDS} lives"));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
     println!("{sabotage:?}: seed {seed}, {what}");
-    cuts::campaign(seed, Sabotage::None, u64::MAX).expect("the same life passes without it");
+    cuts::campaign(seed, Sabotage::None, u64::MAX).expect("the same scenario passes without it");
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn acknowledgement_before_the_membership_is_durable_is_caught() {
 
 #[test]
 fn skipped_checksum_of_a_block_is_caught() {
-    let caught = (0..1_000).find_map(|seed| Some((seed, seeds::life(seed, Sabotage::SkipChecksum).err()?)));
-    let (seed, what) = caught.expect("a skipped checksum is noticed in a thousand lives");
+    let caught = (0..1_000).find_map(|seed| Some((seed, seeds::run_scenario(seed, Sabotage::SkipChecksum).err()?)));
+    let (seed, what) = caught.expect("a skipped checksum is detected in a thousand scenarios");
     println!("seed {seed}: {what}");
-    seeds::life(seed, Sabotage::None).expect("the same seed passes without it");
+    seeds::run_scenario(seed, Sabotage::None).expect("the same seed passes without it");
 }

@@ -9,17 +9,17 @@ use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, 
 use seam::{DiskOpen, Nanos, Seam};
 
 use crate::changes::open_members;
-use crate::life::Life;
 use crate::model::{Model, read_all};
+use crate::workload::Workload;
 use crate::world::{ALL, NAMES, Shape, after, formatted, open};
 
 /// Runs the scenario of `seed`.
-pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
+pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let rng = Rng::new(seed, 50);
     let devices = if rng.below(4) == 0 { 1 } else { 2 + rng.below(2) as usize };
     let shape =
         Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), journal_bytes: None };
-    // Always the same device: once it was taken out, the other has the only copy.
+    // Always the same device: once it is removed, the other has the only copy.
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);
     // A scenario has either faults or changes of the members.
@@ -32,51 +32,53 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let model = Rc::<RefCell<Model>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     for boot in 0..2 + rng.below(4) {
-        let suffering = devices > 1 && !changes && plan_faults(&world, &rng, victim);
-        let wrong = Rc::<RefCell<Option<String>>>::default();
+        let has_faults = devices > 1 && !changes && plan_faults(&world, &rng, victim);
+        let first_error = Rc::<RefCell<Option<String>>>::default();
         let seam = world.seam();
         let (writers, steps, cut_short) = (1 + rng.below(3), 1 + rng.below(30), rng.coin());
         if cut_short {
             world.crash_at_io(world.io_count() + 1 + rng.below(400));
         }
-        let lived = world.run_until(async {
-            let (store, recovered) = match open_as_told(&world, &seam, options).await {
+        let ended = world.run_until(async {
+            let (store, recovered) = match open_or_accept_missing(&world, &seam, options).await {
                 Ok(opened) => opened,
                 // A member that fails during the opening may be refused. The next boot tries again without its fault.
-                Err(_) if suffering => return Ok(()),
+                Err(_) if has_faults => return Ok(()),
                 Err(error) => return Err(format!("boot {boot}: {error}")),
             };
             let found = read_all(&seam, &store, &recovered).await?;
             model.borrow().check(&found)?;
-            model.borrow_mut().settle(&recovered, &found);
-            let (model, wrong) = (Rc::clone(&model), Rc::clone(&wrong));
-            let life = Life { seam: seam.clone(), store: store.clone(), model, wrong, full_in_vain: Rc::default() };
+            model.borrow_mut().adopt_recovered(&recovered, &found);
+            let (model, first_error) = (Rc::clone(&model), Rc::clone(&first_error));
+            let workload =
+                Workload { seam: seam.clone(), store: store.clone(), model, first_error, full_in_vain: Rc::default() };
             if changes {
-                seam.spawn(change_members(seam.clone(), life.store.clone(), rng.next()));
+                seam.spawn(change_members(seam.clone(), workload.store.clone(), rng.next()));
             }
-            life.run(rng.next(), writers, steps).await;
+            workload.run(rng.next(), writers, steps).await;
             if store.copies() == 0 {
                 return Err("both log members are out, and one had no fault".to_owned());
             }
-            drop(life);
+            drop(workload);
             match store.close().await {
                 Ok(_) | Err(StoreError::Failed(_)) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }
         });
-        match lived {
-            Ok(lived) => lived?,
+        match ended {
+            Ok(ended) => ended?,
             Err(seam::sim::Stop::CrashPoint) => {}
             Err(stop) => return Err(format!("boot {boot}: {stop}")),
         }
-        if let Some(what) = wrong.take() {
+        if let Some(what) = first_error.take() {
             return Err(format!("boot {boot}: {what}"));
         }
         world = after(rng.next(), world.crash(CrashMode::Any));
     }
     let seam = world.seam();
     let last = world.run_until(async {
-        let (store, recovered) = open_as_told(&world, &seam, options).await.map_err(|error| error.to_string())?;
+        let (store, recovered) =
+            open_or_accept_missing(&world, &seam, options).await.map_err(|error| error.to_string())?;
         let found = read_all(&seam, &store, &recovered).await?;
         model.borrow().check(&found)
     });
@@ -84,7 +86,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
 }
 
 /// Opens the store. If a member lost both of its superblocks, it is refused, and opened as the refusal advises.
-async fn open_as_told(
+async fn open_or_accept_missing(
     world: &World,
     seam: &SimSeam,
     options: OpenOptions,
@@ -126,7 +128,7 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
 
 /// Adds a random fault to one of two members. The other has none, so no data may be lost.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
-    let control = world.disk(victim).expect("both are there");
+    let control = world.disk(victim).expect("both disks exist");
     let share = When::PerMillion(1 + rng.below(30_000) as u32);
     let rule = match rng.below(16) {
         0 => Rule::new(Fault::Error, Ops::WRITE, share),
@@ -151,6 +153,6 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 fn thousand_random_scenarios_with_faults_lose_nothing() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
-        life(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        run_scenario(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }

@@ -1,4 +1,4 @@
-//! Slow and hung devices, the scrub, and the owner's note of member changes.
+//! Slow and hung devices, the scrub, and the recording of member changes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,21 +14,21 @@ use seam::{BlockMut, Nanos, Seam};
 use crate::world::{NAMES, SMALL, Shape, formatted, formatted_on, open};
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
-    let mut buffer = seam.alloc().expect("the pool has room");
+    let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
     let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
     let record = Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
-    store.append(vec![record]).await.expect("a copy is there")[0]
+    store.append(vec![record]).await.expect("a copy is in service")[0]
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
-    let buffer = seam.alloc().expect("the pool has room");
+    let buffer = seam.alloc().expect("the pool has a free buffer");
     let read = store.read(Owner { incarnation: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
     read.expect("a copy is good").tags()[0]
 }
 
 /// Appends that are retired at once, so that the log never fills.
-async fn pass(seam: &SimSeam, store: &Store<SimSeam>, count: u64) {
+async fn append_and_retire(seam: &SimSeam, store: &Store<SimSeam>, count: u64) {
     for block in 0..count {
         let position = append(seam, store, block).await;
         store.retire(&[position]);
@@ -44,44 +44,44 @@ async fn opened(world: &World, seam: &SimSeam) -> Store<SimSeam> {
 }
 
 #[test]
-fn device_ten_times_slower_than_its_history_is_taken_out() {
+fn device_ten_times_slower_than_its_history_is_removed() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        pass(&seam, &store, 100).await;
+        append_and_retire(&seam, &store, 100).await;
         slow_down(&world, NAMES[1]);
         let begun = seam.now();
-        pass(&seam, &store, 10).await;
+        append_and_retire(&seam, &store, 10).await;
         assert!(seam.now().since(begun) < Nanos::from_millis(150), "all flushes waited for the slow device");
         assert_eq!(store.copies(), 1);
         let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("the slow device is in service") };
         assert!(why.contains("ten times slower"), "{why}");
         // The last log member stays, however slow it is.
         slow_down(&world, NAMES[0]);
-        pass(&seam, &store, 100).await;
+        append_and_retire(&seam, &store, 100).await;
         assert_eq!(store.copies(), 1);
     });
 }
 
 #[test]
-fn common_slowness_and_a_single_stall_take_no_device_out() {
+fn common_slowness_and_a_single_stall_remove_no_device() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        pass(&seam, &store, 100).await;
+        append_and_retire(&seam, &store, 100).await;
         let stall = Fault::Stall(Nanos::from_millis(900));
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::FLUSH, When::Nth(0)));
-        pass(&seam, &store, 100).await;
+        append_and_retire(&seam, &store, 100).await;
         NAMES.iter().for_each(|name| slow_down(&world, name));
-        pass(&seam, &store, 200).await;
+        append_and_retire(&seam, &store, 200).await;
         assert_eq!(store.copies(), 2);
     });
 }
 
 #[test]
-fn device_that_never_answers_is_taken_out() {
+fn device_that_never_answers_is_removed() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -89,14 +89,14 @@ fn device_that_never_answers_is_taken_out() {
         let stall = Fault::Stall(Nanos::from_secs(600));
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::FLUSH, When::Always));
         let begun = seam.now();
-        pass(&seam, &store, 3).await;
+        append_and_retire(&seam, &store, 3).await;
         assert!(seam.now().since(begun) < Nanos::from_secs(3));
         assert_eq!(store.copies(), 1);
     });
 }
 
 #[test]
-fn slow_reads_take_a_device_out_and_many_readers_at_once_do_not() {
+fn slow_reads_remove_a_device_and_many_concurrent_reads_do_not() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -126,7 +126,7 @@ fn slow_reads_take_a_device_out_and_many_readers_at_once_do_not() {
 }
 
 #[test]
-fn one_stall_of_many_reads_takes_no_device_out() {
+fn one_stall_of_many_reads_removes_no_device() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -154,7 +154,7 @@ fn one_stall_of_many_reads_takes_no_device_out() {
 }
 
 #[test]
-fn load_that_slows_both_members_down_is_learned_as_usual() {
+fn load_that_slows_both_members_becomes_the_usual_latency() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -187,7 +187,7 @@ fn hang(world: &World, name: &str, ops: Ops) {
 }
 
 #[test]
-fn reads_of_a_member_that_hangs_come_from_its_mirror_within_three_seconds() {
+fn reads_of_a_hung_member_come_from_its_mirror_within_three_seconds() {
     let world = formatted(1, Shape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
@@ -206,9 +206,9 @@ fn reads_of_a_member_that_hangs_come_from_its_mirror_within_three_seconds() {
         let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("the hung member is in service") };
         assert!(why.contains("no answer to a request"), "{why}");
         assert!(store.unanswered()[&0] > Nanos::from_secs(1), "the request is still unanswered");
-        let asked = world.disk(NAMES[0]).unwrap().counts();
-        pass(&seam, &store, 10).await;
-        assert_eq!(world.disk(NAMES[0]).unwrap().counts(), asked, "the hung member gets no more requests");
+        let before = world.disk(NAMES[0]).unwrap().counts();
+        append_and_retire(&seam, &store, 10).await;
+        assert_eq!(world.disk(NAMES[0]).unwrap().counts(), before, "the hung member gets no more requests");
     });
 }
 
@@ -221,7 +221,7 @@ fn hung_superblock_write_delays_appends_by_less_than_three_seconds() {
         // Append until a tail has to be made durable, which writes superblocks.
         hang(&world, NAMES[1], Ops::WRITE);
         let begun = seam.now();
-        pass(&seam, &store, 200).await;
+        append_and_retire(&seam, &store, 200).await;
         assert!(seam.now().since(begun) < Nanos::from_secs(3));
         assert_eq!(store.copies(), 1);
     });
@@ -233,10 +233,10 @@ fn appends_fail_thirty_seconds_after_both_members_hang() {
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        pass(&seam, &store, 10).await;
+        append_and_retire(&seam, &store, 10).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
         let begun = seam.now();
-        let error = try_append(&seam, &store, 1).await.expect_err("no member takes it");
+        let error = try_append(&seam, &store, 1).await.expect_err("no member is in service");
         let waited = seam.now().since(begun);
         assert!(matches!(error, StoreError::Failed(_)), "{error}");
         assert!((Nanos::from_secs(29)..Nanos::from_secs(32)).contains(&waited), "{waited}");
@@ -265,7 +265,7 @@ fn last_member_that_answers_in_time_stays() {
         for name in NAMES {
             let disk = world.disk(name).unwrap();
             disk.clear_faults();
-            disk.answer_hung(Nanos::from_millis(1));
+            disk.complete_hung(Nanos::from_millis(1));
         }
         seam.sleep(Nanos::from_secs(1)).await;
         assert!(flag.get());
@@ -275,7 +275,7 @@ fn last_member_that_answers_in_time_stays() {
 
 /// A small SSD whose two channels may lag 26 ms behind its acknowledgements.
 fn buffered() -> Timing {
-    Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("it is flash") })
+    Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("the type is an SSD") })
 }
 
 /// Keeps the buffers of both devices full of programs, until the returned flag is set.
@@ -287,10 +287,10 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
             while !stop.get() {
                 let record = |number: u64| {
                     let owner = Owner { incarnation: VolumeId(6), block: BlockNo(writer * 100 + number) };
-                    let content = Content::Data(seam.alloc().expect("the pool has room").freeze());
+                    let content = Content::Data(seam.alloc().expect("the pool has a free buffer").freeze());
                     Record { owner, epoch: Epoch(1), content }
                 };
-                let positions = store.append((0..40).map(record).collect()).await.expect("a copy is there");
+                let positions = store.append((0..40).map(record).collect()).await.expect("a copy is in service");
                 store.retire(&positions);
             }
         });
@@ -299,7 +299,7 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
 }
 
 #[test]
-fn reads_behind_buffered_programs_take_no_device_out() {
+fn reads_behind_buffered_programs_remove_no_device() {
     let world = formatted_on(1, Shape { segment_bytes: 256 << 10, segments: 1_000, ..SMALL }, buffered());
     let seam = world.seam();
     world.block_on(async {
@@ -363,7 +363,7 @@ fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
         assert_eq!((stats.found, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
         let least = Nanos(stats.bytes * 1_000_000_000 / (1 << 20));
         assert!(seam.now().since(begun) >= least, "faster than allowed: {stats:?}");
-        pass(&seam, &store, 1).await;
+        append_and_retire(&seam, &store, 1).await;
         world.disk(NAMES[1]).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
         for (block, position) in (0..).zip(&positions) {
             assert_eq!(read(&seam, &store, block, *position).await, block + 100);
@@ -395,14 +395,14 @@ fn scrub_counts_blocks_without_a_good_copy() {
 }
 
 #[test]
-fn append_on_fewer_copies_waits_for_the_owners_note() {
+fn append_on_fewer_copies_waits_until_the_owner_recorded_it() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        let (noted, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
-        let flag = Rc::clone(&noted);
-        store.note_generations(move |generation| {
+        let (recorded, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
+        let flag = Rc::clone(&recorded);
+        store.set_generation_recorder(move |generation| {
             let (flag, seam) = (Rc::clone(&flag), own.clone());
             Box::pin(async move {
                 seam.sleep(Nanos::from_millis(700)).await;
@@ -413,71 +413,73 @@ fn append_on_fewer_copies_waits_for_the_owners_note() {
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
         let begun = seam.now();
         append(&seam, &store, 1).await;
-        assert_eq!((store.copies(), noted.get()), (1, store.generation()));
+        assert_eq!((store.copies(), recorded.get()), (1, store.generation()));
         assert!(seam.now().since(begun) >= Nanos::from_millis(700));
     });
 }
 
-/// A store that loses a device with the next batch, and whose owner notes that by `note`.
+/// A store that loses a device with the next batch; its owner records that by `record`.
 async fn losing_a_device(
     world: &World,
     seam: &SimSeam,
-    note: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
+    record: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
 ) -> Store<SimSeam> {
     let store = opened(world, seam).await;
-    store.note_generations(note);
+    store.set_generation_recorder(record);
     world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
     store
 }
 
 /// Appends a block, and returns the outcome.
 async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
-    let mut buffer = seam.alloc().expect("the pool has room");
+    let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
     let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
     store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }]).await
 }
 
 #[test]
-fn failed_note_keeps_appends_unacknowledged_until_one_succeeds() {
+fn appends_fail_until_the_owner_has_recorded_the_generation() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
-        let noted = std::rc::Rc::new(std::cell::Cell::new(Err("the disk is full".to_owned())));
-        let answer = std::rc::Rc::clone(&noted);
-        let note = move |_| {
-            let now = answer.replace(Ok(()));
-            answer.set(now.clone());
-            let noted: std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> = Box::pin(std::future::ready(now));
-            noted
+        let recorded = std::rc::Rc::new(std::cell::Cell::new(Err("the disk is full".to_owned())));
+        let result = std::rc::Rc::clone(&recorded);
+        let record = move |_| {
+            let now = result.replace(Ok(()));
+            result.set(now.clone());
+            let recorded: std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> =
+                Box::pin(std::future::ready(now));
+            recorded
         };
-        let store = losing_a_device(&world, &seam, note).await;
+        let store = losing_a_device(&world, &seam, record).await;
         for block in 0..3 {
-            let error = try_append(&seam, &store, block).await.expect_err("one copy, and the owner does not know");
-            let StoreError::Unnoted { why, positions } = &error else { panic!("{error}") };
+            let error =
+                try_append(&seam, &store, block).await.expect_err("the owner has not recorded that one copy is left");
+            let StoreError::Unrecorded { why, positions } = &error else { panic!("{error}") };
             assert_eq!((why.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
-            assert_eq!(store.unnoted().as_deref(), Some("the disk is full"));
+            assert_eq!(store.unrecorded_reason().as_deref(), Some("the disk is full"));
             seam.sleep(Nanos::from_secs(3)).await;
         }
-        noted.set(Ok(()));
+        recorded.set(Ok(()));
         seam.sleep(Nanos::from_secs(2)).await;
-        assert_eq!(store.unnoted(), None);
-        let positions = try_append(&seam, &store, 9).await.expect("the owner knows");
+        assert_eq!(store.unrecorded_reason(), None);
+        let positions = try_append(&seam, &store, 9).await.expect("the owner has recorded the membership");
         assert_eq!(positions.len(), 1);
     });
 }
 
 #[test]
-fn note_that_never_ends_fails_appends_without_blocking_them() {
+fn recording_that_never_ends_fails_appends_without_blocking_them() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
         let store = losing_a_device(&world, &seam, |_| Box::pin(std::future::pending())).await;
         let begun = seam.now();
         for block in 0..3 {
-            let error = try_append(&seam, &store, block).await.expect_err("the owner does not answer");
-            assert!(matches!(error, StoreError::Unnoted { .. }), "{error}");
+            let error = try_append(&seam, &store, block).await.expect_err("the owner does not return in time");
+            assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
         }
-        assert!(seam.now().since(begun) < Nanos::from_secs(20), "one attempt at a time is waited for");
+        assert!(seam.now().since(begun) < Nanos::from_secs(20), "only one attempt is in flight");
     });
 }

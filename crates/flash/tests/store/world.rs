@@ -7,7 +7,7 @@ use seam::{DiskOpen, Nanos, Seam};
 
 /// Names of the devices that carry the log.
 pub const NAMES: [&str; 2] = ["flash-0", "flash-1"];
-/// Names of all devices. The ones after the first two hold pages alone, until they take over.
+/// Names of all devices. The ones after the first two hold only pages, until they take over.
 pub const ALL: [&str; 4] = [NAMES[0], NAMES[1], "flash-2", "flash-3"];
 
 /// Number, sizes and journal of the devices of a world.
@@ -66,7 +66,7 @@ pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<SimDisk> {
     let mut disks = Vec::new();
     for name in names {
         let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 10 };
-        disks.push(seam.open_disk(&what).await.expect("the device is there"));
+        disks.push(seam.open_disk(&what).await.expect("the device exists"));
     }
     disks
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
-use flash::{DeviceFound, Inspection, MemberState, RecoveredContent, Role, StoreError};
+use flash::{DeviceFindings, Inspection, MemberState, RecoveredContent, Role, StoreError};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
@@ -179,7 +179,7 @@ fn nothing(path: PathBuf) -> DeviceReport {
     DeviceReport { path, store: None, number: None, state: None, role: None, generation: None, problem: None }
 }
 
-fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
+fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
     match &device.superblock {
         Err(why) => DeviceReport { problem: Some(why.clone()), ..nothing(path.to_owned()) },
         Ok(found) => DeviceReport {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use engine::VolumeId;
-use flash::{RecoveredContent, SuperblockFound};
+use flash::{RecoveredContent, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
@@ -132,7 +132,7 @@ async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Ve
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
     let inspection = inspection.map_err(|error| error.to_string())?;
     warnings.extend(inspection.problem.as_ref().map(ToString::to_string));
-    let of_store = |found: &&SuperblockFound| found.store == inspection.store;
+    let of_store = |found: &&SuperblockSummary| found.store == inspection.store;
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(of_store);
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
     let newest = newest.ok_or("no device has a sound superblock")?;

@@ -40,8 +40,8 @@ impl Setup {
     pub fn new(with: Plan, without: Plan, acts: Vec<Act>, cut: u64) -> Setup {
         let cut_buffers = |mut plan: Plan| {
             for (array, _) in &mut plan.arrays {
-                let whole = array.disk.spindle().map(|spindle| spindle.ahead_bytes);
-                array.ahead_bytes = whole.map(|bytes| (bytes / cut).next_multiple_of(BLOCK_BYTES as u64));
+                let whole = array.disk.spindle().map(|spindle| spindle.read_ahead_bytes);
+                array.read_ahead_bytes = whole.map(|bytes| (bytes / cut).next_multiple_of(BLOCK_BYTES as u64));
             }
             plan
         };

@@ -84,7 +84,7 @@ fn inject(subject: &Subject, rule: Rule) {
 /// Ends all faults of a subject.
 pub fn end_faults(session: &Session, subject: &Subject) {
     subject.control.clear_faults();
-    subject.control.answer_hung(subject.options.latency.1);
+    subject.control.complete_hung(subject.options.latency.1);
     add_canary(session, subject);
     let was_bad = !subject.bad.borrow().is_empty();
     if subject.trouble.is_on() || was_bad {

@@ -160,7 +160,7 @@ impl FlashOptions {
         if self.hangs_at.is_some() {
             let device = world.disk(FlashOptions::path(0)).expect("added to the first world");
             device.clear_faults();
-            device.answer_hung(Nanos::from_millis(1));
+            device.complete_hung(Nanos::from_millis(1));
         }
     }
 }

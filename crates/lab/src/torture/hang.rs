@@ -189,7 +189,7 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
     }
     for disk in &hung {
         disk.clear_faults();
-        disk.answer_hung(Nanos::from_millis(1));
+        disk.complete_hung(Nanos::from_millis(1));
     }
     pass(Nanos::from_secs(5))?;
     stop.set(true);
@@ -307,7 +307,7 @@ async fn work(
 /// Abandons the map of clean pages once no flash device is left, as the daemon does. Writes to backings wait for it.
 async fn give_up_map(core: Core<SimSeam>) {
     let (Some(log), Some(pages)) = (core.log(), core.pages()) else { return };
-    while log.copies() > 0 || pages.failed().is_none() {
+    while log.copies() > 0 || pages.void_reason().is_none() {
         core.seam().sleep(Nanos::from_secs(1)).await;
     }
     pages.abandon();

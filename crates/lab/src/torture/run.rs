@@ -11,8 +11,8 @@ use engine::{
     WriteSource,
 };
 use seam::sim::{
-    Content, CrashMode, DiskControl, DiskImages, LeftBehind, Remains, SimBlockMut, SimDisk, SimDiskSpec, SimSeam, Stop,
-    Timing, TraceMode, World, WorldSpec, WriteCache,
+    Content, CrashMode, DiskControl, DiskImages, LeakCheck, PersistedPool, SimBlockMut, SimDisk, SimDiskSpec, SimSeam,
+    Stop, Timing, TraceMode, World, WorldSpec, WriteCache,
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
@@ -80,8 +80,8 @@ impl Run {
     fn run_session(
         &mut self,
         number: usize,
-        left: Option<(DiskImages, LeftBehind)>,
-    ) -> Result<(DiskImages, LeftBehind), Box<Violation>> {
+        left: Option<(DiskImages, PersistedPool)>,
+    ) -> Result<(DiskImages, PersistedPool), Box<Violation>> {
         let options = Rc::clone(&self.options);
         let mut random = Random::new(options.seed, 1_000 + number as u64);
         let world = World::new(WorldSpec {
@@ -90,10 +90,10 @@ impl Run {
             blocks: options.pool_blocks,
             keep: Content::Tags,
             trace: self.trace,
-            keeps: options.keeps,
+            persists_memory: options.keeps,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.remains();
+        let remains = world.leak_check();
         let kept = match left {
             Some((images, kept)) => {
                 world.adopt(images);
@@ -101,7 +101,7 @@ impl Run {
             }
             None => {
                 add_disks(&world, &options);
-                LeftBehind::default()
+                PersistedPool::default()
             }
         };
         let operations = operations_of_session(options.operations, options.sessions.len(), number);
@@ -121,8 +121,8 @@ impl Run {
             // With surviving memory most crashes are kills.
             let kills = options.keeps && Random::new(options.seed, 9_100 + number as u64).percent(70);
             let mode = options.crash_mode.unwrap_or(if kills { CrashMode::Kill } else { drawn });
-            let kept = if mode == CrashMode::Kill { world.left_behind() } else { LeftBehind::default() };
-            self.crash(&session, mode, kept.is_whole(), world.now());
+            let kept = if mode == CrashMode::Kill { world.persisted_pool() } else { PersistedPool::default() };
+            self.crash(&session, mode, kept.is_complete(), world.now());
             drop(session);
             let images = world.crash(mode);
             return self.check_freed(&remains).map(|()| (images, kept));
@@ -137,7 +137,7 @@ impl Run {
             return Err(self.violation(None, Finding { what, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
-        self.check_freed(&remains).map(|()| (images, LeftBehind::default()))
+        self.check_freed(&remains).map(|()| (images, PersistedPool::default()))
     }
 
     /// The specification of every engine of the run.
@@ -161,7 +161,7 @@ impl Run {
     }
 
     /// Checks that the end of a world has freed all its buffers, including those of the engine in it.
-    pub(super) fn check_freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
+    pub(super) fn check_freed(&self, remains: &LeakCheck) -> Result<(), Box<Violation>> {
         let held = remains.buffers();
         if held == 0 {
             return Ok(());
@@ -352,7 +352,7 @@ const DATASTORE: &str = "shared";
 async fn begin(
     world: &World,
     run: &Run,
-    (number, kept): (usize, &LeftBehind),
+    (number, kept): (usize, &PersistedPool),
     operations: u64,
 ) -> Result<Session, String> {
     let options = &run.options;
@@ -367,7 +367,7 @@ async fn begin(
         let last = number.checked_sub(1).map(|last| options.sessions[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
     }
-    let left = kept.sorted();
+    let left = kept.images_by_owner();
     let (mut attached, mut taken_back) = (Vec::new(), 0);
     for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
         let path = disk_name(index);

@@ -5,7 +5,7 @@ use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeProblem, VolumeSpec};
 use lab::fixture::{Fixture, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
-use seam::sim::{Cut, SimSeam, Survival, WorldSpec};
+use seam::sim::{SimSeam, Snapshot, Survival, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -60,7 +60,7 @@ fn written_last(number: u64) -> u64 {
 }
 
 /// Runs a session that leaves nearly all of the volume on flash, and stops cleanly.
-fn cache_and_stop() -> (Cut, u64) {
+fn cache_and_stop() -> (Snapshot, u64) {
     let fixture = fixture(1);
     let disk = fixture.add_disk("disk", lively_disk(VOLUME));
     disk.set_tags(0, &(0..VOLUME / 512).map(|sector| sector + 1).collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::controller::{Controller, MEMORY_TIME};
+use super::controller::{Controller, MEMORY_TIME, WaitingWrite};
 use super::layout::{Layout, Part, RaidLevel};
 use super::spindle::{Spindle, SpindleSpec};
 use super::ssd::{Ssd, SsdSpec};
@@ -22,13 +22,13 @@ pub struct ArraySpec {
     pub disk: DiskType,
     /// Bytes of a row on one disk (stripe unit).
     pub stripe_bytes: u64,
-    /// Bytes of battery-backed memory that answers writes; 0 = none.
+    /// Bytes of battery-backed memory that completes writes; 0 = none.
     pub controller_bytes: u64,
     /// Capacity of each disk in bytes, spread over its whole stroke; `None`: its type's capacity.
     pub disk_bytes: Option<u64>,
     /// Bytes that each disk reads ahead; `None`: its type's value. A disk much smaller than its type would otherwise
     /// hold all its data in its buffer.
-    pub ahead_bytes: Option<u64>,
+    pub read_ahead_bytes: Option<u64>,
 }
 
 /// Reason why an array cannot be built or has no room.
@@ -62,7 +62,7 @@ pub enum ModelError {
     },
 }
 
-/// Most disks of an array.
+/// Maximum number of disks of an array.
 const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
@@ -85,12 +85,12 @@ impl ArraySpec {
             stripe_bytes: 64 << 10,
             controller_bytes: 0,
             disk_bytes: None,
-            ahead_bytes: None,
+            read_ahead_bytes: None,
         }
     }
 
-    /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke: for a volume with
-    /// an array of its own, as slow as such an array is when it is full.
+    /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke. A volume with an
+    /// array of its own is then as slow as on a full array.
     pub fn fitted(self, size_bytes: u64) -> ArraySpec {
         let rows = size_bytes.div_ceil(self.layout().row_bytes());
         ArraySpec { disk_bytes: Some(rows * self.stripe_bytes), ..self }
@@ -153,7 +153,7 @@ pub struct Array {
     free: Vec<usize>,
     controller: Option<Controller>,
     /// Completions from the controller's memory: (time, sequence, token).
-    answers: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    memory_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     finished: Vec<u64>,
     before: Vec<Part>,
@@ -170,8 +170,8 @@ impl Array {
         let device = |number| -> Box<dyn Device> {
             match (spec.disk.spindle(), spec.disk.ssd()) {
                 (Some(spindle), _) => {
-                    let ahead_bytes = spec.ahead_bytes.unwrap_or(spindle.ahead_bytes);
-                    Box::new(Spindle::new(SpindleSpec { capacity_bytes, ahead_bytes, ..spindle }, number))
+                    let read_ahead_bytes = spec.read_ahead_bytes.unwrap_or(spindle.read_ahead_bytes);
+                    Box::new(Spindle::new(SpindleSpec { capacity_bytes, read_ahead_bytes, ..spindle }, number))
                 }
                 (None, Some(ssd)) => Box::new(Ssd::new(SsdSpec { capacity_bytes, ..ssd })),
                 (None, None) => unreachable!("a disk either turns or is flash"),
@@ -184,7 +184,7 @@ impl Array {
             groups: Vec::new(),
             free: Vec::new(),
             controller: (spec.controller_bytes > 0).then(|| Controller::new(spec.controller_bytes)),
-            answers: BinaryHeap::new(),
+            memory_completions: BinaryHeap::new(),
             sequence: 0,
             finished: Vec::new(),
             before: Vec::new(),
@@ -203,7 +203,9 @@ impl Array {
         assert!(len > 0 && at + len <= self.spec.size_bytes(), "outside the array: {at}+{len}");
         self.run_to(now);
         match (access, &mut self.controller) {
-            (Access::Read, Some(controller)) if controller.holds(&self.layout, at, len) => self.answer(now, token),
+            (Access::Read, Some(controller)) if controller.covers_read(&self.layout, at, len) => {
+                self.complete_from_memory(now, token)
+            }
             (Access::Read, _) => {
                 let mut parts = std::mem::take(&mut self.before);
                 let devices = &self.devices;
@@ -218,10 +220,10 @@ impl Array {
                 self.before = parts;
             }
             (Access::Write, Some(controller)) => {
-                if controller.waiting.is_empty() && controller.absorb(&self.layout, at, len) {
-                    self.answer(now, token);
+                if controller.waiting.is_empty() && controller.accept_write(&self.layout, at, len) {
+                    self.complete_from_memory(now, token);
                 } else {
-                    controller.waiting.push_back((token, at, len));
+                    controller.waiting.push_back(WaitingWrite { token, at, len });
                 }
                 self.destage(now);
             }
@@ -234,8 +236,8 @@ impl Array {
         if !self.finished.is_empty() {
             return Some(Nanos::ZERO);
         }
-        let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
-        self.devices.iter().filter_map(|device| device.next_event()).chain(answer).min()
+        let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+        self.devices.iter().filter_map(|device| device.next_event()).chain(completion).min()
     }
 
     /// Processes all events up to `now` and appends the tokens of completed requests.
@@ -253,10 +255,10 @@ impl Array {
         loop {
             let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
             let next = next.min();
-            let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
-            match (next, answer) {
+            let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+            match (next, completion) {
                 (device, Some(at)) if at <= now && device.is_none_or(|(other, _)| at <= other) => {
-                    let Reverse((_, _, token)) = self.answers.pop().expect("it was there to be looked at");
+                    let Reverse((_, _, token)) = self.memory_completions.pop().expect("the peeked entry exists");
                     self.finished.push(token);
                 }
                 (Some((at, disk)), _) if at <= now => {
@@ -289,36 +291,36 @@ impl Array {
             Owner::Client(token) => self.finished.push(token),
             Owner::Destage(len) => {
                 let controller = self.controller.as_mut().expect("only a controller destages");
-                controller.destaged(len);
+                controller.complete_destage(len);
                 let mut admitted = Vec::new();
-                while let Some((token, at, len)) = controller.waiting.front().copied() {
-                    if !controller.absorb(&self.layout, at, len) {
+                while let Some(WaitingWrite { token, at, len }) = controller.waiting.front().copied() {
+                    if !controller.accept_write(&self.layout, at, len) {
                         break;
                     }
                     controller.waiting.pop_front();
                     admitted.push(token);
                 }
-                admitted.into_iter().for_each(|token| self.answer(now, token));
+                admitted.into_iter().for_each(|token| self.complete_from_memory(now, token));
                 self.destage(now);
             }
         }
     }
 
-    fn answer(&mut self, now: Nanos, token: u64) {
+    fn complete_from_memory(&mut self, now: Nanos, token: u64) {
         self.sequence += 1;
-        self.answers.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
+        self.memory_completions.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
     }
 
     /// Keeps the disks busy with dirty data from the controller's memory.
     fn destage(&mut self, now: Nanos) {
-        let most = 4 * self.spec.disks;
+        let destaging_max = 4 * self.spec.disks;
         loop {
             let idle = self.devices.iter().all(|device| device.queued() == 0);
             let Some(controller) = &mut self.controller else { return };
-            if controller.destaging >= most {
+            if controller.destaging >= destaging_max {
                 return;
             }
-            let Some((at, len)) = controller.next(idle) else { return };
+            let Some((at, len)) = controller.take_next_destage(idle) else { return };
             self.start_write(now, Owner::Destage(len), at, len);
         }
     }

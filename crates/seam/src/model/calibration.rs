@@ -19,7 +19,7 @@ pub(super) fn closed_loop(
         array.submit(now, token, access, at, len);
     }
     while finished < count {
-        now = now.max(array.next_event().expect("requests are under way"));
+        now = now.max(array.next_event().expect("requests are in flight"));
         array.advance(now, &mut done);
         for token in done.drain(..) {
             finished += 1;
@@ -59,7 +59,7 @@ fn disks_match_their_calibration() {
     let ssd = ArraySpec::new(RaidLevel::Raid0, 1, DiskType::Ssd);
     let (one, many) = (random_iops(ssd, Access::Read, 1), random_iops(ssd, Access::Read, 32));
     println!("{:<8} {one:>6} {many:>6} {:>3}.{:02}", "ssd", many / one, many * 100 / one % 100);
-    assert!(one > 5_000 && many > 5 * one, "a flash device works on many requests at once: {one}, {many}");
+    assert!(one > 5_000 && many > 5 * one, "a flash device serves many requests at once: {one}, {many}");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn arrays_pay_for_parity_and_profit_from_full_stripes() {
     let buffered = random_iops(cached, Access::Write, 1);
     let through = random_iops(raid5, Access::Write, 1);
     println!("random writes at depth 1: {through} a second, with controller memory {buffered}");
-    assert!(buffered > 3 * through, "controller memory answers writes: {buffered}, {through}");
+    assert!(buffered > 3 * through, "controller memory completes writes: {buffered}, {through}");
 }
 
 #[test]

@@ -8,9 +8,16 @@ use crate::Nanos;
 /// Time to take a write into memory or to serve a read from it.
 pub(super) const MEMORY_TIME: Nanos = Nanos::from_micros(80);
 
-/// Divisor of the memory size: once this part of the memory is dirty, partly dirty rows are destaged without waiting
-/// for more writes.
-const EAGER_SHARE: u64 = 4;
+/// Once 1/4 of the memory is dirty, partly dirty rows are destaged without waiting for more writes.
+const EAGER_DIVISOR: u64 = 4;
+
+/// A write that waits for free memory.
+#[derive(Clone, Copy)]
+pub(super) struct WaitingWrite {
+    pub(super) token: u64,
+    pub(super) at: u64,
+    pub(super) len: u64,
+}
 
 /// Dirty data of a row: one range, from the first to the last changed byte.
 #[derive(Clone, Copy)]
@@ -19,16 +26,16 @@ struct Dirty {
     to: u64,
 }
 
-/// The memory and the writes that wait for room in it.
+/// The memory and the writes that wait for free memory.
 pub(super) struct Controller {
     memory_bytes: u64,
     dirty_bytes: u64,
-    /// Dirty ranges by row number; a row counts data bytes only.
+    /// Dirty ranges by row number. A row is one full stripe without its parity.
     rows: BTreeMap<u64, Dirty>,
     /// Rows that are dirty from end to end. The set avoids a search of all rows at every request.
     full: BTreeSet<u64>,
     cursor: u64,
-    pub(super) waiting: VecDeque<(u64, u64, u64)>,
+    pub(super) waiting: VecDeque<WaitingWrite>,
     /// Destage writes in flight.
     pub(super) destaging: usize,
 }
@@ -46,8 +53,9 @@ impl Controller {
         }
     }
 
-    /// Takes in a write, if there is room. A write larger than the memory is taken in when the memory is empty.
-    pub(super) fn absorb(&mut self, layout: &Layout, at: u64, len: u64) -> bool {
+    /// Accepts a write if the memory has space for it. A write larger than the memory is accepted when the memory is
+    /// empty.
+    pub(super) fn accept_write(&mut self, layout: &Layout, at: u64, len: u64) -> bool {
         if self.dirty_bytes > 0 && self.dirty_bytes + len > self.memory_bytes {
             return false;
         }
@@ -65,8 +73,8 @@ impl Controller {
         true
     }
 
-    /// True if memory holds all of a read.
-    pub(super) fn holds(&self, layout: &Layout, at: u64, len: u64) -> bool {
+    /// True if the memory covers all of a read.
+    pub(super) fn covers_read(&self, layout: &Layout, at: u64, len: u64) -> bool {
         let row_bytes = layout.row_bytes();
         (at / row_bytes..=(at + len - 1) / row_bytes).all(|row| {
             let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
@@ -74,10 +82,10 @@ impl Controller {
         })
     }
 
-    /// The next range to destage, in address order; `idle` means that the disks have no requests. The range's room is
-    /// free after its write.
-    pub(super) fn next(&mut self, idle: bool) -> Option<(u64, u64)> {
-        let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_SHARE || !self.waiting.is_empty();
+    /// Takes the next range to destage, in address order; `idle` means that the disks have no requests. Its memory
+    /// becomes free when its write has completed.
+    pub(super) fn take_next_destage(&mut self, idle: bool) -> Option<(u64, u64)> {
+        let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_DIVISOR || !self.waiting.is_empty();
         let row = match eager {
             true => {
                 let ahead = self.rows.range(self.cursor..).next();
@@ -92,8 +100,8 @@ impl Controller {
         Some((dirty.from, dirty.to - dirty.from))
     }
 
-    /// A destage write of `len` bytes has completed.
-    pub(super) fn destaged(&mut self, len: u64) {
+    /// Records that a destage write of `len` bytes has completed.
+    pub(super) fn complete_destage(&mut self, len: u64) {
         self.dirty_bytes -= len;
         self.destaging -= 1;
     }

@@ -17,7 +17,7 @@ use crate::block::pieces_len;
 use crate::{AllocationExtent, Disk, DiskError, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 /// Duration of a flush or unmap. An array has no volatile data, so the time covers only the reply.
-const ANSWER_TIME: Nanos = Nanos::from_micros(80);
+const REPLY_TIME: Nanos = Nanos::from_micros(80);
 /// Size of the pieces in which a zero-range is written.
 const ZERO_PIECE_BYTES: u64 = 16 << 20;
 
@@ -71,7 +71,7 @@ impl<S: Seam> SharedArray<S> {
     }
 
     /// Start of the first gap between volumes with at least `room_bytes`.
-    fn find_room(&self, room_bytes: u64) -> Option<u64> {
+    fn find_gap(&self, room_bytes: u64) -> Option<u64> {
         let (windows, mut start) = (self.0.windows.borrow(), 0);
         for (offset, taken) in windows.iter() {
             if offset - start >= room_bytes {
@@ -83,7 +83,7 @@ impl<S: Seam> SharedArray<S> {
     }
 
     /// Start of the next volume after `offset`, or the end of the array.
-    fn end_of_room(&self, offset: u64) -> u64 {
+    fn gap_end(&self, offset: u64) -> u64 {
         let windows = self.0.windows.borrow();
         windows.range(offset + 1..).next().map_or(self.spec().size_bytes(), |(next, _)| *next)
     }
@@ -103,12 +103,12 @@ impl<S: Seam> SharedArray<S> {
             array.submit(now, slot as u64, access, at, len);
             array.next_event()
         };
-        self.look_at(next.expect("an array with a request has something to do"));
+        self.ensure_driver(next.expect("an array with a request has a next event"));
         Wait { array: self.clone(), slot }
     }
 
     /// Ensures that a task processes the array's events at `next`.
-    fn look_at(&self, next: Nanos) {
+    fn ensure_driver(&self, next: Nanos) {
         let mut driver = self.0.driver.borrow_mut();
         match &mut *driver {
             Some((until, waker)) if next < *until => {
@@ -225,7 +225,7 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
         let spec = array.spec();
         let wanted_bytes = content.geometry().size_bytes;
         let room_bytes = wanted_bytes.next_multiple_of(spec.row_bytes());
-        let Some(offset) = array.find_room(room_bytes) else {
+        let Some(offset) = array.find_gap(room_bytes) else {
             let used_bytes = array.0.windows.borrow().values().sum();
             return Err(ModelError::Full { array_bytes: spec.size_bytes(), used_bytes, wanted_bytes });
         };
@@ -339,9 +339,9 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         let content = self.0.content.clone();
         let seam = self.0.array.0.seam.clone();
         let work = async move {
-            let answer = seam.now() + ANSWER_TIME;
+            let reply_at = seam.now() + REPLY_TIME;
             let result = content.flush().await;
-            seam.sleep_until(answer).await;
+            seam.sleep_until(reply_at).await;
             result
         };
         self.detached(work).await
@@ -351,7 +351,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         let disk = self.clone();
         let work = async move {
             let seam = disk.0.array.0.seam.clone();
-            let answer = seam.now() + ANSWER_TIME;
+            let reply_at = seam.now() + REPLY_TIME;
             let result = disk.0.content.zero(at, len, may_unmap).await;
             let mut done = 0;
             while !may_unmap && done < len && result.is_ok() {
@@ -359,7 +359,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
                 disk.request(Access::Write, at + done, count)?.done().await;
                 done += count;
             }
-            seam.sleep_until(answer).await;
+            seam.sleep_until(reply_at).await;
             result
         };
         self.detached(work).await
@@ -377,7 +377,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         let window = &self.0;
         let array = &window.array;
         let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
-        if window.offset + room_bytes > array.end_of_room(window.offset) {
+        if window.offset + room_bytes > array.gap_end(window.offset) {
             return Err(DiskError::NoSpace);
         }
         let before = array.0.windows.borrow().get(&window.offset).copied().unwrap_or(0);

@@ -34,9 +34,9 @@ pub struct SpindleSpec {
     /// Number of the oldest requests among which the disk chooses: firmware considers only a part of a long queue.
     pub choices: usize,
     /// Age at which a request takes precedence.
-    pub patience: Nanos,
+    pub starvation_limit: Nanos,
     /// Bytes read ahead of a sequential reader.
-    pub ahead_bytes: u64,
+    pub read_ahead_bytes: u64,
     /// Ranges of read-ahead data that the buffer keeps.
     pub segments: usize,
     /// Bytes per second between buffer and host.
@@ -56,7 +56,7 @@ struct Waiting {
 
 /// The range that the head reads ahead while no other request moves it.
 #[derive(Clone, Copy)]
-struct Ahead {
+struct ReadAhead {
     /// Start of the buffered bytes, which reach to `from`.
     start: u64,
     /// Position of the head at `time`.
@@ -76,8 +76,8 @@ pub struct Spindle {
     head_track: u64,
     queue: VecDeque<Waiting>,
     current: Option<(Nanos, Waiting)>,
-    ahead: Option<Ahead>,
-    kept: VecDeque<(u64, u64)>,
+    read_ahead: Option<ReadAhead>,
+    buffered_ranges: VecDeque<(u64, u64)>,
     busy: Nanos,
 }
 
@@ -100,8 +100,8 @@ impl Spindle {
             head_track: 0,
             queue: VecDeque::new(),
             current: None,
-            ahead: None,
-            kept: VecDeque::new(),
+            read_ahead: None,
+            buffered_ranges: VecDeque::new(),
             busy: Nanos::ZERO,
         }
     }
@@ -148,33 +148,33 @@ impl Spindle {
     }
 
     /// Time at which the buffer holds all of a read; `None` if the read lies outside the read-ahead.
-    fn buffered(&self, now: Nanos, request: &Waiting) -> Option<Nanos> {
+    fn buffered_at(&self, now: Nanos, request: &Waiting) -> Option<Nanos> {
         if request.access == Access::Write {
             return None;
         }
         let end = request.at + request.len;
         let interface = scale(request.len, 1_000_000_000, self.spec.interface_bytes_per_second);
         let quick = now + Nanos(interface);
-        if self.kept.iter().any(|(start, stop)| *start <= request.at && end <= *stop) {
+        if self.buffered_ranges.iter().any(|(start, stop)| *start <= request.at && end <= *stop) {
             return Some(quick);
         }
-        let ahead = self.ahead?;
+        let ahead = self.read_ahead?;
         let limit = ahead.limit.max(end);
-        let reached = self.reached(&ahead, now);
+        let reached = self.read_ahead_position(&ahead, now);
         // Waiting for the head to reach a later start is quicker than a seek only within a quarter of the read-ahead.
-        if request.at < ahead.start || request.at > reached + self.spec.ahead_bytes / 4 || end > limit {
+        if request.at < ahead.start || request.at > reached + self.spec.read_ahead_bytes / 4 || end > limit {
             return None;
         }
-        let there = if end <= ahead.from {
+        let available_at = if end <= ahead.from {
             ahead.time
         } else {
             ahead.time + Nanos(self.transfer(ahead.from, end - ahead.from))
         };
-        Some(quick.max(there))
+        Some(quick.max(available_at))
     }
 
     /// Position of the head's read-ahead at `now`.
-    fn reached(&self, ahead: &Ahead, now: Nanos) -> u64 {
+    fn read_ahead_position(&self, ahead: &ReadAhead, now: Nanos) -> u64 {
         let passed = now.since(ahead.time).0;
         (ahead.from + scale(passed, self.spec.track_bytes, self.spec.revolution.0 + self.spec.seek_min.0))
             .min(ahead.limit)
@@ -182,35 +182,35 @@ impl Spindle {
 
     /// Chooses the next operation and its completion time.
     fn start_next(&mut self, now: Nanos) {
-        assert!(self.current.is_none(), "a disk does one thing at a time");
+        assert!(self.current.is_none(), "a disk performs one operation at a time");
         let choice = self.queue.iter().take(self.spec.choices);
-        let cost = |request: &Waiting| match self.buffered(now, request) {
+        let cost = |request: &Waiting| match self.buffered_at(now, request) {
             Some(at) => at.since(now).0,
             None => self.positioning(now, request),
         };
         let Some(first) = self.queue.front() else { return };
-        let index = if now.since(first.since) > self.spec.patience || self.queue.len() == 1 {
+        let index = if now.since(first.since) > self.spec.starvation_limit || self.queue.len() == 1 {
             0
         } else {
             choice.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
         };
-        let request = self.queue.remove(index).expect("the index is one of the queue's");
-        let done = match self.buffered(now, &request) {
+        let request = self.queue.remove(index).expect("the index is within the queue");
+        let done = match self.buffered_at(now, &request) {
             Some(at) => {
-                self.read_on(now, &request);
+                self.extend_read_ahead(now, &request);
                 at
             }
             None => {
-                self.leave(now);
+                self.end_read_ahead(now);
                 let arrived = now.0 + self.positioning(now, &request);
                 let done = Nanos(arrived + self.transfer(request.at, request.len));
                 self.head_track = self.track(request.at + request.len - 1);
                 let end = request.at + request.len;
                 if request.access == Access::Read {
-                    let limit = (end + self.spec.ahead_bytes).min(self.spec.capacity_bytes);
-                    self.ahead = Some(Ahead { start: request.at, from: end, time: done, limit });
+                    let limit = (end + self.spec.read_ahead_bytes).min(self.spec.capacity_bytes);
+                    self.read_ahead = Some(ReadAhead { start: request.at, from: end, time: done, limit });
                 } else {
-                    self.kept.retain(|(start, stop)| *stop <= request.at || *start >= end);
+                    self.buffered_ranges.retain(|(start, stop)| *stop <= request.at || *start >= end);
                 }
                 done
             }
@@ -220,29 +220,30 @@ impl Spindle {
     }
 
     /// Extends the read-ahead after a read from it.
-    fn read_on(&mut self, now: Nanos, request: &Waiting) {
-        let Some(ahead) = self.ahead else { return };
+    fn extend_read_ahead(&mut self, now: Nanos, request: &Waiting) {
+        let Some(ahead) = self.read_ahead else { return };
         let end = request.at + request.len;
         if request.at < ahead.start || end < ahead.from.min(ahead.limit) {
             return;
         }
-        let reached = self.reached(&ahead, now).max(ahead.from);
+        let reached = self.read_ahead_position(&ahead, now).max(ahead.from);
         let time = if reached == ahead.limit { now } else { ahead.time };
         let from = if reached == ahead.limit { reached } else { ahead.from };
-        let limit = (end + self.spec.ahead_bytes).min(self.spec.capacity_bytes);
-        self.ahead = Some(Ahead { from, time, limit: limit.max(ahead.limit), ..ahead });
+        let limit = (end + self.spec.read_ahead_bytes).min(self.spec.capacity_bytes);
+        self.read_ahead = Some(ReadAhead { from, time, limit: limit.max(ahead.limit), ..ahead });
         self.head_track = self.track(reached.min(self.spec.capacity_bytes - 1));
     }
 
     /// Ends the read-ahead because the head moves elsewhere; the data stays in the buffer.
-    fn leave(&mut self, now: Nanos) {
-        let Some(ahead) = self.ahead.take() else { return };
-        let reached = self.reached(&ahead, now);
+    fn end_read_ahead(&mut self, now: Nanos) {
+        let Some(ahead) = self.read_ahead.take() else { return };
+        let reached = self.read_ahead_position(&ahead, now);
         self.head_track = self.track(reached.min(self.spec.capacity_bytes - 1));
-        if self.kept.len() == self.spec.segments {
-            self.kept.pop_front();
+        if self.buffered_ranges.len() == self.spec.segments {
+            self.buffered_ranges.pop_front();
         }
-        self.kept.push_back((ahead.start.max(reached.saturating_sub(2 * self.spec.ahead_bytes)), reached));
+        self.buffered_ranges
+            .push_back((ahead.start.max(reached.saturating_sub(2 * self.spec.read_ahead_bytes)), reached));
     }
 }
 
@@ -262,7 +263,7 @@ impl Device for Spindle {
     }
 
     fn complete(&mut self) -> u64 {
-        let (done, request) = self.current.take().expect("there is something to complete when there is an event");
+        let (done, request) = self.current.take().expect("an event belongs to a request");
         self.start_next(done);
         request.token
     }
@@ -349,8 +350,8 @@ mod tests {
                 break now;
             }
         };
-        let bound = disk.spec.patience + Nanos::from_millis(20);
+        let bound = disk.spec.starvation_limit + Nanos::from_millis(20);
         assert!(waited <= bound, "waited {waited}");
-        assert!(waited > disk.spec.patience, "the far one was not even passed over");
+        assert!(waited > disk.spec.starvation_limit, "no request overtook the far one");
     }
 }

@@ -105,7 +105,7 @@ impl Device for Ssd {
     }
 
     fn complete(&mut self) -> u64 {
-        let Reverse((_, _, token)) = self.pending.pop().expect("there is something to complete when there is an event");
+        let Reverse((_, _, token)) = self.pending.pop().expect("an event belongs to a request");
         token
     }
 

@@ -11,12 +11,12 @@ const SIZE: u64 = 64 << 20;
 
 async fn content(world: &World, name: &str, size_bytes: u64) -> SimDisk {
     world.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(size_bytes) });
-    let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-    world.seam().open_disk(&what).await.expect("it was just added")
+    let spec = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    world.seam().open_disk(&spec).await.expect("the disk was just added")
 }
 
 fn array(world: &World, spec: ArraySpec) -> SharedArray<SimSeam> {
-    SharedArray::new(world.seam(), spec).expect("it can be built")
+    SharedArray::new(world.seam(), spec).expect("the specification is valid")
 }
 
 fn raid5() -> ArraySpec {
@@ -24,7 +24,7 @@ fn raid5() -> ArraySpec {
 }
 
 async fn write(world: &World, disk: &impl Disk<SimSeam>, at: u64, tag: u64) -> DiskResult<()> {
-    disk.write(at, vec![Piece::whole(world.block([tag; 8]).expect("the pool has room").freeze())]).await
+    disk.write(at, vec![Piece::whole(world.block([tag; 8]).expect("the pool has a free buffer").freeze())]).await
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn modelled_disk_passes_the_conformance_suite() {
         for (number, level) in RaidLevel::ALL.into_iter().map(|(_, level)| level).enumerate() {
             let array = array(&world, ArraySpec::new(level, 4, DiskType::Ssd));
             let content = content(&world, &number.to_string(), SIZE).await;
-            let disk = ModelledDisk::new(&array, content).expect("there is room");
+            let disk = ModelledDisk::new(&array, content).expect("the array has free space");
             crate::conformance::disk(&world.seam(), &disk).await;
         }
     });
@@ -47,7 +47,7 @@ fn requests_take_the_time_of_the_array() {
     let seam = world.seam();
     world.block_on(async {
         let array = array(&world, raid5().fitted(SIZE));
-        let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).expect("it fits exactly");
+        let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).expect("the volume fits exactly");
         assert_eq!(disk.geometry().stripe_bytes, 256 << 10);
         let start = seam.now();
         for number in 0..50 {
@@ -70,12 +70,12 @@ fn volumes_on_one_array_share_its_spindles() {
             let left = Rc::new(Cell::new(volumes));
             for number in 0..volumes {
                 let content = content(&world, &number.to_string(), SIZE).await;
-                let disk = ModelledDisk::new(&array, content).expect("there is room");
+                let disk = ModelledDisk::new(&array, content).expect("the array has free space");
                 let (seam, left) = (seam.clone(), Rc::clone(&left));
                 seam.clone().spawn(async move {
                     for _ in 0..200 {
                         let at = seam.random() % (SIZE / 4096) * 4096;
-                        let block = seam.alloc().expect("the pool has room");
+                        let block = seam.alloc().expect("the pool has a free buffer");
                         disk.read(at, vec![Piece::whole(block)]).await.0.unwrap();
                     }
                     left.set(left.get() - 1);

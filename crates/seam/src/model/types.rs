@@ -53,8 +53,8 @@ impl DiskType {
             write_settle: Nanos::from_micros(200),
             overhead: Nanos::from_micros(40),
             choices: 10,
-            patience: Nanos::from_millis(400),
-            ahead_bytes: 1 << 20,
+            starvation_limit: Nanos::from_millis(400),
+            read_ahead_bytes: 1 << 20,
             segments: 8,
             interface_bytes_per_second: 600_000_000,
         };
@@ -73,7 +73,7 @@ impl DiskType {
                 seek_min: Nanos::from_micros(800),
                 seek_max: Nanos::from_micros(11_900),
                 write_settle: Nanos::from_micros(400),
-                patience: Nanos::from_millis(800),
+                starvation_limit: Nanos::from_millis(800),
                 ..common
             }),
             DiskType::Ssd => None,

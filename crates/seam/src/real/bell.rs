@@ -24,9 +24,9 @@ pub struct RealBell {
 /// Refuses every descriptor except an eventfd. Another file could be readable for ever, or block the thread that uses
 /// or closes it. The check itself touches no file system.
 pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
-    let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
-    if what.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", what.display())));
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
+    if target.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", target.display())));
     }
     Ok(())
 }
@@ -58,9 +58,9 @@ impl RealBell {
     }
 
     fn would_block(&self) -> bool {
-        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        let mut poll_entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one entry that outlives the call, which does not wait.
-        self.blocks && unsafe { libc::poll(&raw mut asked, 1, 0) } != 1
+        self.blocks && unsafe { libc::poll(&raw mut poll_entry, 1, 0) } != 1
     }
 }
 
@@ -107,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn several_rings_are_heard_once_and_a_later_ring_again() {
+    fn several_rings_wake_once_and_a_later_ring_again() {
         for flags in [0, libc::EFD_NONBLOCK] {
-            let heard = run_core(RealCoreSpec::new(1 << 20), move |seam| async move {
+            let is_silent = run_core(RealCoreSpec::new(1 << 20), move |seam| async move {
                 let fd = eventfd(flags);
                 let (here, there) = (
                     RealBell::new(fd.try_clone().expect("a copy")).expect("an eventfd"),
@@ -117,17 +117,17 @@ mod tests {
                 );
                 there.ring();
                 there.ring();
-                poll_fn(|context| here.poll_rung(context)).await.expect("heard");
+                poll_fn(|context| here.poll_rung(context)).await.expect("the ring wakes the waiter");
                 let silent = poll_fn(|context| Poll::Ready(here.poll_rung(context).is_pending())).await;
                 let (ringing, later) = (seam.clone(), Rc::new(there));
                 seam.spawn(async move {
                     ringing.yield_now().await;
                     later.ring();
                 });
-                poll_fn(|context| here.poll_rung(context)).await.expect("heard again");
+                poll_fn(|context| here.poll_rung(context)).await.expect("a later ring wakes the waiter");
                 silent
             });
-            assert!(heard.expect("a core"), "what was heard is over");
+            assert!(is_silent.expect("a core"), "the first wait consumes all earlier rings");
         }
     }
 

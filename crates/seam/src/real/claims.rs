@@ -10,10 +10,10 @@ use super::footprint::{Footprint, NbdUnder};
 use crate::{DiskError, DiskResult};
 
 /// Longest wait for a disk that is being closed: its requests in flight hold its claim.
-const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
-struct Held {
+struct OpenDisk {
     number: u64,
     path: PathBuf,
     read_only: bool,
@@ -21,7 +21,7 @@ struct Held {
 }
 
 /// The open disks, and the number of the next claim.
-static HELD: Mutex<(Vec<Held>, u64)> = Mutex::new((Vec::new(), 0));
+static OPEN_DISKS: Mutex<(Vec<OpenDisk>, u64)> = Mutex::new((Vec::new(), 0));
 
 /// A disk's entry in the list of open disks, removed on drop.
 pub(super) struct Claim {
@@ -31,31 +31,31 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        held().0.retain(|held| held.number != self.number);
+        open_disks().0.retain(|disk| disk.number != self.number);
     }
 }
 
-fn held() -> MutexGuard<'static, (Vec<Held>, u64)> {
+fn open_disks() -> MutexGuard<'static, (Vec<OpenDisk>, u64)> {
     // The list is consistent between changes, so a poisoned lock is usable.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN_DISKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Claims the storage of the disk at `path`. An overlapping disk may be closing, so the call retries for a short time,
 /// at most until `deadline`. Disks opened read-only may overlap each other.
 pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool, deadline: Instant) -> DiskResult<Claim> {
-    let end = deadline.min(Instant::now() + CLOSING_PATIENCE);
+    let end = deadline.min(Instant::now() + CLOSING_TIMEOUT);
     loop {
         {
-            let mut held = held();
-            let writes = |other: &&Held| !(read_only && other.read_only);
-            let meets =
-                |other: &Held| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
-            match held.0.iter().filter(writes).find_map(meets) {
+            let mut disks = open_disks();
+            let conflicts = |other: &&OpenDisk| !(read_only && other.read_only);
+            let overlaps =
+                |other: &OpenDisk| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
+            match disks.0.iter().filter(conflicts).find_map(overlaps) {
                 None => {
-                    held.1 += 1;
-                    let number = held.1;
+                    disks.1 += 1;
+                    let number = disks.1;
                     let nbd = footprint.nbd.clone();
-                    held.0.push(Held { number, path: path.to_owned(), read_only, footprint });
+                    disks.0.push(OpenDisk { number, path: path.to_owned(), read_only, footprint });
                     return Ok(Claim { number, nbd });
                 }
                 Some((other, on)) if Instant::now() >= end => {

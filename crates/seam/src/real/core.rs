@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use compio::driver::{OpCode, OpEntry, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 
-use super::kept::KeptFile;
+use super::persist::PersistFile;
 use super::pool::Pool;
-use super::spin::{Crowd, Spin};
+use super::spin::{LoadMonitor, Spin};
 use super::submitter::FailureDomains;
 use super::{RealError, RealSeam};
 use crate::Nanos;
@@ -28,7 +28,7 @@ pub struct RealCoreSpec {
     /// on first use.
     pub pool_bytes: usize,
     /// The file that holds the blocks, if they must outlive the process; `None`: private memory.
-    pub kept: Option<KeptFile>,
+    pub persist_file: Option<PersistFile>,
     /// The processor that the thread is pinned to; `None`: not pinned.
     pub cpu: Option<usize>,
     /// Longest spin before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most machines.
@@ -38,7 +38,7 @@ pub struct RealCoreSpec {
 impl RealCoreSpec {
     /// A core with this much memory, not pinned, with the default spin.
     pub fn new(pool_bytes: usize) -> RealCoreSpec {
-        RealCoreSpec { pool_bytes, kept: None, cpu: None, spin_ns: SPIN_NS }
+        RealCoreSpec { pool_bytes, persist_file: None, cpu: None, spin_ns: SPIN_NS }
     }
 }
 
@@ -49,11 +49,11 @@ impl RealCoreSpec {
 pub const SPIN_NS: u64 = 40_000;
 
 /// A terminating core abandons its disk operations after this time without a completion.
-pub const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of disk operations gathered before they are submitted to the kernel. If all were submitted at once, the
 /// device would idle while the core processes client requests, and the core would idle afterwards.
-const UNTOLD_MAX: usize = 4;
+const UNSUBMITTED_MAX: usize = 4;
 
 /// State shared by all handles of a core.
 pub(super) struct Core {
@@ -61,7 +61,7 @@ pub(super) struct Core {
     /// Disk operations in flight in the kernel.
     pub(super) in_flight: Cell<usize>,
     /// Disk operations in the ring since the last submission.
-    untold: Cell<usize>,
+    unsubmitted: Cell<usize>,
     /// `main` has ended.
     pub(super) closing: Cell<bool>,
     /// Number of task polls; a change means that the core had work.
@@ -99,10 +99,10 @@ impl Core {
     }
 
     /// Counts a disk operation in the ring; submits the ring once enough are gathered.
-    pub(super) fn queued(&self) {
-        self.untold.set(self.untold.get() + 1);
-        if self.untold.get() == UNTOLD_MAX {
-            self.untold.set(0);
+    pub(super) fn count_queued(&self) {
+        self.unsubmitted.set(self.unsubmitted.get() + 1);
+        if self.unsubmitted.get() == UNSUBMITTED_MAX {
+            self.unsubmitted.set(0);
             Runtime::with_current(|runtime| {
                 // `flush` clears the wake-up flag of the core; the next wait must still see it.
                 if runtime.flush() {
@@ -114,7 +114,7 @@ impl Core {
 
     /// Runs `task` on this core.
     pub(super) fn spawn(self: &Rc<Core>, task: impl Future<Output = ()> + 'static) {
-        let counted = Counted { core: self.clone(), task };
+        let counted = CountedTask { core: self.clone(), task };
         Runtime::with_current(|runtime| runtime.spawn(counted)).detach();
     }
 }
@@ -152,12 +152,12 @@ pub(super) fn instant(at: Nanos) -> Instant {
 }
 
 /// A task that counts its polls. Its panic ends the whole core, because the engine cannot run without one of its tasks.
-struct Counted<F> {
+struct CountedTask<F> {
     core: Rc<Core>,
     task: F,
 }
 
-impl<F: Future<Output = ()>> Future for Counted<F> {
+impl<F: Future<Output = ()>> Future for CountedTask<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -177,7 +177,7 @@ impl<F: Future<Output = ()>> Future for Counted<F> {
 /// Runs one core on this thread until the future returned by `main` completes, and returns its output.
 ///
 /// Remaining tasks are then dropped. Disk operations in flight are awaited until none has completed for
-/// [`DRAIN_PATIENCE`]. A hung operation then keeps the core's memory, and the kernel keeps the process until the
+/// [`DRAIN_TIMEOUT`]. A hung operation then keeps the core's memory, and the kernel keeps the process until the
 /// operation completes. A panic of any task is propagated.
 pub fn run_core<F, T>(spec: RealCoreSpec, main: impl FnOnce(RealSeam) -> F) -> Result<T, RealError>
 where
@@ -188,15 +188,15 @@ where
         pin(cpu).map_err(|error| RealError::Pin { cpu, error })?;
     }
     let runtime = runtime()?;
-    let pool = Pool::new(spec.pool_bytes, spec.kept.as_ref());
-    let pool = pool.map_err(|error| match spec.kept {
-        Some(KeptFile { path, .. }) => RealError::Kept { path, error },
+    let pool = Pool::new(spec.pool_bytes, spec.persist_file.as_ref());
+    let pool = pool.map_err(|error| match spec.persist_file {
+        Some(PersistFile { path, .. }) => RealError::PersistFile { path, error },
         None => RealError::Memory { bytes: spec.pool_bytes, error },
     })?;
     let core = Rc::new(Core {
         pool,
         in_flight: Cell::new(0),
-        untold: Cell::new(0),
+        unsubmitted: Cell::new(0),
         closing: Cell::new(false),
         polls: Cell::new(0),
         panic: RefCell::new(None),
@@ -213,9 +213,9 @@ where
             end.0.closing.set(true);
         });
         let waker = runtime.waker();
-        let (mut spin, mut crowd) = (Spin::new(spec.spin_ns), Crowd::new());
+        let (mut spin, mut load_monitor) = (Spin::new(spec.spin_ns), LoadMonitor::new());
         while !core.closing.get() {
-            core.untold.set(0);
+            core.unsubmitted.set(0);
             let more = runtime.run();
             if let Some(panic) = core.panic.take() {
                 core.closing.set(true);
@@ -223,19 +223,19 @@ where
                 resume_unwind(panic);
             }
             if more {
-                look(&runtime, &waker);
+                poll_ring(&runtime, &waker);
             } else if !core.closing.get() {
-                idle(&runtime, &core, &waker, &mut spin, &mut crowd);
+                wait_for_work(&runtime, &core, &waker, &mut spin, &mut load_monitor);
             }
         }
         drain(&runtime, &core);
     });
-    Ok(output.take().expect("the loop ends when the output is there"))
+    Ok(output.take().expect("the loop ends when the output is set"))
 }
 
 /// Submits queued operations and collects completions without waiting. The wake-up makes the driver believe that it is
 /// notified, so it does not wait.
-fn look(runtime: &Runtime, waker: &Waker) {
+fn poll_ring(runtime: &Runtime, waker: &Waker) {
     waker.wake_by_ref();
     runtime.poll_with(Some(Duration::ZERO));
 }
@@ -244,21 +244,21 @@ fn look(runtime: &Runtime, waker: &Waker) {
 ///
 /// The spin never yields the processor: a yield to a compute-bound thread lasts for milliseconds. The scheduler
 /// preempts the spin when it needs the processor, and the resulting longer wait counts against the next spin.
-fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &mut Crowd) {
+fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, load_monitor: &mut LoadMonitor) {
     let budget = spin.budget_ns();
     let began = Instant::now();
     if budget > 0 {
-        if crowd.is_seen() {
-            spin.give_way();
+        if load_monitor.is_overloaded() {
+            spin.pause_for_load();
         }
         let before = core.polls.get();
         loop {
-            look(runtime, waker);
+            poll_ring(runtime, waker);
             let more = runtime.run();
             let waited = began.elapsed().as_nanos() as u64;
             let found = core.polls.get() != before;
             if found {
-                spin.spun(waited);
+                spin.record_spin(waited);
             }
             if found || more || core.panic.borrow().is_some() {
                 return;
@@ -269,7 +269,7 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &
         }
     }
     runtime.poll_with(runtime.current_timeout());
-    spin.slept(began.elapsed().as_nanos() as u64, budget > 0);
+    spin.record_sleep(began.elapsed().as_nanos() as u64, budget > 0);
 }
 
 /// Waits for the disk operations in flight. Hung operations keep the memory they point to: the ring, the buffers, the
@@ -277,7 +277,7 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &
 fn drain(runtime: &Runtime, core: &Rc<Core>) {
     let mut last = (core.in_flight.get(), Instant::now());
     while core.in_flight.get() > 0 {
-        if last.1.elapsed() > DRAIN_PATIENCE {
+        if last.1.elapsed() > DRAIN_TIMEOUT {
             // A submission that never completes keeps the ring alive; tasks and their sockets are dropped regardless.
             let ring = runtime.submit(Nop);
             std::mem::forget((ring, core.clone()));

@@ -17,15 +17,15 @@ use super::core::Core;
 use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
-use super::reserve::reserve;
+use super::preallocate::preallocate;
 use super::submitter::Submitter;
 use super::{RealBlock, RealBlockMut, RealSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd, SsdSpec};
 use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
-/// Most runs returned by one allocation query.
-const MOST_RUNS: usize = 1024;
+/// Maximum number of runs returned by one allocation query.
+const RUNS_MAX: usize = 1024;
 
 /// An open file or block device.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ struct Inner {
     identities: Vec<String>,
     is_unique: bool,
     instance: Option<String>,
-    note: Option<String>,
+    open_warning: Option<String>,
     geometry: Cell<Geometry>,
     claim: Claim,
 }
@@ -54,15 +54,15 @@ pub(super) fn helper_failed<E>(_: E) -> DiskError {
 }
 
 impl RealDisk {
-    pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
-        let what = what.clone();
-        let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
-        let Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim } =
+    pub(super) async fn open(seam: &RealSeam, spec: &DiskOpen) -> DiskResult<RealDisk> {
+        let spec = spec.clone();
+        let opened = compio::runtime::spawn_blocking(move || open_blocking(&spec));
+        let Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } =
             opened.await.map_err(helper_failed)??;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
-        let submitter = Rc::new(Submitter::new(seam.core.domains.of(device, ring)));
+        let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
         let geometry = Cell::new(geometry);
-        let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, note, geometry, claim });
+        let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, open_warning, geometry, claim });
         Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })
     }
 
@@ -86,9 +86,9 @@ impl RealDisk {
         }
     }
 
-    /// A note for the operator about the way of opening (no direct I/O), if any.
-    pub fn note(&self) -> Option<&str> {
-        self.inner.note.as_deref()
+    /// A warning for the operator about the way of opening (no direct I/O), if any.
+    pub fn open_warning(&self) -> Option<&str> {
+        self.inner.open_warning.as_deref()
     }
 
     /// Allocates all blocks of a file, so that no later write needs space. A block device needs no allocation.
@@ -97,7 +97,7 @@ impl RealDisk {
             return Ok(());
         }
         let (file, path) = (self.file()?, path.to_owned());
-        self.submitter.run_blocking(move || reserve(&file, &path)).await
+        self.submitter.run_blocking(move || preallocate(&file, &path)).await
     }
 
     /// The kernel's NBD devices below this disk.
@@ -250,9 +250,9 @@ impl Disk<RealSeam> for RealDisk {
         self.check(at, len)?;
         // The mode that keeps the space comes first if space must be kept, and last if it may be released. Both modes
         // also work on devices.
-        const KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-        const RELEASE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let modes: &[i32] = if may_unmap { &[RELEASE, KEEP] } else { &[KEEP] };
+        const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let modes: &[i32] = if may_unmap { &[PUNCH_HOLE, ZERO_RANGE] } else { &[ZERO_RANGE] };
         for mode in modes {
             loop {
                 // SAFETY: no buffers.
@@ -307,7 +307,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 }
 
-/// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. A range past the end of the file is a hole.
+/// Data and holes of a file from `at` on, at most [`RUNS_MAX`] of them. A range past the end of the file is a hole.
 pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
     let end = at + len;
     // Start of the next run of the kind `whence`; `end` if none begins before it.
@@ -323,7 +323,7 @@ pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<Al
     };
     let mut runs = Vec::new();
     let mut from = at;
-    while from < end && runs.len() < MOST_RUNS {
+    while from < end && runs.len() < RUNS_MAX {
         let data = match seek(from, libc::SEEK_DATA) {
             // A file system without this query reports EINVAL; all of the file then counts as data.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => from,

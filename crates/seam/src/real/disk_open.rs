@@ -39,7 +39,7 @@ pub(super) struct Opened {
     pub(super) is_unique: bool,
     /// Identifies this attachment of a device among all attachments.
     pub(super) instance: Option<String>,
-    pub(super) note: Option<String>,
+    pub(super) open_warning: Option<String>,
     pub(super) geometry: Geometry,
     /// Prevents overlapping disks from being opened.
     pub(super) claim: Claim,
@@ -56,16 +56,16 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
     }
 }
 
-/// Opens the disk described by `what`; waits for its lock.
-pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
-    let path = &what.path;
+/// Opens the disk described by `spec`; waits for its lock.
+pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
+    let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
-    let deadline = Instant::now() + Duration::from_millis(what.lock_wait_ms);
-    if let Some(bytes) = what.create_bytes {
+    let deadline = Instant::now() + Duration::from_millis(spec.lock_wait_ms);
+    if let Some(bytes) = spec.create_bytes {
         create(path, bytes).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
     }
-    let (file, note) = loop {
-        match open_direct(path, what.read_only) {
+    let (file, open_warning) = loop {
+        match open_direct(path, spec.read_only) {
             Ok(opened) => break opened,
             // EBUSY: the device is mounted, or another program has opened it exclusively.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -90,8 +90,8 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => meta.dev(),
         Kind::Device => meta.rdev(),
     };
-    let claim = claim(path, Footprint::of(&file), what.read_only, deadline)?;
-    lock(&file, what, deadline)?;
+    let claim = claim(path, Footprint::of(&file), spec.read_only, deadline)?;
+    lock(&file, spec, deadline)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
     let queue = Queue::of(match kind {
@@ -101,7 +101,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
     let logical_block = match kind {
         Kind::Device => ioctl_u32(&file, libc::BLKSSZGET).map_err(|error| refused(error.to_string()))?,
         // The file system's alignment of direct I/O; 0 if unknown.
-        Kind::File if note.is_none() => stat.stx_dio_offset_align.max(SECTOR_BYTES as u32),
+        Kind::File if open_warning.is_none() => stat.stx_dio_offset_align.max(SECTOR_BYTES as u32),
         Kind::File => SECTOR_BYTES as u32,
     };
     if !matches!(logical_block, 512 | 4096) {
@@ -140,7 +140,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
-    Ok(Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim })
+    Ok(Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
 }
 
 /// Creates a sparse file. An empty file counts as missing: a crash between creation and sizing leaves one.
@@ -159,19 +159,19 @@ fn create(path: &Path, bytes: u64) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Opens with direct I/O, or without it and with a note if the file system does not support it.
+/// Opens with direct I/O, or without it and with a warning if the file system does not support it.
 fn open_direct(path: &Path, read_only: bool) -> io::Result<(File, Option<String>)> {
     // O_EXCL without O_CREAT opens a block device exclusively; it has no effect on a file.
     let exclusive = if std::fs::metadata(path)?.file_type().is_block_device() { libc::O_EXCL } else { 0 };
     let open = |flags: i32| OpenOptions::new().read(true).write(!read_only).custom_flags(flags | exclusive).open(path);
     match open(libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let note = format!(
+            let open_warning = format!(
                 "{}: its filesystem has no direct I/O; it is read and written through the page cache, and flushed \
                  with fdatasync",
                 path.display()
             );
-            open(0).map(|file| (file, Some(note)))
+            open(0).map(|file| (file, Some(open_warning)))
         }
         other => other.map(|file| (file, None)),
     }
@@ -190,8 +190,8 @@ fn open_text(error: &io::Error) -> String {
 
 /// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
 /// killed process.
-fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
-    let mode = if what.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
+    let mode = if spec.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
         // SAFETY: a system call on an open descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
@@ -204,9 +204,9 @@ fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
             io::ErrorKind::WouldBlock => {
                 let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
                 let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
-                return Err(DiskError::Busy(format!("{} is locked, {holder}", what.path.display())));
+                return Err(DiskError::Busy(format!("{} is locked, {holder}", spec.path.display())));
             }
-            _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", what.path.display()))),
+            _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", spec.path.display()))),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// Most guarded mappings at once, over all front ends of all volumes.
+/// Maximum number of guarded mappings, over all front ends of all volumes.
 pub const GUARDS_MAX: usize = 16_384;
 
 /// Set after a page of the mapping was missing: the mapping shows zeroes since then. A clone is the same flag.
@@ -63,7 +63,7 @@ impl Entry {
     }
 
     /// The mapping, if it contains `address` and no change is in progress.
-    fn holding(&self, address: usize) -> Option<(usize, usize, *mut AtomicBool)> {
+    fn containing(&self, address: usize) -> Option<(usize, usize, *mut AtomicBool)> {
         let version = self.version.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
         let len = self.len.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ static ENTRIES: [Entry; GUARDS_MAX] = [const { Entry::empty() }; GUARDS_MAX];
 /// Entries from here on have never been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// The previous handler.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Guard of one mapping; must be dropped before the mapping is unmapped.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Drop for FaultGuard {
 fn install() -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if BEFORE.get().is_some() {
+    if PREVIOUS_HANDLER.get().is_some() {
         return Ok(());
     }
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
@@ -126,7 +126,7 @@ fn install() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has filled the structure.
-    BEFORE.get_or_init(|| unsafe { before.assume_init() });
+    PREVIOUS_HANDLER.get_or_init(|| unsafe { before.assume_init() });
     // SAFETY: zeroes are a valid value of this plain structure.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_bus_error as *const () as usize;
@@ -145,18 +145,18 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_
     let address = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr() as usize) };
     // SAFETY: the thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
-    let is_survived = address.is_some_and(survive);
+    let is_handled = address.is_some_and(map_zeroes_over);
     // SAFETY: as above; the interrupted code must not see a changed errno.
     unsafe { *libc::__errno_location() = errno };
-    if !is_survived {
-        pass_on(signal, info, context, address.is_some());
+    if !is_handled {
+        call_previous_handler(signal, info, context, address.is_some());
     }
 }
 
 /// Maps zeroes over the guarded mapping that contains `address`; false if there is none.
-fn survive(address: usize) -> bool {
+fn map_zeroes_over(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
-    let Some((start, len, flag)) = ENTRIES[..used].iter().find_map(|entry| entry.holding(address)) else {
+    let Some((start, len, flag)) = ENTRIES[..used].iter().find_map(|entry| entry.containing(address)) else {
         return false;
     };
     // SAFETY: the guard holds the flag and lives as long as the mapping, which this thread is using. The flag is set
@@ -177,8 +177,8 @@ fn survive(address: usize) -> bool {
 }
 
 /// Calls the previous handler, or restores the default action.
-fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, repeats: bool) {
-    let before = BEFORE.get();
+fn call_previous_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void, repeats: bool) {
+    let before = PREVIOUS_HANDLER.get();
     match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
             // SAFETY: zeroes are a valid value of this plain structure and mean the default action, which ends the
@@ -228,7 +228,7 @@ mod tests {
         fn new() -> Shared {
             // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             let file = unsafe { File::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC)) };
-            file.set_len(LEN as u64).expect("it grows");
+            file.set_len(LEN as u64).expect("the file can grow");
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping at an address chosen by the kernel.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
@@ -264,13 +264,13 @@ mod tests {
         let _other_guard = FaultGuard::new(other.at as usize, LEN, &other_flag).expect("a free entry");
         mine.write(0, 7);
         other.write(0, 7);
-        mine.file.set_len(4096).expect("it shrinks");
-        assert_eq!((mine.read(0), my_flag.is_set()), (7, false), "what is there is no fault");
+        mine.file.set_len(4096).expect("the file can shrink");
+        assert_eq!((mine.read(0), my_flag.is_set()), (7, false), "an access to a present page is no fault");
         mine.write(4096, 9);
         assert!(my_flag.is_set() && !other_flag.is_set());
-        assert_eq!((mine.read(0), mine.read(4096), other.read(0)), (0, 9, 7), "zeroes, and what was written since");
+        assert_eq!((mine.read(0), mine.read(4096), other.read(0)), (0, 9, 7), "zeroes, and later writes");
         drop(guard);
-        assert!(ENTRIES.iter().all(|entry| entry.holding(mine.at as usize).is_none()));
+        assert!(ENTRIES.iter().all(|entry| entry.containing(mine.at as usize).is_none()));
     }
 
     #[test]
@@ -278,13 +278,13 @@ mod tests {
         let shared = Shared::new();
         let flag = FaultFlag::default();
         let _guard = FaultGuard::new(shared.at as usize, LEN, &flag).expect("a free entry");
-        shared.file.set_len(0).expect("it shrinks");
+        shared.file.set_len(0).expect("the file can shrink");
         let at = shared.at as usize;
         let read = std::thread::spawn(move || {
             // SAFETY: inside the mapping, which outlives the thread.
             unsafe { (at as *const u8).add(8192).read_volatile() }
         });
-        assert_eq!(read.join().expect("it survives"), 0);
+        assert_eq!(read.join().expect("the thread survives the fault"), 0);
         assert!(flag.is_set());
     }
 
@@ -296,7 +296,7 @@ mod tests {
         }
         let (guarded, other) = (Shared::new(), Shared::new());
         let _guard = FaultGuard::new(guarded.at as usize, LEN, &FaultFlag::default()).expect("a free entry");
-        other.file.set_len(0).expect("it shrinks");
+        other.file.set_len(0).expect("the file can shrink");
         other.read(0);
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let test = std::env::current_exe().expect("the test knows its own path");
         let mut child = Command::new(test);
         child.args(["--exact", "real::fault::tests::a_fault_outside_of_guarded_memory"]).env(CHILD, "1");
-        let output = child.output().expect("it runs");
+        let output = child.output().expect("the child process runs");
         assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn file_identities(file: &File, stat: &libc::statx) -> Vec<String> {
     if uuid.is_none() && number == 0 {
         return vec![name_by_path(file, stat.stx_ino)];
     }
-    names(uuid, number, stat.stx_ino, birth)
+    identities(uuid, number, stat.stx_ino, birth)
 }
 
 /// The identity of a file whose file system has none, as on FUSE: two such file systems may use one inode number.
@@ -39,43 +39,43 @@ fn name_by_path(file: &File, inode: u64) -> String {
     format!("file:{}:{inode}", path.unwrap_or_default().display())
 }
 
-fn names(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) -> Vec<String> {
-    let of = |filesystem: String| format!("file:{filesystem}:{inode}:{}.{:09}", birth.0, birth.1);
-    let by_uuid = uuid.map(|uuid| of(uuid.iter().map(|byte| format!("{byte:02x}")).collect()));
-    by_uuid.into_iter().chain([of(format!("{number:016x}"))]).collect()
+fn identities(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) -> Vec<String> {
+    let identity = |filesystem: String| format!("file:{filesystem}:{inode}:{}.{:09}", birth.0, birth.1);
+    let by_uuid = uuid.map(|uuid| identity(uuid.iter().map(|byte| format!("{byte:02x}")).collect()));
+    by_uuid.into_iter().chain([identity(format!("{number:016x}"))]).collect()
 }
 
 /// UUID of the file's file system.
 fn uuid_of(file: &File) -> Option<Uuid> {
-    let asked = asked(file).or_else(|| listed(file.metadata().ok()?.dev()));
-    asked.filter(|uuid| *uuid != Uuid::default())
+    let found = uuid_by_ioctl(file).or_else(|| uuid_by_udev(file.metadata().ok()?.dev()));
+    found.filter(|uuid| *uuid != Uuid::default())
 }
 
 /// UUID from an ioctl of the file system: a generic one since Linux 6.9, a separate one per file system before.
-fn asked(file: &File) -> Option<Uuid> {
-    // The request, the offset of the UUID in the answer, and the answer's first byte on input.
+fn uuid_by_ioctl(file: &File) -> Option<Uuid> {
+    // The request, the offset of the UUID in the result, and the result's first byte on input.
     const FS_IOC_GETFSUUID: c_ulong = 0x8011_1500;
     const EXT4_IOC_GETFSUUID: c_ulong = 0x8008_662c;
     const XFS_IOC_FSGEOMETRY_V1: c_ulong = 0x8070_5864;
-    let ways: [(c_ulong, usize, u8); 3] =
+    let requests: [(c_ulong, usize, u8); 3] =
         [(FS_IOC_GETFSUUID, 1, 0), (EXT4_IOC_GETFSUUID, 8, 16), (XFS_IOC_FSGEOMETRY_V1, 64, 0)];
-    ways.into_iter().find_map(|(request, at, first)| {
-        let mut answer = Answer { bytes: [0; 256] };
-        answer.bytes[0] = first;
-        // SAFETY: each request writes at most 112 bytes; the answer is larger, and aligned for each of them.
-        let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut answer) };
-        let sound = done == 0 && (request != FS_IOC_GETFSUUID || answer.bytes[0] == 16);
-        sound.then(|| answer.bytes[at..at + 16].try_into().expect("sixteen bytes"))
+    requests.into_iter().find_map(|(request, at, first)| {
+        let mut result = IoctlResult { bytes: [0; 256] };
+        result.bytes[0] = first;
+        // SAFETY: each request writes at most 112 bytes; the result is larger, and aligned for each of them.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut result) };
+        let is_valid = done == 0 && (request != FS_IOC_GETFSUUID || result.bytes[0] == 16);
+        is_valid.then(|| result.bytes[at..at + 16].try_into().expect("sixteen bytes"))
     })
 }
 
 #[repr(C, align(8))]
-struct Answer {
+struct IoctlResult {
     bytes: [u8; 256],
 }
 
 /// UUID that udev has found on the device.
-fn listed(device: u64) -> Option<Uuid> {
+fn uuid_by_udev(device: u64) -> Option<Uuid> {
     let links = std::fs::read_dir("/dev/disk/by-uuid").ok()?;
     let link = links.flatten().find(|link| std::fs::metadata(link.path()).is_ok_and(|meta| meta.rdev() == device))?;
     parse(link.file_name().to_str()?)
@@ -95,17 +95,17 @@ mod tests {
     fn uuid_names_a_file_and_the_number_is_its_former_name() {
         let uuid = parse("0123abcd-0123-4567-89ab-0123456789ab");
         let new = "file:0123abcd0123456789ab0123456789ab:7:5.000000009";
-        assert_eq!(names(uuid, 0x801, 7, (5, 9)), [new, "file:0000000000000801:7:5.000000009"]);
-        assert_eq!(names(uuid, 0x811, 7, (5, 9))[0], new, "another device number is no other file");
-        assert_eq!(names(None, 0x801, 7, (5, 9)), ["file:0000000000000801:7:5.000000009"]);
+        assert_eq!(identities(uuid, 0x801, 7, (5, 9)), [new, "file:0000000000000801:7:5.000000009"]);
+        assert_eq!(identities(uuid, 0x811, 7, (5, 9))[0], new, "another device number is no other file");
+        assert_eq!(identities(None, 0x801, 7, (5, 9)), ["file:0000000000000801:7:5.000000009"]);
         assert_eq!(parse("ABCD-1234"), None, "no UUID of 16 bytes");
     }
 
     #[test]
-    fn file_system_tells_its_uuid_or_none_and_the_same_one_twice() {
+    fn uuid_of_a_file_system_is_stable_and_not_nil() {
         let file = tempfile::tempfile().expect("a temporary file");
-        let told = uuid_of(&file);
-        assert_eq!(told, uuid_of(&tempfile::tempfile().expect("another one")));
-        assert_ne!(told, Some(Uuid::default()));
+        let uuid = uuid_of(&file);
+        assert_eq!(uuid, uuid_of(&tempfile::tempfile().expect("another one")));
+        assert_ne!(uuid, Some(Uuid::default()));
     }
 }

@@ -70,7 +70,7 @@ impl Footprint {
             let same = a.node == b.node && (a.exact || b.exact);
             same && a.span.start < b.span.end && b.span.start < a.span.end
         };
-        let both = self.parts.iter().find(|part| other.parts.iter().any(|of_other| meet(part, of_other)));
+        let both = self.parts.iter().find(|part| other.parts.iter().any(|other_part| meet(part, other_part)));
         both.map(|part| part.name.as_str())
     }
 }
@@ -175,7 +175,7 @@ impl Kernel {
     /// Asks the loop device itself, which knows the inode, or else sysfs, which has a path.
     fn loop_status(&self, name: &str, folder: &Path) -> Option<LoopStatus> {
         let path = text(&folder.join("loop/backing_file"))?;
-        if let Some(status) = ask_loop(&self.dev.join(name)) {
+        if let Some(status) = read_loop_status(&self.dev.join(name)) {
             return Some(status);
         }
         let meta = fs::metadata(path).ok()?;
@@ -243,7 +243,7 @@ fn count(path: &Path) -> Option<u64> {
 }
 
 /// Runs LOOP_GET_STATUS64 on the device at path `node`.
-fn ask_loop(node: &Path) -> Option<LoopStatus> {
+fn read_loop_status(node: &Path) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
     // `loop_info64`: device, inode, rdevice, offset, size limit, then unused fields.

@@ -12,14 +12,14 @@ const COUNT_MAX: RawFd = 1 << 16;
 /// called before the process opens any other descriptor.
 pub fn inherited() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let said = |name| std::env::var(name).ok();
-    let number = |name| said(name).and_then(|text| text.parse::<RawFd>().ok());
-    let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
-    if !ours || TAKEN.swap(true, Ordering::Relaxed) {
+    let variable = |name| std::env::var(name).ok();
+    let number = |name| variable(name).and_then(|text| text.parse::<RawFd>().ok());
+    let is_for_this_process = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
+    if !is_for_this_process || TAKEN.swap(true, Ordering::Relaxed) {
         return Vec::new();
     }
     let count = number("LISTEN_FDS").unwrap_or(0).clamp(0, COUNT_MAX);
-    let names = said("LISTEN_FDNAMES").unwrap_or_default();
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').chain(std::iter::repeat(""));
     let mut found = Vec::new();
     for (fd, name) in (FIRST..FIRST + count).zip(names) {

@@ -12,7 +12,7 @@ use compio::BufResult;
 
 use super::RealSeam;
 use super::op::{Action, Operation, submit};
-use super::shortage::note_accept_error;
+use super::shortage::count_accept_error;
 use super::stream::RealStream;
 use crate::{Address, Listener};
 
@@ -50,7 +50,7 @@ impl RealListener {
         RealListener { socket: Rc::new(socket), _file: None }
     }
 
-    /// The TCP port, for a listener that asked for port 0; `None` for a Unix socket.
+    /// The TCP port, for a listener that requested port 0; `None` for a Unix socket.
     pub fn port(&self) -> Option<u16> {
         let copy = self.socket.try_clone().ok()?;
         TcpListener::from(copy).local_addr().ok().map(|address: SocketAddr| address.port())
@@ -70,7 +70,7 @@ impl Listener<RealSeam> for RealListener {
                 (Err(error), _) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
                 (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
                 (Err(error), _) => {
-                    note_accept_error(&error);
+                    count_accept_error(&error);
                     return Err(error);
                 }
                 (Ok(_), None) => unreachable!("an accept that succeeded brought a connection"),

@@ -14,14 +14,14 @@ mod disk_open;
 mod fault;
 mod file_identity;
 mod footprint;
-mod home;
 mod inherited;
-mod kept;
 mod listen;
 mod op;
 mod permits;
+mod persist;
 mod pool;
-mod reserve;
+mod preallocate;
+mod self_connection;
 mod shortage;
 mod signals;
 mod spin;
@@ -33,18 +33,18 @@ use std::rc::Rc;
 
 pub use self::bell::{RealBell, check_eventfd};
 pub use self::block::{RealBlock, RealBlockMut};
-pub use self::core::{DRAIN_PATIENCE, RealCoreSpec, SPIN_NS, run_core};
+pub use self::core::{DRAIN_TIMEOUT, RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
 pub use self::fault::{FaultFlag, FaultGuard, GUARDS_MAX};
 pub use self::footprint::NbdUnder;
-pub use self::home::has_client;
 pub use self::inherited::inherited;
-pub use self::kept::{KeptFile, LeftBehind, LeftBehindError, room_in_memory};
 pub use self::listen::RealListener;
-pub use self::shortage::{note_accept_error, shortages};
+pub use self::persist::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
+pub use self::self_connection::has_client;
+pub use self::shortage::{count_accept_error, shortages};
 pub use self::signals::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
 pub use self::stream::{RealReader, RealStream, RealWriter};
-use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
+use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 
 /// Reason why a core cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum RealError {
         error: io::Error,
     },
     /// The kernel is too old.
-    #[error("io_uring lacks what is needed here ({error}): Linux 6.1 or newer is required")]
+    #[error("io_uring lacks required features ({error}): Linux 6.1 or newer is required")]
     IoUringTooOld {
         /// Error of the kernel.
         error: io::Error,
@@ -84,7 +84,7 @@ pub enum RealError {
     },
     /// The file for persisted memory could not be created.
     #[error("cannot make {} for the memory cache ({error}): see [memory] file", path.display())]
-    Kept {
+    PersistFile {
         /// Path of the file.
         path: std::path::PathBuf,
         /// Error of the kernel.
@@ -173,39 +173,39 @@ impl Seam for RealSeam {
     }
 
     #[inline]
-    fn keeps(&self) -> bool {
-        self.core.pool.kept().is_some()
+    fn survives_restart(&self) -> bool {
+        self.core.pool.file().is_some()
     }
 
     #[inline]
-    fn note(&self, block: &RealBlock, note: BlockNote) -> u64 {
-        self.core.pool.kept().map_or(0, |kept| kept.note(block.index(), note))
+    fn tag(&self, block: &RealBlock, tag: BlockTag) -> u64 {
+        self.core.pool.file().map_or(0, |file| file.tag(block.index(), tag))
     }
 
     #[inline]
-    fn noted(&self, block: &RealBlock) -> u64 {
-        self.core.pool.kept().map_or(0, |kept| kept.noted(block.index()))
+    fn tag_of(&self, block: &RealBlock) -> u64 {
+        self.core.pool.file().map_or(0, |file| file.tag_of(block.index()))
     }
 
     #[inline]
-    fn forget(&self, block: &RealBlock, number: u64) {
-        if let Some(kept) = self.core.pool.kept() {
-            kept.forget(block.index(), number);
+    fn untag(&self, block: &RealBlock, number: u64) {
+        if let Some(file) = self.core.pool.file() {
+            file.untag(block.index(), number);
         }
     }
 
-    fn note_range(&self, note: RangeNote) -> Option<u32> {
-        self.core.pool.kept().and_then(|kept| kept.note_range(note))
+    fn tag_range(&self, tag: RangeTag) -> Option<u32> {
+        self.core.pool.file().and_then(|file| file.tag_range(tag))
     }
 
-    fn forget_range(&self, place: u32) {
-        if let Some(kept) = self.core.pool.kept() {
-            kept.forget_range(place);
+    fn untag_range(&self, index: u32) {
+        if let Some(file) = self.core.pool.file() {
+            file.untag_range(index);
         }
     }
 
-    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<RealDisk> {
-        RealDisk::open(self, what).await
+    async fn open_disk(&self, spec: &DiskOpen) -> DiskResult<RealDisk> {
+        RealDisk::open(self, spec).await
     }
 
     async fn connect(&self, to: &Address) -> io::Result<RealStream> {

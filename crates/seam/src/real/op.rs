@@ -18,7 +18,7 @@ use super::permits::{Acquire, Permit};
 use super::submitter::{SubmitMode, Submitter};
 use crate::pending::PendingRequest;
 
-/// Most buffers of one vectored operation (the kernel's UIO_MAXIOV).
+/// Maximum number of buffers of one vectored operation (the kernel's UIO_MAXIOV).
 pub(super) const IOV_MAX: usize = 1024;
 
 /// Action on a descriptor.
@@ -175,7 +175,7 @@ pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
 /// Stage of a disk operation.
 enum Stage<F: 'static, K: 'static> {
     /// Waits for a permit.
-    InLine(Box<Operation<F, K>>, Acquire),
+    AwaitingPermit(Box<Operation<F, K>>, Acquire),
     /// Submitted to the ring.
     Submitted {
         submit: Submit<Box<Operation<F, K>>>,
@@ -193,7 +193,7 @@ impl<F: 'static, K: 'static> Stage<F, K> {
     }
 
     fn wait(submitter: &Submitter, operation: Box<Operation<F, K>>) -> Self {
-        Stage::InLine(operation, submitter.workers().acquire())
+        Stage::AwaitingPermit(operation, submitter.workers().acquire())
     }
 }
 
@@ -215,10 +215,11 @@ impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
         let this = &mut *self;
         loop {
             match &mut this.stage {
-                Stage::InLine(_, acquire) => {
+                Stage::AwaitingPermit(_, acquire) => {
                     let Poll::Ready(permit) = Pin::new(acquire).poll(context) else { return Poll::Pending };
-                    let Stage::InLine(mut operation, _) = std::mem::replace(&mut this.stage, Stage::Ended) else {
-                        unreachable!("it was in line just now");
+                    let Stage::AwaitingPermit(mut operation, _) = std::mem::replace(&mut this.stage, Stage::Ended)
+                    else {
+                        unreachable!("the stage was just matched");
                     };
                     operation.permit = Some(permit);
                     // The disk may have become hung since the operation was admitted.
@@ -230,12 +231,12 @@ impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
                 Stage::Submitted { submit, is_queued } => {
                     let Poll::Ready(BufResult(result, mut operation)) = Pin::new(submit).poll(context) else {
                         if !std::mem::replace(is_queued, true) {
-                            this.core.queued();
+                            this.core.count_queued();
                         }
                         return Poll::Pending;
                     };
-                    let is_tried = operation.mode == SubmitMode::NoWait;
-                    if is_tried && this.submitter.is_refused(&operation.action, &result) {
+                    let is_nowait = operation.mode == SubmitMode::NoWait;
+                    if is_nowait && this.submitter.is_refused(&operation.action, &result) {
                         operation.mode = SubmitMode::Worker;
                         this.stage = Stage::wait(this.submitter, operation);
                         continue;

@@ -13,12 +13,12 @@ pub(super) struct Permits(Rc<Inner>);
 
 struct Inner {
     free: Cell<usize>,
-    line: RefCell<VecDeque<Rc<Waiter>>>,
+    waiters: RefCell<VecDeque<Rc<Waiter>>>,
 }
 
 #[derive(Default)]
 struct Waiter {
-    is_given: Cell<bool>,
+    has_permit: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Permit(Permits);
 
 impl Permits {
     pub(super) fn new(count: usize) -> Permits {
-        Permits(Rc::new(Inner { free: Cell::new(count), line: RefCell::default() }))
+        Permits(Rc::new(Inner { free: Cell::new(count), waiters: RefCell::default() }))
     }
 
     /// Returns a permit if more than `spare` are free.
@@ -49,10 +49,10 @@ impl Permits {
 impl Drop for Permit {
     fn drop(&mut self) {
         let inner = &self.0.0;
-        let next = inner.line.borrow_mut().pop_front();
+        let next = inner.waiters.borrow_mut().pop_front();
         match next {
             Some(next) => {
-                next.is_given.set(true);
+                next.has_permit.set(true);
                 let waker = next.waker.borrow_mut().take();
                 waker.into_iter().for_each(Waker::wake);
             }
@@ -78,11 +78,11 @@ impl Future for Acquire {
             }
             let waiter = Rc::new(Waiter::default());
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            self.permits.0.line.borrow_mut().push_back(Rc::clone(&waiter));
+            self.permits.0.waiters.borrow_mut().push_back(Rc::clone(&waiter));
             self.waiter = Some(waiter);
             return Poll::Pending;
         };
-        if !waiter.is_given.get() {
+        if !waiter.has_permit.get() {
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -94,10 +94,10 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        if waiter.is_given.get() {
+        if waiter.has_permit.get() {
             drop(Permit(self.permits.clone()));
         } else {
-            self.permits.0.line.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
+            self.permits.0.waiters.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
         }
     }
 }
@@ -116,18 +116,18 @@ mod tests {
     #[test]
     fn permit_goes_to_the_longest_remaining_waiter() {
         let permits = Permits::new(1);
-        let held = poll(&mut permits.acquire()).expect("one is free");
+        let held = poll(&mut permits.acquire()).expect("a permit is free");
         let [mut first, mut second, mut third] = [permits.acquire(), permits.acquire(), permits.acquire()];
         assert!([&mut first, &mut second, &mut third].into_iter().all(|waiter| poll(waiter).is_none()));
         drop(first);
         drop(held);
-        assert!(poll(&mut third).is_none(), "it is the second's");
+        assert!(poll(&mut third).is_none(), "the permit belongs to the second waiter");
         drop(second);
-        let held = poll(&mut third).expect("the second gave it up without taking it");
+        let held = poll(&mut third).expect("the second waiter was dropped before it took the permit");
         assert!(permits.try_acquire(0).is_none());
         drop(held);
         assert_eq!(permits.0.free.get(), 1);
-        assert!(permits.try_acquire(1).is_none(), "one is to stay free");
+        assert!(permits.try_acquire(1).is_none(), "one permit is reserved");
         assert!(permits.try_acquire(0).is_some());
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::block::{RealBlock, RealBlockMut};
-use super::kept::{Kept, KeptFile, NOTE_BYTES};
+use super::persist::{PersistFile, PoolFile, TAG_BYTES};
 use crate::BLOCK_BYTES;
 
 /// End of the free list.
@@ -39,7 +39,7 @@ pub(super) struct PoolInner {
     out: Cell<u32>,
     has_handle: Cell<bool>,
     /// The file behind `data`, if buffers outlive the process.
-    kept: Option<Kept>,
+    file: Option<PoolFile>,
 }
 
 /// The pool of a core. Blocks that outlive it keep the region mapped.
@@ -64,22 +64,22 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unless asked to"))
+    Ok(NonNull::new(at.cast()).expect("the kernel maps address zero only on request"))
 }
 
 impl Pool {
     /// A pool whose blocks and headers take at most `bytes` together, plus the zero block, which is never touched. With
     /// `file`, the blocks lie in a new file, each with a persistence tag.
-    pub(super) fn new(bytes: usize, file: Option<&KeptFile>) -> io::Result<Pool> {
-        let note_bytes = if file.is_some() { NOTE_BYTES } else { 0 };
-        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + note_bytes)).min(NONE as usize - 2);
+    pub(super) fn new(bytes: usize, file: Option<&PersistFile>) -> io::Result<Pool> {
+        let tag_bytes = if file.is_some() { TAG_BYTES } else { 0 };
+        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + tag_bytes)).min(NONE as usize - 2);
         let capacity = blocks as u32 + 1;
         let headers = map(capacity as usize * HEADER_BYTES)?.cast();
         let region = match file {
-            Some(file) => Kept::new(file, capacity as usize).map(|kept| (kept.data(), Some(kept))),
+            Some(file) => PoolFile::new(file, capacity as usize).map(|file| (file.data(), Some(file))),
             None => map(capacity as usize * BLOCK_BYTES).map(|data| (data, None)),
         };
-        let (data, kept) = region.inspect_err(|_| {
+        let (data, file) = region.inspect_err(|_| {
             // SAFETY: mapped above with this length, and no pointers into it exist yet.
             unsafe { libc::munmap(NonNull::<Header>::as_ptr(headers).cast(), capacity as usize * HEADER_BYTES) };
         })?;
@@ -94,7 +94,7 @@ impl Pool {
             free: Cell::new(NONE),
             out: Cell::new(0),
             has_handle: Cell::new(true),
-            kept,
+            file,
         })));
         // A fresh page reads as zeroes and costs no memory, unless it is written or lies in a file.
         let Some(zero) = take(inner) else {
@@ -127,8 +127,8 @@ impl Pool {
 
     /// The file with the blocks, if they outlive the process.
     #[inline]
-    pub(super) fn kept(&self) -> Option<&Kept> {
-        self.inner().kept.as_ref()
+    pub(super) fn file(&self) -> Option<&PoolFile> {
+        self.inner().file.as_ref()
     }
 
     /// The shared block of zeroes.
@@ -160,7 +160,7 @@ fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
         header
     } else {
         let index = inner.fresh.get();
-        if index == inner.capacity || inner.kept.as_ref().is_some_and(|kept| !kept.has(index as usize)) {
+        if index == inner.capacity || inner.file.as_ref().is_some_and(|file| !file.ensure_allocated(index as usize)) {
             return None;
         }
         inner.fresh.set(index + 1);
@@ -213,7 +213,7 @@ fn release(pool: NonNull<PoolInner>) {
     // SAFETY: both were mapped with these lengths in `Pool::new`, and no pointers into them remain. A file is unmapped
     // with `inner`.
     unsafe {
-        if inner.kept.is_none() {
+        if inner.file.is_none() {
             libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
         }
         libc::munmap(inner.headers.as_ptr().cast(), capacity * HEADER_BYTES);
@@ -228,33 +228,33 @@ mod tests {
     /// Resident memory of this process in bytes.
     fn resident() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
-        let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("a number");
+        let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("the count is a number");
         pages * 4096
     }
 
     #[test]
     fn pool_stops_at_its_ceiling_and_reuses_the_last_freed_block() {
-        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool");
+        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool can be mapped");
         assert_eq!((pool.total(), pool.free()), (10, 10));
         let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!((all.len(), pool.free()), (10, 0));
-        let last = all.pop().expect("ten blocks").freeze();
+        let last = all.pop().expect("the pool has ten blocks").freeze();
         let address = last.as_bytes().expect("real blocks have bytes").as_ptr();
         drop(last);
         assert_eq!(pool.free(), 1);
-        let again = pool.alloc().expect("one was freed").freeze();
+        let again = pool.alloc().expect("a block was freed").freeze();
         assert_eq!(again.as_bytes().expect("real blocks have bytes").as_ptr(), address);
     }
 
     #[test]
     fn block_is_writable_again_only_with_one_holder() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
-        let mut block = pool.alloc().expect("free");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
+        let mut block = pool.alloc().expect("the pool has a free block");
         block.write_bytes(10, b"content");
         let first = block.freeze();
         let second = first.clone();
         assert!(!first.is_unique());
-        let first = first.thaw().err().expect("two holders");
+        let first = first.thaw().err().expect("the block has two holders");
         drop(second);
         assert!(first.is_unique());
         let mut read = [0; 7];
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn zero_block_is_zero_never_writable_and_not_counted() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
         let before = pool.free();
         let zero = pool.zero_block();
         assert!(zero.is_zero(0, BLOCK_BYTES));
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn blocks_outlive_their_pool() {
-        let pool = Pool::new(1 << 20, None).expect("a small pool");
-        let mut block = pool.alloc().expect("free");
+        let pool = Pool::new(1 << 20, None).expect("a small pool can be mapped");
+        let mut block = pool.alloc().expect("the pool has a free block");
         block.write_bytes(0, b"still here");
         let (block, zero) = (block.freeze(), pool.zero_block());
         drop(pool);
@@ -290,7 +290,7 @@ mod tests {
         let before = resident();
         let blocks: Vec<_> = (0..4096)
             .map(|_| {
-                let mut block = pool.alloc().expect("free");
+                let mut block = pool.alloc().expect("the pool has a free block");
                 block.write_bytes(0, &[1; BLOCK_BYTES]);
                 block
             })

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static SHORTAGES: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a failed accept if descriptors ran out; returns true if it was counted.
-pub fn note_accept_error(error: &io::Error) -> bool {
+pub fn count_accept_error(error: &io::Error) -> bool {
     let is_shortage = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
     if is_shortage {
         SHORTAGES.fetch_add(1, Ordering::Relaxed);
@@ -26,10 +26,10 @@ mod tests {
     #[test]
     fn only_lack_of_descriptors_is_counted() {
         let before = shortages();
-        assert!(!note_accept_error(&io::Error::from_raw_os_error(libc::ECONNRESET)));
+        assert!(!count_accept_error(&io::Error::from_raw_os_error(libc::ECONNRESET)));
         assert_eq!(shortages(), before);
-        assert!(note_accept_error(&io::Error::from_raw_os_error(libc::EMFILE)));
-        assert!(note_accept_error(&io::Error::from_raw_os_error(libc::ENFILE)));
+        assert!(count_accept_error(&io::Error::from_raw_os_error(libc::EMFILE)));
+        assert!(count_accept_error(&io::Error::from_raw_os_error(libc::ENFILE)));
         assert_eq!(shortages(), before + 2);
     }
 }

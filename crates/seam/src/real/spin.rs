@@ -5,26 +5,26 @@
 //! successful spin gains one point, and a spin that ends in sleep loses two. Without points the core pauses spinning,
 //! and each consecutive pause is twice as long. An idle core thus never spins, and a core that shares its processor
 //! with its clients soon stops. A core does not spin either while the machine has more runnable tasks than processors
-//! ([`Crowd`]).
+//! ([`LoadMonitor`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// Consecutive short waits required before a spin.
-const RUN: u32 = 4;
+const SHORT_RUN_MIN: u32 = 4;
 /// Initial points, also after each pause.
-const POINTS: u32 = 8;
+const POINTS_START: u32 = 8;
 /// Largest number of points; reaching it resets the length of the next pause.
-const MOST_POINTS: u32 = 32;
+const POINTS_MAX: u32 = 32;
 /// Length of the first and of the longest pause, in short waits without a spin.
 const PAUSES: (u32, u32) = (16, 1024);
 /// Factor on the limit up to which a slept wait counts as short, because it includes the wake-up.
-const SLEPT_SHARE: u64 = 2;
+const SLEPT_FACTOR: u64 = 2;
 
-/// Short waits without a spin after the machine was found crowded.
-const CROWDED_PAUSE: u32 = 64;
+/// Short waits without a spin after the machine was found overloaded.
+const OVERLOAD_PAUSE: u32 = 64;
 /// Number of spins between two checks of the machine's load.
-const SPINS_A_LOOK: u32 = 16;
+const SPINS_PER_CHECK: u32 = 16;
 
 /// The spin policy of one core.
 #[derive(Debug)]
@@ -42,37 +42,37 @@ pub(super) struct Spin {
 impl Spin {
     /// A policy of spins of at most `limit_ns`; with 0 it never spins.
     pub(super) fn new(limit_ns: u64) -> Spin {
-        Spin { limit_ns, mean_ns: limit_ns / 2, short_run: 0, points: POINTS, pause: 0, next_pause: PAUSES.0 }
+        Spin { limit_ns, mean_ns: limit_ns / 2, short_run: 0, points: POINTS_START, pause: 0, next_pause: PAUSES.0 }
     }
 
     /// Longest spin before the next sleep, in nanoseconds; 0 means to sleep at once.
     pub(super) fn budget_ns(&self) -> u64 {
-        if self.short_run < RUN || self.pause > 0 {
+        if self.short_run < SHORT_RUN_MIN || self.pause > 0 {
             return 0;
         }
         (self.mean_ns * 2 + self.limit_ns / 10).min(self.limit_ns)
     }
 
     /// Records a wait that ended during the spin.
-    pub(super) fn spun(&mut self, waited_ns: u64) {
+    pub(super) fn record_spin(&mut self, waited_ns: u64) {
         if waited_ns > self.limit_ns {
             // Another thread had the processor meanwhile.
-            return self.lose();
+            return self.record_failure();
         }
-        self.short(waited_ns);
-        self.points = (self.points + 1).min(MOST_POINTS);
-        if self.points == MOST_POINTS {
+        self.record_short_wait(waited_ns);
+        self.points = (self.points + 1).min(POINTS_MAX);
+        if self.points == POINTS_MAX {
             self.next_pause = PAUSES.0;
         }
     }
 
     /// Records a wait that ended in sleep, with or without a spin before it.
-    pub(super) fn slept(&mut self, waited_ns: u64, had_spun: bool) {
+    pub(super) fn record_sleep(&mut self, waited_ns: u64, had_spun: bool) {
         if had_spun {
-            self.lose();
+            self.record_failure();
         }
-        if waited_ns <= self.limit_ns * SLEPT_SHARE {
-            self.short(waited_ns.min(self.limit_ns));
+        if waited_ns <= self.limit_ns * SLEPT_FACTOR {
+            self.record_short_wait(waited_ns.min(self.limit_ns));
             self.pause = self.pause.saturating_sub(1);
         } else {
             self.short_run = 0;
@@ -80,53 +80,53 @@ impl Spin {
     }
 
     /// Pauses spinning because other tasks need the processors.
-    pub(super) fn give_way(&mut self) {
-        self.pause = self.pause.max(CROWDED_PAUSE);
+    pub(super) fn pause_for_load(&mut self) {
+        self.pause = self.pause.max(OVERLOAD_PAUSE);
     }
 
-    fn lose(&mut self) {
+    fn record_failure(&mut self) {
         self.points = self.points.saturating_sub(2);
         if self.points == 0 {
-            self.points = POINTS;
+            self.points = POINTS_START;
             self.pause = self.next_pause;
             self.next_pause = (self.next_pause * 2).min(PAUSES.1);
         }
     }
 
-    fn short(&mut self, waited_ns: u64) {
-        self.short_run = (self.short_run + 1).min(RUN);
+    fn record_short_wait(&mut self, waited_ns: u64) {
+        self.short_run = (self.short_run + 1).min(SHORT_RUN_MIN);
         self.mean_ns = (self.mean_ns * 7 + waited_ns) / 8;
     }
 }
 
 /// Periodic check whether the machine has more runnable tasks than processors.
-pub(super) struct Crowd {
+pub(super) struct LoadMonitor {
     load: Option<File>,
     processors: u32,
     spins: u32,
-    was_crowded: bool,
+    was_overloaded: bool,
 }
 
-impl Crowd {
-    /// Opens this machine's load; a machine without a readable load is never crowded.
-    pub(super) fn new() -> Crowd {
+impl LoadMonitor {
+    /// Opens this machine's load; a machine without a readable load is never overloaded.
+    pub(super) fn new() -> LoadMonitor {
         // SAFETY: a call without pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
-        Crowd { load: File::open("/proc/loadavg").ok(), processors, spins: 0, was_crowded: false }
+        LoadMonitor { load: File::open("/proc/loadavg").ok(), processors, spins: 0, was_overloaded: false }
     }
 
-    /// Counts a spin; true if two consecutive checks found the machine crowded, because a single one may see a
+    /// Counts a spin; true if two consecutive checks found the machine overloaded, because a single one may see a
     /// transient task.
-    pub(super) fn is_seen(&mut self) -> bool {
-        self.spins = (self.spins + 1) % SPINS_A_LOOK;
+    pub(super) fn is_overloaded(&mut self) -> bool {
+        self.spins = (self.spins + 1) % SPINS_PER_CHECK;
         if self.spins > 0 {
             return false;
         }
         let mut text = [0; 64];
         let len = self.load.as_ref().and_then(|load| load.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let is_crowded = running(&text[..len]).is_some_and(|running| running > self.processors);
-        std::mem::replace(&mut self.was_crowded, is_crowded) && is_crowded
+        let is_overloaded = running(&text[..len]).is_some_and(|running| running > self.processors);
+        std::mem::replace(&mut self.was_overloaded, is_overloaded) && is_overloaded
     }
 }
 
@@ -144,9 +144,9 @@ mod tests {
 
     fn busy() -> Spin {
         let mut spin = Spin::new(LIMIT);
-        for _ in 0..RUN {
+        for _ in 0..SHORT_RUN_MIN {
             assert_eq!(spin.budget_ns(), 0, "no spin before a run of short waits");
-            spin.slept(30_000, false);
+            spin.record_sleep(30_000, false);
         }
         spin
     }
@@ -157,7 +157,7 @@ mod tests {
         for _ in 0..waits {
             let had_spun = spin.budget_ns() > 0;
             spins += u32::from(had_spun);
-            spin.slept(waited_ns, had_spun);
+            spin.record_sleep(waited_ns, had_spun);
         }
         spins
     }
@@ -166,7 +166,7 @@ mod tests {
     fn run_of_short_waits_starts_spinning_and_sets_its_budget() {
         let mut spin = busy();
         assert!((LIMIT * 3 / 4..LIMIT).contains(&spin.budget_ns()), "{spin:?}");
-        (0..100).for_each(|_| spin.spun(5_000));
+        (0..100).for_each(|_| spin.record_spin(5_000));
         assert!((LIMIT / 10..LIMIT / 4).contains(&spin.budget_ns()), "{spin:?}");
     }
 
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn one_long_wait_stops_spinning_until_the_next_run() {
         let mut spin = busy();
-        spin.slept(1_000_000, true);
+        spin.record_sleep(1_000_000, true);
         assert_eq!(spin.budget_ns(), 0);
-        (0..RUN).for_each(|_| spin.slept(10_000, false));
+        (0..SHORT_RUN_MIN).for_each(|_| spin.record_sleep(10_000, false));
         assert!(spin.budget_ns() > 0);
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let mut spin = busy();
         for wait in 0..1_000 {
             assert!(spin.budget_ns() > 0, "wait {wait}: {spin:?}");
-            if wait % 5 == 0 { spin.slept(150_000, true) } else { spin.spun(20_000) }
+            if wait % 5 == 0 { spin.record_sleep(150_000, true) } else { spin.record_spin(20_000) }
         }
     }
 
@@ -204,18 +204,18 @@ mod tests {
         let mut spin = busy();
         useless_spins(&mut spin, 5_000, 90_000);
         while spin.budget_ns() == 0 {
-            spin.slept(10_000, false);
+            spin.record_sleep(10_000, false);
         }
-        (0..MOST_POINTS).for_each(|_| spin.spun(5_000));
+        (0..POINTS_MAX).for_each(|_| spin.record_spin(5_000));
         assert!(useless_spins(&mut spin, 100, 90_000) > 16);
         assert!(spin.next_pause < PAUSES.1, "{spin:?}");
     }
 
     #[test]
-    fn crowded_machine_pauses_spinning() {
+    fn overloaded_machine_pauses_spinning() {
         let mut spin = busy();
-        spin.give_way();
-        assert_eq!(useless_spins(&mut spin, CROWDED_PAUSE, 20_000), 0);
+        spin.pause_for_load();
+        assert_eq!(useless_spins(&mut spin, OVERLOAD_PAUSE, 20_000), 0);
         assert!(spin.budget_ns() > 0);
     }
 

@@ -11,20 +11,20 @@ use std::rc::Rc;
 use compio::BufResult;
 use compio::runtime::Runtime;
 
-use super::home::leads_home;
 use super::op::{Action, IOV_MAX, Operation, submit};
+use super::self_connection::connects_to_self;
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
-/// Most receives that go directly to io_uring after a direct receive found no data.
-const LONGEST_DOUBT: u32 = 3;
+/// Maximum number of receives that go directly to io_uring after a direct receive found no data.
+const DIRECT_SKIPS_MAX: u32 = 3;
 /// Consecutive direct calls that may succeed before the other tasks of the core run.
-const TURN: u32 = 16;
+const DIRECT_CALLS_MAX: u32 = 16;
 
 /// A connected socket.
 pub struct RealStream {
     socket: OwnedFd,
-    leads_home: bool,
+    connects_to_self: bool,
 }
 
 impl RealStream {
@@ -43,7 +43,7 @@ impl RealStream {
                 size_of::<libc::c_int>() as u32,
             )
         };
-        RealStream { socket, leads_home: false }
+        RealStream { socket, connects_to_self: false }
     }
 
     /// The socket itself, for a protocol that passes descriptors.
@@ -62,21 +62,22 @@ impl ByteStream<RealSeam> for RealStream {
         Some(Address::Tcp(address.ip().to_canonical().to_string(), address.port()))
     }
 
-    fn leads_home(&self) -> bool {
-        self.leads_home
+    fn connects_to_self(&self) -> bool {
+        self.connects_to_self
     }
 
     fn split(self) -> (RealReader, RealWriter) {
         let socket = Rc::new(self.socket);
-        let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0, doubt: 0, last_doubt: 0 };
-        (reader, RealWriter { socket, iov: Vec::new(), turn: 0, goes_on: false })
+        let reader =
+            RealReader { socket: socket.clone(), iov: Vec::new(), direct_calls: 0, skips_left: 0, last_skips: 0 };
+        (reader, RealWriter { socket, iov: Vec::new(), direct_calls: 0, is_rejoined: false })
     }
 
     fn join(reader: RealReader, mut writer: RealWriter) -> io::Result<RealStream> {
         assert!(Rc::ptr_eq(&reader.socket, &writer.socket), "two directions of one stream");
         let socket = writer.socket.try_clone()?;
-        writer.goes_on = true;
-        Ok(RealStream { socket, leads_home: false })
+        writer.is_rejoined = true;
+        Ok(RealStream { socket, connects_to_self: false })
     }
 }
 
@@ -88,11 +89,11 @@ pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
             Address::Tcp(host, port) => std::net::TcpStream::connect((host.as_str(), port))?.into(),
         };
-        let leads_home = leads_home(&socket);
-        Ok((socket, leads_home))
+        let connects_to_self = connects_to_self(&socket);
+        Ok((socket, connects_to_self))
     });
-    let (socket, leads_home) = connected.await??;
-    Ok(RealStream { leads_home, ..RealStream::from_fd(socket) })
+    let (socket, connects_to_self) = connected.await??;
+    Ok(RealStream { connects_to_self, ..RealStream::from_fd(socket) })
 }
 
 /// Converts the result of a system call to a count.
@@ -112,18 +113,18 @@ fn direct(mut call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
 }
 
 /// Maps the cancellation by an interrupter to `Interrupted`; a cancelled operation has transferred no bytes.
-fn uncancelled(result: io::Result<usize>) -> io::Result<usize> {
+fn map_cancelled(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Err(io::ErrorKind::Interrupted.into()),
         other => other,
     }
 }
 
-/// Yields to other tasks after [`TURN`] calls without waiting.
-async fn take_turn(turn: &mut u32) {
-    *turn += 1;
-    if *turn >= TURN {
-        *turn = 0;
+/// Yields to other tasks after [`DIRECT_CALLS_MAX`] calls without waiting.
+async fn yield_after_calls(direct_calls: &mut u32) {
+    *direct_calls += 1;
+    if *direct_calls >= DIRECT_CALLS_MAX {
+        *direct_calls = 0;
         let mut yielded = false;
         std::future::poll_fn(|context| {
             if std::mem::replace(&mut yielded, true) {
@@ -167,23 +168,23 @@ pub struct RealReader {
     socket: Rc<OwnedFd>,
     /// Reused for its capacity.
     iov: Vec<libc::iovec>,
-    turn: u32,
+    direct_calls: u32,
     /// Receives that skip the direct call.
-    doubt: u32,
-    /// Value of `doubt` after the last direct receive without data.
-    last_doubt: u32,
+    skips_left: u32,
+    /// Value of `skips_left` after the last direct receive without data.
+    last_skips: u32,
 }
 
 impl RealReader {
     /// Tries a receive without waiting; `None` if no data has arrived or the try is skipped.
     fn try_direct(&mut self, call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
-        if self.doubt > 0 {
-            self.doubt -= 1;
+        if self.skips_left > 0 {
+            self.skips_left -= 1;
             return None;
         }
         let result = direct(call);
-        self.last_doubt = if result.is_some() { 0 } else { (self.last_doubt * 2 + 1).min(LONGEST_DOUBT) };
-        self.doubt = self.last_doubt;
+        self.last_skips = if result.is_some() { 0 } else { (self.last_skips * 2 + 1).min(DIRECT_SKIPS_MAX) };
+        self.skips_left = self.last_skips;
         result
     }
 }
@@ -200,11 +201,11 @@ impl StreamReader<RealSeam> for RealReader {
             if let Ok(got) = result {
                 // SAFETY: the kernel has initialised `got` bytes from `start` on.
                 unsafe { buffer.set_len(start + got) };
-                take_turn(&mut self.turn).await;
+                yield_after_calls(&mut self.direct_calls).await;
             }
             return (result, buffer);
         }
-        self.turn = 0;
+        self.direct_calls = 0;
         let mut iov = std::mem::take(&mut self.iov);
         iov.clear();
         iov.push(libc::iovec { iov_base: data, iov_len: len });
@@ -218,7 +219,7 @@ impl StreamReader<RealSeam> for RealReader {
             // SAFETY: as above.
             unsafe { buffer.set_len(start + got) };
         }
-        (uncancelled(result), buffer)
+        (map_cancelled(result), buffer)
     }
 
     fn interrupter(&self) -> Box<dyn Fn()> {
@@ -255,11 +256,11 @@ impl StreamReader<RealSeam> for RealReader {
             // SAFETY: the header names blocks that `pieces` owns alone.
             let result = match self.try_direct(|| unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }) {
                 Some(result) => {
-                    take_turn(&mut self.turn).await;
+                    yield_after_calls(&mut self.direct_calls).await;
                     result
                 }
                 None => {
-                    self.turn = 0;
+                    self.direct_calls = 0;
                     let later = iov.split_off(iov.len().min(IOV_MAX));
                     // SAFETY: the socket is open while its Rc lives; the operation owns `pieces` and thereby their
                     // blocks.
@@ -267,7 +268,7 @@ impl StreamReader<RealSeam> for RealReader {
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, pieces, _) = operation.into_parts();
                     iov.extend(later);
-                    uncancelled(result)
+                    map_cancelled(result)
                 }
             };
             match result {
@@ -287,9 +288,9 @@ pub struct RealWriter {
     socket: Rc<OwnedFd>,
     /// Reused for its capacity.
     iov: Vec<libc::iovec>,
-    turn: u32,
+    direct_calls: u32,
     /// The directions were joined again, so the stream continues.
-    goes_on: bool,
+    is_rejoined: bool,
 }
 
 impl StreamWriter<RealSeam> for RealWriter {
@@ -319,11 +320,11 @@ impl StreamWriter<RealSeam> for RealWriter {
             let sent = direct(|| unsafe { libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) });
             let result = match sent {
                 Some(result) => {
-                    take_turn(&mut self.turn).await;
+                    yield_after_calls(&mut self.direct_calls).await;
                     result
                 }
                 None => {
-                    self.turn = 0;
+                    self.direct_calls = 0;
                     let later = iov.split_off(iov.len().min(IOV_MAX));
                     // SAFETY: the socket is open while its Rc lives; the operation owns `gather` and thereby its bytes
                     // (on the heap) and blocks.
@@ -331,7 +332,7 @@ impl StreamWriter<RealSeam> for RealWriter {
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, gather, _) = operation.into_parts();
                     iov.extend(later);
-                    uncancelled(result)
+                    map_cancelled(result)
                 }
             };
             match result {
@@ -354,7 +355,7 @@ impl StreamWriter<RealSeam> for RealWriter {
 
 impl Drop for RealWriter {
     fn drop(&mut self) {
-        if !self.goes_on {
+        if !self.is_rejoined {
             // SAFETY: as above.
             unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
         }

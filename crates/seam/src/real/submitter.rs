@@ -5,10 +5,10 @@
 //! domain*: the file system or block device that hangs as a whole. The ring's limit of workers is the sum of all
 //! domains' permits.
 //!
-//! While permits are free, a request takes one and is submitted once: the kernel tries it without waiting and hands it
-//! to a worker itself. When all permits are taken, a read or write is submitted with RWF_NOWAIT, which occupies no
+//! While permits are free, a request takes one and is submitted once: the kernel attempts it without waiting and hands
+//! it to a worker itself. When all permits are taken, a read or write is submitted with RWF_NOWAIT, which occupies no
 //! worker. A refused request then waits for a permit. If most requests are refused (a sparse file), only one of four is
-//! tried.
+//! submitted with RWF_NOWAIT.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ use crate::pending::PendingRequests;
 use crate::{DiskResult, Nanos};
 
 /// Workers of the ring that one failure domain may occupy. A request beyond them that has to wait may be submitted
-/// twice: at a depth of 128, writes to a sparse file take a sixth more CPU time.
+/// twice. At a depth of 128, writes to a sparse file then take 17 % more CPU time.
 const WORKERS: usize = 64;
 /// Permits that reads and writes leave to flushes and zero-ranges, which always need a worker.
 const WORKERS_SPARE: usize = 4;
 /// Helper threads that one failure domain may occupy; they run calls that the ring does not support.
 const HELPERS: usize = 4;
-/// Age of the oldest request at which a disk counts as hung; the core's own thread then tries no request.
+/// Age of the oldest request at which a disk counts as hung; its requests then go to workers at once.
 const HUNG_AFTER: Nanos = Nanos::from_secs(10);
-/// Most consecutive requests that skip the try without waiting after a refused one.
-const UNTRIED_MAX: u32 = 3;
+/// Maximum number of consecutive requests that are submitted without RWF_NOWAIT after one was refused.
+const NOWAIT_SKIPS_MAX: u32 = 3;
 
 /// A file system or a block device, whose disks hang together.
 pub(super) struct FailureDomain {
@@ -49,7 +49,7 @@ pub(super) struct FailureDomains {
 
 impl FailureDomains {
     /// The failure domain of a device number; a new domain raises the worker limit of `ring`.
-    pub(super) fn of(&self, device: u64, ring: RawFd) -> Rc<FailureDomain> {
+    pub(super) fn get_or_create(&self, device: u64, ring: RawFd) -> Rc<FailureDomain> {
         let mut domains = self.by_device.borrow_mut();
         if let Some(known) = domains.get(&device).and_then(Weak::upgrade) {
             return known;
@@ -101,8 +101,8 @@ pub(super) enum SubmitMode {
     Worker,
 }
 
-/// Support of RWF_NOWAIT by a file. Without it, as on FUSE, the kernel may try a request on the submitter's thread and
-/// block that thread.
+/// Support of RWF_NOWAIT by a file. Without it, as on FUSE, the kernel may perform a request on the submitter's thread
+/// and block that thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Nowait {
     /// The first requests are submitted with the flag to find out.
@@ -113,26 +113,26 @@ enum Nowait {
     Unsupported,
 }
 
-/// Decides whether requests of one kind are tried without waiting.
+/// Decides which requests of one kind are submitted with RWF_NOWAIT: after each refusal, more requests skip the flag.
 #[derive(Default)]
-struct Tries {
-    /// A file may support reads alone, as ext4 does where it is not opened for direct I/O.
+struct NowaitBackoff {
+    /// A file may support only reads, as ext4 does where it is not opened for direct I/O.
     nowait: Cell<Nowait>,
-    /// Remaining requests that skip the try.
-    untried: Cell<u32>,
-    /// Number of skipped tries after the last refusal.
-    last: Cell<u32>,
+    /// Number of further requests without RWF_NOWAIT.
+    skips_left: Cell<u32>,
+    /// Number of requests skipped after the last refusal.
+    last_skips: Cell<u32>,
 }
 
-impl Tries {
+impl NowaitBackoff {
     fn is_due(&self) -> bool {
-        let untried = self.untried.get();
-        self.untried.set(untried.saturating_sub(1));
-        untried == 0
+        let skips_left = self.skips_left.get();
+        self.skips_left.set(skips_left.saturating_sub(1));
+        skips_left == 0
     }
 
-    /// Records the result of a try; true if the request was refused.
-    fn note(&self, result: &std::io::Result<usize>) -> bool {
+    /// Records the result of a request with RWF_NOWAIT; true if it was refused.
+    fn record(&self, result: &std::io::Result<usize>) -> bool {
         let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
         if error == Some(libc::EOPNOTSUPP) {
             self.nowait.set(Nowait::Unsupported);
@@ -140,8 +140,8 @@ impl Tries {
             self.nowait.set(Nowait::Honoured);
         }
         let is_refused = matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP));
-        self.last.set(if is_refused { (self.last.get() * 2 + 1).min(UNTRIED_MAX) } else { 0 });
-        self.untried.set(self.last.get());
+        self.last_skips.set(if is_refused { (self.last_skips.get() * 2 + 1).min(NOWAIT_SKIPS_MAX) } else { 0 });
+        self.skips_left.set(self.last_skips.get());
         is_refused
     }
 }
@@ -150,16 +150,21 @@ impl Tries {
 pub(super) struct Submitter {
     domain: Rc<FailureDomain>,
     pub(super) pending: PendingRequests,
-    reads: Tries,
-    writes: Tries,
+    reads: NowaitBackoff,
+    writes: NowaitBackoff,
 }
 
 impl Submitter {
     pub(super) fn new(domain: Rc<FailureDomain>) -> Submitter {
-        Submitter { domain, pending: PendingRequests::default(), reads: Tries::default(), writes: Tries::default() }
+        Submitter {
+            domain,
+            pending: PendingRequests::default(),
+            reads: NowaitBackoff::default(),
+            writes: NowaitBackoff::default(),
+        }
     }
 
-    /// True if the core's own thread must not try any request.
+    /// True if the disk is hung: the core's own thread must not submit its requests, because it could block.
     #[inline]
     pub(super) fn is_hung(&self, now: Nanos) -> bool {
         self.pending.oldest().is_some_and(|oldest| now.since(oldest) > HUNG_AFTER)
@@ -173,18 +178,18 @@ impl Submitter {
         if self.is_hung(now) {
             return (SubmitMode::Worker, workers.try_acquire(0));
         }
-        let tries = match action {
+        let backoff = match action {
             Action::Read(_) => &self.reads,
             Action::Write(_) => &self.writes,
             _ => return (SubmitMode::Plain, workers.try_acquire(0)),
         };
-        match tries.nowait.get() {
+        match backoff.nowait.get() {
             Nowait::Unknown => (SubmitMode::NoWait, None),
             Nowait::Unsupported => (SubmitMode::Worker, workers.try_acquire(WORKERS_SPARE)),
             Nowait::Honoured => {
                 let permit = workers.try_acquire(WORKERS_SPARE);
-                let is_tried = permit.is_none() && tries.is_due();
-                (if is_tried { SubmitMode::NoWait } else { SubmitMode::Plain }, permit)
+                let is_nowait = permit.is_none() && backoff.is_due();
+                (if is_nowait { SubmitMode::NoWait } else { SubmitMode::Plain }, permit)
             }
         }
     }
@@ -192,8 +197,8 @@ impl Submitter {
     /// Evaluates the result of an operation submitted with RWF_NOWAIT. True if the operation must be submitted again,
     /// to a worker.
     pub(super) fn is_refused(&self, action: &Action, result: &std::io::Result<usize>) -> bool {
-        let tries = if matches!(action, Action::Read(_)) { &self.reads } else { &self.writes };
-        tries.note(result)
+        let backoff = if matches!(action, Action::Read(_)) { &self.reads } else { &self.writes };
+        backoff.record(result)
     }
 
     /// Permits for the ring's workers.
@@ -208,16 +213,16 @@ impl Submitter {
         work: impl FnOnce() -> DiskResult<T> + Send + 'static,
     ) -> DiskResult<T> {
         let permit = self.domain.helpers.acquire().await;
-        let (answer, mut answered) = crate::mailbox::mailbox(1);
+        let (sender, mut receiver) = crate::mailbox::mailbox(1);
         let begun = self.pending.begin(super::core::coarse_now());
         compio::runtime::spawn(async move {
             let result = compio::runtime::spawn_blocking(work).await;
             drop((permit, begun));
             // The future may have been dropped.
-            let _ = answer.send(result.unwrap_or_else(|error| Err(helper_failed(error)))).await;
+            let _ = sender.send(result.unwrap_or_else(|error| Err(helper_failed(error)))).await;
         })
         .detach();
-        answered.receive().await.unwrap_or_else(|| Err(helper_failed(())))
+        receiver.receive().await.unwrap_or_else(|| Err(helper_failed(())))
     }
 }
 
@@ -230,27 +235,31 @@ mod tests {
     }
 
     #[test]
-    fn refused_requests_are_tried_less_often() {
-        let tries = Tries::default();
-        let untried = std::iter::repeat_with(|| {
-            let untried = std::iter::repeat_with(|| tries.is_due()).take_while(|is_due| !is_due).count();
-            assert!(tries.note(&error(libc::EAGAIN)));
-            untried
+    fn refusals_reduce_the_requests_with_nowait() {
+        let backoff = NowaitBackoff::default();
+        let skips = std::iter::repeat_with(|| {
+            let skips = std::iter::repeat_with(|| backoff.is_due()).take_while(|is_due| !is_due).count();
+            assert!(backoff.record(&error(libc::EAGAIN)));
+            skips
         });
-        assert_eq!(untried.take(7).collect::<Vec<_>>(), [0, 1, 3, 3, 3, 3, 3]);
-        assert!(!tries.note(&Ok(4096)));
-        assert!(tries.is_due() && tries.is_due());
+        assert_eq!(skips.take(7).collect::<Vec<_>>(), [0, 1, 3, 3, 3, 3, 3]);
+        assert!(!backoff.record(&Ok(4096)));
+        assert!(backoff.is_due() && backoff.is_due());
     }
 
     fn read_submitter(domains: &FailureDomains, device: u64) -> (Submitter, Action) {
-        let (submitter, read) = (Submitter::new(domains.of(device, -1)), Action::Read(0));
-        assert_eq!(submitter.admit(&read, Nanos::from_secs(1)).0, SubmitMode::NoWait, "nothing is known of the file");
+        let (submitter, read) = (Submitter::new(domains.get_or_create(device, -1)), Action::Read(0));
+        assert_eq!(
+            submitter.admit(&read, Nanos::from_secs(1)).0,
+            SubmitMode::NoWait,
+            "support of RWF_NOWAIT is unknown at first"
+        );
         assert!(!submitter.is_refused(&read, &Ok(4096)));
         (submitter, read)
     }
 
     #[test]
-    fn hung_disk_gets_its_requests_from_workers() {
+    fn requests_of_a_hung_disk_go_to_workers() {
         let domains = FailureDomains::default();
         let (submitter, read) = read_submitter(&domains, 1);
         let mode = |action: &Action, s| submitter.admit(action, Nanos::from_secs(s)).0;
@@ -275,13 +284,19 @@ mod tests {
         assert_eq!(flushes.iter().flatten().count(), WORKERS_SPARE, "a flush does not wait for reads");
 
         let (other, _) = read_submitter(&domains, 2);
-        assert!(matches!(other.admit(&read, now), (SubmitMode::Plain, Some(_))), "another domain has its own");
+        assert!(
+            matches!(other.admit(&read, now), (SubmitMode::Plain, Some(_))),
+            "another domain has permits of its own"
+        );
 
         let write = Action::Write(0);
         assert!(submitter.is_refused(&write, &error(libc::EOPNOTSUPP)));
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "it waits for a permit");
+        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, None)), "the request waits for a permit");
         drop(held);
-        assert!(matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))), "the core would block");
+        assert!(
+            matches!(submitter.admit(&write, now), (SubmitMode::Worker, Some(_))),
+            "without RWF_NOWAIT the core would block"
+        );
         assert!(matches!(submitter.admit(&read, now), (SubmitMode::Plain, Some(_))), "reads are supported");
     }
 }

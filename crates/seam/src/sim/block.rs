@@ -2,16 +2,16 @@
 //!
 //! A sector with tag *t* represents *t*, little-endian, repeated 64 times; tag 0 represents zeroes. Clients, caches and
 //! disks move whole sectors only, so tags lose no information, and copying a block copies 64 bytes. Metadata consists
-//! of real bytes: its sectors' tags are keys of the world's table ([`Interned`]).
+//! of real bytes: its sectors' tags are keys of the world's table ([`MetadataSectors`]).
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-use super::interned::{Interned, TAG_BYTES};
-use super::notes::Notes;
+use super::metadata_sectors::{MetadataSectors, TAG_BYTES};
+use super::persist::PersistTags;
 use crate::rng::mix;
-use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use crate::{BLOCK_BYTES, Block, BlockMut, BlockTag, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 /// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
@@ -32,14 +32,19 @@ pub(super) struct Pool {
     pub(super) total: usize,
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
-    pub(super) interned: Rc<Interned>,
+    pub(super) metadata: Rc<MetadataSectors>,
     /// Persistence tags, if buffers outlive the process.
-    pub(super) notes: Option<Notes>,
+    pub(super) persist_tags: Option<PersistTags>,
 }
 
 impl Pool {
-    pub(super) fn new(total: usize, keep: Content, interned: Rc<Interned>, notes: Option<Notes>) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep, interned, notes })
+    pub(super) fn new(
+        total: usize,
+        keep: Content,
+        metadata: Rc<MetadataSectors>,
+        persist_tags: Option<PersistTags>,
+    ) -> Rc<Pool> {
+        Rc::new(Pool { total, out: Cell::new(0), keep, metadata, persist_tags })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
@@ -61,22 +66,22 @@ struct Lease(Rc<Pool>);
 impl Drop for Lease {
     fn drop(&mut self) {
         let out = self.0.out.get();
-        self.0.out.set(out.checked_sub(1).expect("a block was counted when it was handed out"));
+        self.0.out.set(out.checked_sub(1).expect("an allocated block is counted"));
     }
 }
 
 /// A block that keeps its content.
 pub struct Tagged {
     pub(super) tags: Cell<[u64; SECTORS_PER_BLOCK]>,
-    /// Number and note of the persistence tag, if there is one.
-    pub(super) note: Cell<Option<(u64, BlockNote)>>,
+    /// Number and content of the persistence tag, if there is one.
+    pub(super) persist_tag: Cell<Option<(u64, BlockTag)>>,
     lease: Lease,
 }
 
 impl Drop for Tagged {
     fn drop(&mut self) {
-        if let (Some((_, note)), Some(notes)) = (self.note.get(), &self.lease.0.notes) {
-            notes.dropped(note);
+        if let (Some((_, tag)), Some(persist_tags)) = (self.persist_tag.get(), &self.lease.0.persist_tags) {
+            persist_tags.record_dropped(tag);
         }
     }
 }
@@ -94,13 +99,13 @@ pub enum SimBlock {
 
 impl SimBlock {
     fn tagged(tags: [u64; SECTORS_PER_BLOCK], lease: Lease) -> SimBlock {
-        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), note: Cell::default(), lease }))
+        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), persist_tag: Cell::default(), lease }))
     }
 
-    /// Number of the block's note; 0 if it has none.
-    pub(super) fn note_number(&self) -> u64 {
+    /// Number of the block's tag; 0 if it has none.
+    pub(super) fn tag_number(&self) -> u64 {
         match self {
-            SimBlock::Tagged(block) => block.note.get().map_or(0, |(number, _)| number),
+            SimBlock::Tagged(block) => block.persist_tag.get().map_or(0, |(number, _)| number),
             SimBlock::Zero | SimBlock::Bare(_) => 0,
         }
     }
@@ -152,11 +157,11 @@ impl Block for SimBlock {
             let within = position % SECTOR_BYTES;
             let count = (SECTOR_BYTES - within).min(out.len() - done);
             let to = &mut out[done..done + count];
-            let interned = match self {
-                SimBlock::Tagged(block) => block.lease.0.interned.bytes_of(tag),
+            let metadata = match self {
+                SimBlock::Tagged(block) => block.lease.0.metadata.bytes_of(tag),
                 SimBlock::Zero | SimBlock::Bare(_) => None,
             };
-            match interned {
+            match metadata {
                 Some(bytes) => to.copy_from_slice(&bytes[within..within + count]),
                 None => {
                     let sector = [tag.to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
@@ -283,7 +288,7 @@ impl BlockMut for SimBlockMut {
             SimBlock::Zero => unreachable!("the shared zeroes are never writable"),
         };
         let (contents, _) = bytes.as_chunks::<SECTOR_BYTES>();
-        let tags: Vec<u64> = contents.iter().map(|content| pool.interned.tag_of(content)).collect();
+        let tags: Vec<u64> = contents.iter().map(|content| pool.metadata.tag_of(content)).collect();
         self.set_tags(range.start, &tags);
     }
 }

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use super::block::Content;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
-use super::image::{Change, CrashMode, Image, Stored, digest, part_of};
-use super::interned::Interned;
+use super::image::{Change, CrashMode, Image, StoredDisk, digest, part_of};
+use super::metadata_sectors::MetadataSectors;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
 use super::world::Shared;
@@ -95,7 +95,7 @@ pub(super) struct DiskInner {
     scratch: RefCell<Vec<u64>>,
     pub(super) counts: Cell<DiskCounts>,
     incarnation: Cell<u64>,
-    pub(super) gone: Cell<bool>,
+    pub(super) vanished: Cell<bool>,
     writers: Cell<u32>,
 }
 
@@ -126,13 +126,13 @@ impl DiskInner {
             scratch: RefCell::default(),
             counts: Cell::default(),
             incarnation: Cell::new(1),
-            gone: Cell::new(false),
+            vanished: Cell::new(false),
             writers: Cell::new(0),
         })
     }
 
     /// A disk from the images of another world.
-    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: Stored) -> Rc<DiskInner> {
+    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: StoredDisk) -> Rc<DiskInner> {
         let disk = DiskInner::new(world, name, stored.spec);
         disk.image.replace(stored.image);
         disk.incarnation.set(stored.incarnation + 1);
@@ -140,25 +140,25 @@ impl DiskInner {
     }
 
     /// Moves out the state that outlives the world; an empty image stays behind.
-    pub(super) fn take_stored(&self) -> Stored {
+    pub(super) fn take_stored_disk(&self) -> StoredDisk {
         let empty = Image::new(self.cache == WriteCache::Volatile, true);
-        Stored { image: self.image.replace(empty), ..self.stored_without_image() }
+        StoredDisk { image: self.image.replace(empty), ..self.stored_disk_without_image() }
     }
 
-    fn stored_without_image(&self) -> Stored {
+    fn stored_disk_without_image(&self) -> StoredDisk {
         let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
         let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
-        Stored { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
+        StoredDisk { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
     }
 
-    /// The durable state if the world ended now without any unflushed data, and the changes that may survive: completed
-    /// ones, then those in flight, in order of submission; and the number of completed ones.
-    pub(super) fn cut(&self) -> (Stored, Vec<Change>, usize) {
+    /// The durable state if the world ended now without any unflushed data, and the changes that may survive. These are
+    /// the completed ones, then those in flight, in order of submission. Also returns the number of completed ones.
+    pub(super) fn snapshot(&self) -> (StoredDisk, Vec<Change>, usize) {
         let mut image = self.image.borrow().clone();
         let mut changes = image.undo_all();
         let completed = changes.len();
         changes.extend(self.changes_in_flight());
-        (Stored { image, ..self.stored_without_image() }, changes, completed)
+        (StoredDisk { image, ..self.stored_disk_without_image() }, changes, completed)
     }
 
     fn geometry(&self) -> Geometry {
@@ -187,7 +187,7 @@ impl DiskInner {
         if self.world.is_over() {
             std::future::pending::<()>().await;
         }
-        if self.gone.get() {
+        if self.vanished.get() {
             return (Err(DiskError::Gone), data);
         }
         let op = data.ops();
@@ -195,9 +195,9 @@ impl DiskInner {
         self.world.count_io();
         let digest = self.digest(&data);
         self.world.record(self.number, data.trace_op(), TracePhase::Start, at, len, digest);
-        let struck = self.faults.borrow_mut().strike(op, at, len, self.world.now(), &self.world.disk_rng);
-        let (mut fault, mut stall) = (struck, Nanos::ZERO);
-        match struck {
+        let drawn_fault = self.faults.borrow_mut().draw_fault(op, at, len, self.world.now(), &self.world.disk_rng);
+        let (mut fault, mut stall) = (drawn_fault, Nanos::ZERO);
+        match drawn_fault {
             Some(Fault::Vanish) => {
                 self.vanish();
                 return (Err(DiskError::Gone), data);
@@ -242,7 +242,7 @@ impl DiskInner {
             _pending: self.pending.begin(self.world.now()),
         };
         let (slot, sequence) = self.operations.borrow_mut().add(operation);
-        if struck != Some(Fault::Hang) {
+        if drawn_fault != Some(Fault::Hang) {
             self.schedule_end(slot, sequence, time);
         }
         Completion { disk: self, slot, done: false }.await
@@ -255,7 +255,7 @@ impl DiskInner {
     }
 
     /// Completes every unanswered operation after `after`: hung ones and ones in flight.
-    pub(super) fn answer_hung(self: &Rc<Self>, after: Nanos) {
+    pub(super) fn complete_hung(self: &Rc<Self>, after: Nanos) {
         let waiting: Vec<_> = {
             let operations = self.operations.borrow();
             let slots = (0..).zip(&operations.slots);
@@ -408,7 +408,7 @@ impl DiskInner {
     }
 
     pub(super) fn vanish(&self) {
-        self.gone.set(true);
+        self.vanished.set(true);
         self.end_in_flight(|operation| {
             self.land_part(operation);
             Err(DiskError::Gone)
@@ -438,7 +438,7 @@ impl DiskInner {
         let rng = &self.world.disk_rng;
         if !tags.is_empty() {
             let tag = &mut tags[rng.below(tags.len() as u64) as usize];
-            *tag = self.world.interned.flipped(*tag, rng.below(8 * SECTOR) as usize);
+            *tag = self.world.metadata.flipped(*tag, rng.below(8 * SECTOR) as usize);
         }
     }
 
@@ -478,7 +478,8 @@ impl DiskInner {
     /// The changes of all operations in flight, in order of submission.
     fn changes_in_flight(&self) -> Vec<Change> {
         let operations = self.operations.borrow();
-        let mut waiting: Vec<_> = operations.slots.iter().flatten().filter(|one| one.result.is_none()).collect();
+        let mut waiting: Vec<_> =
+            operations.slots.iter().flatten().filter(|operation| operation.result.is_none()).collect();
         waiting.sort_by_key(|operation| operation.sequence);
         let changes = waiting.iter().filter_map(|operation| {
             let tags = match operation.data.as_ref()? {
@@ -492,8 +493,8 @@ impl DiskInner {
     }
 
     /// The world's table of metadata sectors.
-    pub(super) fn interned(&self) -> &Interned {
-        &self.world.interned
+    pub(super) fn metadata(&self) -> &MetadataSectors {
+        &self.world.metadata
     }
 
     /// Drops the operations in flight with their buffers and wakers.
@@ -573,7 +574,7 @@ impl Future for Completion<'_> {
             }
             return Poll::Pending;
         };
-        let data = operation.data.take().expect("an operation that has ended gives its data back once");
+        let data = operation.data.take().expect("an ended operation returns its data once");
         operations.slots[slot as usize] = None;
         operations.free.push(slot);
         drop(operations);
@@ -619,28 +620,28 @@ impl Drop for Opening {
 }
 
 /// Opens the named disk as described by [`crate::Seam::open_disk`].
-pub(super) async fn open(world: &Rc<Shared>, what: &DiskOpen) -> DiskResult<SimDisk> {
-    let found = world.disks.borrow().get(&what.path).cloned();
-    let disk = match (found, what.create_bytes) {
+pub(super) async fn open(world: &Rc<Shared>, spec: &DiskOpen) -> DiskResult<SimDisk> {
+    let found = world.disks.borrow().get(&spec.path).cloned();
+    let disk = match (found, spec.create_bytes) {
         (Some(disk), _) => disk,
         (None, Some(size_bytes)) => {
-            let disk = DiskInner::new(world, &what.path, SimDiskSpec::new(size_bytes));
-            world.disks.borrow_mut().insert(what.path.clone(), Rc::clone(&disk));
+            let disk = DiskInner::new(world, &spec.path, SimDiskSpec::new(size_bytes));
+            world.disks.borrow_mut().insert(spec.path.clone(), Rc::clone(&disk));
             disk
         }
-        (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", what.path.display()))),
+        (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", spec.path.display()))),
     };
-    if !what.read_only {
-        let give_up = world.now() + Nanos::from_millis(what.lock_wait_ms);
+    if !spec.read_only {
+        let deadline = world.now() + Nanos::from_millis(spec.lock_wait_ms);
         while disk.writers.get() > 0 {
-            if world.now() >= give_up {
-                return Err(DiskError::Busy(format!("{} is open", what.path.display())));
+            if world.now() >= deadline {
+                return Err(DiskError::Busy(format!("{} is open", spec.path.display())));
             }
             super::timer::Sleep::new(Rc::clone(world), world.now() + Nanos::from_millis(1)).await;
         }
         disk.writers.set(1);
     }
-    Ok(SimDisk(Rc::new(Opening { disk, read_only: what.read_only })))
+    Ok(SimDisk(Rc::new(Opening { disk, read_only: spec.read_only })))
 }
 
 impl SimDisk {
@@ -670,7 +671,7 @@ impl Disk<SimSeam> for SimDisk {
         let len = pieces_len(&into) as u64;
         match self.0.disk.run(at, len, Data::Read(into)).await {
             (result, Data::Read(pieces)) => (result, pieces),
-            _ => unreachable!("an operation gives back what it was given"),
+            _ => unreachable!("an operation returns its own kind of data"),
         }
     }
 
@@ -693,7 +694,7 @@ impl Disk<SimSeam> for SimDisk {
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
         let disk = &self.0.disk;
         disk.check(at, len)?;
-        if disk.gone.get() {
+        if disk.vanished.get() {
             return Err(DiskError::Gone);
         }
         let (image, mut sector, end) = (disk.image.borrow(), at / SECTOR, (at + len) / SECTOR);

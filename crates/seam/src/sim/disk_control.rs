@@ -46,14 +46,14 @@ impl DiskControl {
 
     /// Brings a vanished disk back with its content.
     pub fn come_back(&self) {
-        if self.0.gone.replace(false) {
+        if self.0.vanished.replace(false) {
             self.0.reconnect();
         }
     }
 
-    /// Answers, `after` from now, all unanswered operations; see [`Fault::Hang`](super::Fault::Hang).
-    pub fn answer_hung(&self, after: Nanos) {
-        self.0.answer_hung(after);
+    /// Completes, `after` from now, all unanswered operations; see [`Fault::Hang`](super::Fault::Hang).
+    pub fn complete_hung(&self, after: Nanos) {
+        self.0.complete_hung(after);
     }
 
     /// Loses the connection and restores it at once; see [`Fault::Reconnect`].
@@ -91,7 +91,7 @@ impl DiskControl {
     /// Flips one bit of a sector (bits 0 to 4095) without any user's knowledge: silent damage that survives every
     /// crash.
     pub fn flip_bit(&self, sector: u64, bit: usize) {
-        let flipped = self.0.interned().flipped(self.tag(sector), bit);
+        let flipped = self.0.metadata().flipped(self.tag(sector), bit);
         self.0.image.borrow_mut().store(sector, &[flipped]);
     }
 

@@ -34,7 +34,7 @@ struct Queue(Mutex<VecDeque<u32>>);
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
-        self.0.lock().expect("nothing panics while it holds the queue")
+        self.0.lock().expect("no holder of the queue panics")
     }
 }
 

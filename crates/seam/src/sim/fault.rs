@@ -9,7 +9,7 @@
 //! | `BitFlip` | read, write | one bit of one sector differs, in the returned or in the stored data |
 //! | `Misdirected` | write | acknowledged, landed one logical block further |
 //! | `Stall` | any | takes this time longer |
-//! | `Hang` | any | not answered until [`super::DiskControl::answer_hung`], or never |
+//! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never |
 //! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
 //! | `Reconnect` | any | new incarnation at once; unflushed data may be lost, operations in flight fail or complete |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |
@@ -136,21 +136,21 @@ impl FaultPlan {
     }
 
     /// The fault of this operation, from the first rule that applies.
-    pub(super) fn strike(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
-        let mut struck = None;
+    pub(super) fn draw_fault(&mut self, op: Ops, at: u64, len: u64, now: Nanos, rng: &Rng) -> Option<Fault> {
+        let mut drawn = None;
         for (rule, seen) in self.0.iter_mut().filter(|(rule, _)| rule.matches(op, at, len)) {
-            let strikes = match rule.when {
+            let fires = match rule.when {
                 When::Always => true,
                 When::Nth(number) => *seen == number,
                 When::PerMillion(share) => rng.chance(share),
                 When::Between(from, to) => (from..to).contains(&now),
             };
             *seen += 1;
-            if strikes && struck.is_none() {
-                struck = Some(rule.fault);
+            if fires && drawn.is_none() {
+                drawn = Some(rule.fault);
             }
         }
-        struck
+        drawn
     }
 }
 
@@ -159,16 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nth_rule_strikes_once_and_range_rule_only_in_its_range() {
+    fn nth_rule_fires_once_and_range_rule_only_in_its_range() {
         let rng = Rng::new(1, 1);
         let mut plan = FaultPlan::default();
         plan.add(Rule::new(Fault::Lost, Ops::WRITE, When::Nth(1)));
         plan.add(Rule::medium_error(4096..8192));
-        let mut strike = |op, at, len| plan.strike(op, at, len, Nanos::ZERO, &rng);
-        assert_eq!(strike(Ops::WRITE, 0, 4096), None);
-        assert_eq!(strike(Ops::READ, 0, 4097), Some(Fault::Error));
-        assert_eq!(strike(Ops::WRITE, 0, 4096), Some(Fault::Lost));
-        assert_eq!(strike(Ops::WRITE, 8192, 512), None);
-        assert_eq!(strike(Ops::FLUSH, 0, 0), None);
+        let mut draw_fault = |op, at, len| plan.draw_fault(op, at, len, Nanos::ZERO, &rng);
+        assert_eq!(draw_fault(Ops::WRITE, 0, 4096), None);
+        assert_eq!(draw_fault(Ops::READ, 0, 4097), Some(Fault::Error));
+        assert_eq!(draw_fault(Ops::WRITE, 0, 4096), Some(Fault::Lost));
+        assert_eq!(draw_fault(Ops::WRITE, 8192, 512), None);
+        assert_eq!(draw_fault(Ops::FLUSH, 0, 0), None);
     }
 }

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::disk::DiskInner;
 use super::disk_spec::SimDiskSpec;
-use super::interned::Interned;
+use super::metadata_sectors::MetadataSectors;
 use super::world::World;
 use crate::rng::{Rng, mix};
 
@@ -345,7 +345,7 @@ fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops
 
 /// A disk between two worlds.
 #[derive(Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredDisk {
     pub(super) spec: SimDiskSpec,
     pub(super) incarnation: u64,
     pub(super) image: Image,
@@ -354,8 +354,8 @@ pub(super) struct Stored {
 /// The disks of an ended world, for the next one. A copy shares its chunks with the original.
 #[derive(Clone, Default)]
 pub struct DiskImages {
-    pub(super) disks: BTreeMap<PathBuf, Stored>,
-    pub(super) interned: Rc<Interned>,
+    pub(super) disks: BTreeMap<PathBuf, StoredDisk>,
+    pub(super) metadata: Rc<MetadataSectors>,
 }
 
 impl DiskImages {
@@ -409,13 +409,13 @@ impl World {
         self.end();
         let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
         disks.values().for_each(|disk| disk.crash(mode));
-        let disks = disks.into_iter().map(|(name, disk)| (name, disk.take_stored())).collect();
-        DiskImages { disks, interned: Rc::clone(&self.shared.interned) }
+        let disks = disks.into_iter().map(|(name, disk)| (name, disk.take_stored_disk())).collect();
+        DiskImages { disks, metadata: Rc::clone(&self.shared.metadata) }
     }
 
     /// Adds the disks of another world to this one. Faults are not carried over.
     pub fn adopt(&self, images: DiskImages) {
-        self.shared.interned.adopt(images.interned);
+        self.shared.metadata.adopt(images.metadata);
         let mut disks = self.shared.disks.borrow_mut();
         for (name, stored) in images.disks {
             let adopted = DiskInner::restore(&self.shared, &name, stored);

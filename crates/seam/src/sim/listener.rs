@@ -116,7 +116,7 @@ pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimS
 impl World {
     /// Changes the behaviour of future connections.
     pub fn set_wires(&self, spec: WireSpec) {
-        assert!(spec.chunk_bytes_max > 0 && spec.window_bytes > 0, "a wire that carries nothing");
+        assert!(spec.chunk_bytes_max > 0 && spec.window_bytes > 0, "a wire must carry at least one byte");
         self.shared.wires.spec.set(spec);
     }
 

@@ -4,16 +4,16 @@
 //! crash, torn write or lost flush can occur at any I/O.
 
 mod block;
-mod cut;
 mod disk;
 mod disk_control;
 mod disk_spec;
 mod executor;
 mod fault;
 mod image;
-mod interned;
 mod listener;
-mod notes;
+mod metadata_sectors;
+mod persist;
+mod snapshot;
 mod stream;
 mod timer;
 mod trace;
@@ -26,7 +26,6 @@ use std::task::{Context, Poll};
 
 pub use crate::rng::Rng;
 pub use block::{Content, POISON, SimBlock, SimBlockMut};
-pub use cut::{Cut, CutChange, Survival};
 pub use disk::SimDisk;
 pub use disk_control::DiskControl;
 pub use disk_spec::{DiskCounts, Latency, SimDiskSpec, Timing, WriteCache};
@@ -34,12 +33,13 @@ pub use executor::TaskOrder;
 pub use fault::{Fault, Ops, Rule, When};
 pub use image::{CrashMode, DiskImages};
 pub use listener::{SimListener, WireSpec};
-pub use notes::LeftBehind;
+pub use persist::PersistedPool;
+pub use snapshot::{Snapshot, Survival, UnflushedChange};
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
-pub use world::{Remains, Stop, World, WorldSpec};
+pub use world::{LeakCheck, Stop, World, WorldSpec};
 
-use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
+use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 
 /// One core of a simulated world.
 #[derive(Clone)]
@@ -95,32 +95,32 @@ impl Seam for SimSeam {
         SimBlock::Zero
     }
 
-    fn keeps(&self) -> bool {
-        self.pool.notes.is_some()
+    fn survives_restart(&self) -> bool {
+        self.pool.persist_tags.is_some()
     }
 
-    fn note(&self, block: &SimBlock, note: BlockNote) -> u64 {
-        self.pool.notes.as_ref().map_or(0, |notes| notes.note(block, note))
+    fn tag(&self, block: &SimBlock, tag: BlockTag) -> u64 {
+        self.pool.persist_tags.as_ref().map_or(0, |tags| tags.tag(block, tag))
     }
 
-    fn noted(&self, block: &SimBlock) -> u64 {
-        block.note_number()
+    fn tag_of(&self, block: &SimBlock) -> u64 {
+        block.tag_number()
     }
 
-    fn forget(&self, block: &SimBlock, number: u64) {
-        self.pool.notes.iter().for_each(|notes| notes.forget(block, number));
+    fn untag(&self, block: &SimBlock, number: u64) {
+        self.pool.persist_tags.iter().for_each(|tags| tags.untag(block, number));
     }
 
-    fn note_range(&self, note: RangeNote) -> Option<u32> {
-        self.pool.notes.as_ref().and_then(|notes| notes.note_range(note))
+    fn tag_range(&self, tag: RangeTag) -> Option<u32> {
+        self.pool.persist_tags.as_ref().and_then(|tags| tags.tag_range(tag))
     }
 
-    fn forget_range(&self, place: u32) {
-        self.pool.notes.iter().for_each(|notes| notes.forget_range(place));
+    fn untag_range(&self, index: u32) {
+        self.pool.persist_tags.iter().for_each(|tags| tags.untag_range(index));
     }
 
-    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {
-        disk::open(&self.world, what).await
+    async fn open_disk(&self, spec: &DiskOpen) -> DiskResult<SimDisk> {
+        disk::open(&self.world, spec).await
     }
 
     async fn connect(&self, to: &Address) -> std::io::Result<SimStream> {

@@ -66,11 +66,11 @@ impl Pipe {
         let mut done = 0;
         while done < bytes.len().min(room) {
             let rest = bytes.len().min(room) - done;
-            let most = self.spec.chunk_bytes_max.min(rest);
+            let chunk_max = self.spec.chunk_bytes_max.min(rest);
             let count = if self.spec.chunk_bytes_max == usize::MAX {
-                most
+                chunk_max
             } else {
-                1 + self.world.wire_rng.below(most as u64) as usize
+                1 + self.world.wire_rng.below(chunk_max as u64) as usize
             };
             let delay = self.world.wire_rng.between(self.spec.delay.min, self.spec.delay.max);
             state.arrival = state.arrival.max(self.world.now() + delay);
@@ -136,8 +136,8 @@ impl Pipe {
         self.change(|state| state.closed = true);
     }
 
-    /// Marks the reader as gone and discards all chunks.
-    fn break_off(&self) {
+    /// Marks the reader as dropped and discards all chunks.
+    fn break_pipe(&self) {
         self.change(|state| {
             state.broken = true;
             state.chunks.clear();
@@ -210,17 +210,17 @@ impl SimStream {
 }
 
 /// Shared by both directions: after the drop of both, the other side's writes fail.
-struct End {
+struct StreamEnd {
     incoming: Rc<Pipe>,
     address: Address,
     /// The directions were joined again, so the stream continues.
-    goes_on: Cell<bool>,
+    is_rejoined: Cell<bool>,
 }
 
-impl Drop for End {
+impl Drop for StreamEnd {
     fn drop(&mut self) {
-        if !self.goes_on.get() {
-            self.incoming.break_off();
+        if !self.is_rejoined.get() {
+            self.incoming.break_pipe();
         }
     }
 }
@@ -234,8 +234,8 @@ impl ByteStream<SimSeam> for SimStream {
     }
 
     fn split(self) -> (SimReader, SimWriter) {
-        let (incoming, goes_on) = (Rc::clone(&self.incoming), Cell::new(false));
-        let end = Rc::new(End { incoming, address: self.address, goes_on });
+        let (incoming, is_rejoined) = (Rc::clone(&self.incoming), Cell::new(false));
+        let end = Rc::new(StreamEnd { incoming, address: self.address, is_rejoined });
         (
             SimReader { pipe: self.incoming, end: Rc::clone(&end) },
             SimWriter { pipe: self.outgoing, end, bytes: Vec::new() },
@@ -244,7 +244,7 @@ impl ByteStream<SimSeam> for SimStream {
 
     fn join(reader: SimReader, writer: SimWriter) -> io::Result<SimStream> {
         assert!(Rc::ptr_eq(&reader.end, &writer.end), "two directions of one stream");
-        reader.end.goes_on.set(true);
+        reader.end.is_rejoined.set(true);
         Ok(SimStream::new(reader.pipe, Rc::clone(&writer.pipe), &reader.end.address))
     }
 }
@@ -252,7 +252,7 @@ impl ByteStream<SimSeam> for SimStream {
 /// The incoming direction.
 pub struct SimReader {
     pipe: Rc<Pipe>,
-    end: Rc<End>,
+    end: Rc<StreamEnd>,
 }
 
 impl StreamReader<SimSeam> for SimReader {
@@ -293,7 +293,7 @@ impl StreamReader<SimSeam> for SimReader {
 /// The outgoing direction.
 pub struct SimWriter {
     pipe: Rc<Pipe>,
-    end: Rc<End>,
+    end: Rc<StreamEnd>,
     bytes: Vec<u8>,
 }
 
@@ -330,13 +330,13 @@ impl StreamWriter<SimSeam> for SimWriter {
 
     fn shutdown(&mut self) {
         self.pipe.close();
-        self.end.incoming.break_off();
+        self.end.incoming.break_pipe();
     }
 }
 
 impl Drop for SimWriter {
     fn drop(&mut self) {
-        if !self.end.goes_on.get() {
+        if !self.end.is_rejoined.get() {
             self.pipe.close();
         }
     }

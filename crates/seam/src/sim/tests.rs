@@ -14,12 +14,12 @@ fn world(seed: u64) -> World {
     World::new(WorldSpec { trace: TraceMode::Log, order: TaskOrder::Seeded, ..WorldSpec::new(seed) })
 }
 
-fn what(name: &str) -> DiskOpen {
+fn open_spec(name: &str) -> DiskOpen {
     DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 }
 }
 
 fn pieces(world: &World, tag: u64, blocks: usize) -> Vec<Piece<SimBlock>> {
-    (0..blocks).map(|_| Piece::whole(world.block([tag; 8]).expect("the pool has room").freeze())).collect()
+    (0..blocks).map(|_| Piece::whole(world.block([tag; 8]).expect("the pool has a free buffer").freeze())).collect()
 }
 
 async fn write(world: &World, disk: &SimDisk, at: u64, tag: u64) -> DiskResult<()> {
@@ -27,9 +27,9 @@ async fn write(world: &World, disk: &SimDisk, at: u64, tag: u64) -> DiskResult<(
 }
 
 async fn read(seam: &SimSeam, disk: &SimDisk, at: u64) -> [u64; 8] {
-    let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
+    let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
     let (result, pieces) = disk.read(at, vec![buffer]).await;
-    result.expect("no fault was asked for");
+    result.expect("no fault was injected");
     pieces[0].block.tags()
 }
 
@@ -39,7 +39,7 @@ fn busy(seed: u64) -> Trace {
     world.add_disk("d", SimDiskSpec { timing: Timing::between(Nanos(1_000), Nanos(90_000)), ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         let left = Rc::new(Cell::new(8));
         for task in 0..8 {
             let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
@@ -144,7 +144,7 @@ fn a_dropped_write_completes_and_keeps_its_buffer_until_then() {
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         let mut writing = Box::pin(write(&world, &disk, 4096, 5));
         std::future::poll_fn(|context| {
             assert!(writing.as_mut().poll(context).is_pending());
@@ -164,7 +164,7 @@ fn write_is_durable_only_after_a_flush() {
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&world, &disk, 0, 1).await.unwrap();
         assert_eq!((control.tag(0), control.durable_tag(0)), (1, 0));
         disk.flush().await.unwrap();
@@ -179,7 +179,7 @@ fn flush_covers_only_writes_completed_before_it() {
     let control = world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&world, &disk, 0, 1).await.unwrap();
         let (flusher, other) = (disk.clone(), disk.clone());
         seam.spawn(async move { flusher.flush().await.unwrap() });
@@ -197,7 +197,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
     first.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = first.seam();
     first.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&first, &disk, 0, 1).await.unwrap();
         disk.flush().await.unwrap();
         write(&first, &disk, 0, 2).await.unwrap();
@@ -214,7 +214,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
     let control = second.disk("d").unwrap();
     let seam = second.seam();
     second.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         (read(&seam, &disk, 0).await, read(&seam, &disk, 4096).await, control.unflushed() > 0)
     })
 }
@@ -231,7 +231,7 @@ fn each_crash_mode_leaves_its_defined_state() {
 
     let killed = runs(CrashMode::Kill);
     assert!(killed.iter().all(|run| run.0 == [3; 8] && run.2), "a killed process loses nothing that completed");
-    assert!(killed.iter().any(|run| torn(&run.1)), "what was in flight lands in part");
+    assert!(killed.iter().any(|run| torn(&run.1)), "a write in flight lands in part");
 
     let prefix = runs(CrashMode::Prefix);
     assert!(
@@ -251,7 +251,7 @@ fn each_crash_mode_leaves_its_defined_state() {
     for mode in CrashMode::ALL {
         assert!(
             runs(mode).iter().flat_map(|run| run.0).all(|tag| (1..=3).contains(&tag)),
-            "{mode:?} loses what was flushed"
+            "{mode:?} loses a flushed write"
         );
     }
 }
@@ -265,7 +265,7 @@ fn nothing_is_torn_inside_a_physical_block() {
         first.add_disk("d", spec);
         let seam = first.seam();
         first.block_on(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             disk.write(0, pieces(&first, 9, 8)).await.unwrap();
         });
         let mode = if seed % 2 == 0 { CrashMode::Torn } else { CrashMode::Scattered };
@@ -288,7 +288,7 @@ fn a_4kn_disk_refuses_half_a_block() {
     world.add_disk("d", spec);
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         let block = world.block([1; 8]).unwrap().freeze();
         disk.write(512, vec![Piece::new(block, 0, 512)]).await.unwrap();
     });
@@ -304,7 +304,7 @@ fn faults_follow_the_fault_plan() {
         control.add_fault(Rule::new(fault, ops, When::Nth(0)));
     };
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&world, &disk, 0, 1).await.unwrap();
         disk.flush().await.unwrap();
 
@@ -363,7 +363,7 @@ fn reconnect_may_lose_only_unflushed_writes() {
         let control = world.add_disk("d", SimDiskSpec::new(SIZE));
         let seam = world.seam();
         world.block_on(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             write(&world, &disk, 0, 1).await.unwrap();
             disk.flush().await.unwrap();
             write(&world, &disk, 4096, 2).await.unwrap();
@@ -383,7 +383,7 @@ fn buffer_changed_during_its_write_is_a_violation() {
     world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         let block = world.block([1; 8]).unwrap().freeze();
         let alias = block.clone();
         seam.spawn(async move { disk.write(0, vec![Piece::whole(block)]).await.unwrap() });
@@ -404,7 +404,7 @@ fn world_stops_at_the_requested_io() {
         let seam = world.seam();
         world.crash_at_io(count);
         let stop = world.run_until(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             write(&world, &disk, 0, 1).await.unwrap();
             write(&world, &disk, 0, 2).await.unwrap();
         });
@@ -420,7 +420,7 @@ fn crash_runs_no_task_and_returns_every_buffer() {
     let (seam, ran) = (first.seam(), Rc::new(Cell::new(0)));
     let (inner, count) = (seam.clone(), Rc::clone(&ran));
     seam.spawn(async move {
-        let disk = inner.open_disk(&what("d")).await.unwrap();
+        let disk = inner.open_disk(&open_spec("d")).await.unwrap();
         loop {
             let block = inner.alloc().unwrap().freeze();
             disk.write(0, vec![Piece::whole(block)]).await.unwrap();
@@ -433,7 +433,7 @@ fn crash_runs_no_task_and_returns_every_buffer() {
     assert_eq!((ran.get(), seam.blocks_free()), (2, seam.blocks_total()));
     let second = world(1);
     second.adopt(images);
-    assert!(second.block_on(second.seam().open_disk(&what("d"))).is_ok(), "a dead world holds no lock");
+    assert!(second.block_on(second.seam().open_disk(&open_spec("d"))).is_ok(), "an ended world holds no lock");
 }
 
 #[test]
@@ -442,16 +442,16 @@ fn two_writers_of_one_disk_are_refused() {
     world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let first = seam.open_disk(&what("d")).await.unwrap();
-        assert!(matches!(seam.open_disk(&what("d")).await, Err(DiskError::Busy(_))));
+        let first = seam.open_disk(&open_spec("d")).await.unwrap();
+        assert!(matches!(seam.open_disk(&open_spec("d")).await, Err(DiskError::Busy(_))));
         let later = seam.clone();
         seam.spawn(async move {
             later.sleep(Nanos::from_millis(20)).await;
             drop(first);
         });
-        let patient = DiskOpen { lock_wait_ms: 1_000, ..what("d") };
-        assert!(seam.open_disk(&patient).await.is_ok());
-        assert!(matches!(seam.open_disk(&what("missing")).await, Err(DiskError::Open(_))));
+        let waiting = DiskOpen { lock_wait_ms: 1_000, ..open_spec("d") };
+        assert!(seam.open_disk(&waiting).await.is_ok());
+        assert!(matches!(seam.open_disk(&open_spec("missing")).await, Err(DiskError::Open(_))));
     });
 }
 
@@ -518,7 +518,7 @@ fn allocation_reports_holes_and_zeroes_exactly() {
     world.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&world, &disk, 128 << 10, 1).await.unwrap();
         let runs = disk.allocation(0, SIZE).await.unwrap();
         let shape: Vec<_> = runs.iter().map(|run| (run.len_bytes, run.hole, run.zero)).collect();
@@ -535,7 +535,7 @@ fn a_world_without_content_still_counts_its_buffers() {
     world.add_disk("d", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
     world.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         let block = seam.alloc().unwrap().freeze();
         assert_eq!(world.blocks_out(), 1);
         disk.write(0, vec![Piece::whole(block)]).await.unwrap();
@@ -556,7 +556,7 @@ fn simulated_disk_passes_the_conformance_suite() {
         world.add_disk("d", spec);
         let seam = world.seam();
         world.block_on(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             crate::conformance::disk(&seam, &disk).await;
         });
         assert_eq!(world.blocks_out(), 0);
@@ -569,7 +569,7 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
     let control = first.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = first.seam();
     let cut = first.block_on(async {
-        let disk = seam.open_disk(&what("d")).await.unwrap();
+        let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&first, &disk, 0, 1).await.unwrap();
         disk.flush().await.unwrap();
         write(&first, &disk, 0, 2).await.unwrap();
@@ -604,7 +604,7 @@ fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
         first.add_disk("d", SimDiskSpec::new(SIZE));
         let seam = first.seam();
         first.block_on(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             let mut block = seam.alloc().unwrap();
             block.write_metadata(0, &bytes);
             disk.write(4096, vec![Piece::whole(block.freeze())]).await.unwrap();
@@ -616,7 +616,7 @@ fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
         let seam = second.seam();
         let mut found = vec![0; BLOCK_BYTES];
         second.block_on(async {
-            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             let (result, pieces) = disk.read(4096, vec![Piece::whole(seam.alloc().unwrap())]).await;
             result.unwrap();
             pieces.into_iter().next().unwrap().block.freeze().read_bytes(0, &mut found);

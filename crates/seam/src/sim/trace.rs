@@ -56,7 +56,7 @@ pub struct TraceEntry {
     /// Virtual time.
     pub time: Nanos,
     /// Number of the disk or stream in its world.
-    pub who: u32,
+    pub source: u32,
     /// Operation.
     pub op: TraceOp,
     /// Phase of the operation.
@@ -85,7 +85,7 @@ impl Trace {
     }
 
     pub(super) fn add(&mut self, entry: TraceEntry) {
-        let kind = u64::from(entry.who) << 32 | (entry.op as u64) << 8 | entry.phase as u64;
+        let kind = u64::from(entry.source) << 32 | (entry.op as u64) << 8 | entry.phase as u64;
         let words = [entry.time.0, kind, entry.at, entry.len, entry.content];
         self.hash = words.iter().fold(self.hash, |hash, word| mix(hash ^ word).wrapping_add(*word));
         if self.mode == TraceMode::Log {
@@ -116,8 +116,8 @@ impl Trace {
             let op =
                 TraceOp::ALL.iter().find(|op| **op as u64 == kind >> 8 & 0xff).expect("only known kinds are written");
             let phase = ["start", "done", "failed"][(kind & 0xff) as usize];
-            let (time, who, at, len) = (word(0), kind >> 32, word(2), word(3));
-            writeln!(out, "{time:>15} #{who} {op:?} {phase} {at}+{len} {:016x}", word(4))
+            let (time, source, at, len) = (word(0), kind >> 32, word(2), word(3));
+            writeln!(out, "{time:>15} #{source} {op:?} {phase} {at}+{len} {:016x}", word(4))
                 .expect("a string takes any text");
         }
         out

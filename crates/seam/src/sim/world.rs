@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
-use super::interned::Interned;
-use super::notes::{LeftBehind, Notes};
+use super::metadata_sectors::MetadataSectors;
+use super::persist::{PersistTags, PersistedPool};
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 use super::{SimBlockMut, SimSeam};
@@ -34,8 +34,8 @@ pub struct WorldSpec {
     pub keep: Content,
     /// Extent of the recorded trace.
     pub trace: TraceMode,
-    /// Buffers and their persistence tags outlive the process ([`World::left_behind`]).
-    pub keeps: bool,
+    /// Buffers and their persistence tags outlive the process ([`World::persisted_pool`]).
+    pub persists_memory: bool,
     /// Virtual time at which [`World::run_until`] gives up. Without it, periodic background work would hide a deadlock.
     pub time_max: Nanos,
 }
@@ -49,7 +49,7 @@ impl WorldSpec {
             blocks: 16_384,
             keep: Content::Tags,
             trace: TraceMode::Hash,
-            keeps: false,
+            persists_memory: false,
             time_max: Nanos::MAX,
         }
     }
@@ -96,7 +96,7 @@ pub(super) struct Shared {
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
     pub(super) disks: RefCell<BTreeMap<PathBuf, Rc<super::disk::DiskInner>>>,
-    pub(super) interned: Rc<Interned>,
+    pub(super) metadata: Rc<MetadataSectors>,
     pub(super) wires: super::listener::Wires,
     violations: RefCell<Vec<String>>,
     io_count: Cell<u64>,
@@ -139,8 +139,8 @@ impl Shared {
         self.timers.borrow_mut().add_event(at, event, token);
     }
 
-    pub(super) fn record(&self, who: u32, op: TraceOp, phase: TracePhase, at: u64, len: u64, content: u64) {
-        self.trace.borrow_mut().add(TraceEntry { time: self.now(), who, op, phase, at, len, content });
+    pub(super) fn record(&self, source: u32, op: TraceOp, phase: TracePhase, at: u64, len: u64, content: u64) {
+        self.trace.borrow_mut().add(TraceEntry { time: self.now(), source, op, phase, at, len, content });
     }
 
     /// Counts a submission or completion of an I/O, at which a run may stop.
@@ -167,9 +167,9 @@ impl World {
     /// An empty world at time 0.
     pub fn new(spec: WorldSpec) -> World {
         let seed = spec.seed;
-        let interned = Rc::<Interned>::default();
-        let notes = spec.keeps.then(Notes::default);
-        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned), notes);
+        let metadata = Rc::<MetadataSectors>::default();
+        let persist_tags = spec.persists_memory.then(PersistTags::default);
+        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&metadata), persist_tags);
         let shared = Shared {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -181,7 +181,7 @@ impl World {
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),
             disks: RefCell::default(),
-            interned,
+            metadata,
             wires: super::listener::Wires::default(),
             violations: RefCell::default(),
             io_count: Cell::new(0),
@@ -201,13 +201,13 @@ impl World {
 
     /// The seam of another core: the same clock, disks and connections, with its own `blocks` buffers.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
-        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned), None);
+        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.metadata), None);
         SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
     /// Counts the handles and buffers that remain after the end of the world.
-    pub fn remains(&self) -> Remains {
-        Remains { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
+    pub fn leak_check(&self) -> LeakCheck {
+        LeakCheck { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
     }
 
     /// Virtual time.
@@ -233,20 +233,20 @@ impl World {
     }
 
     /// Appends an entry of the test to the trace.
-    pub fn note(&self, at: u64, len: u64, content: u64) {
+    pub fn add_trace_entry(&self, at: u64, len: u64, content: u64) {
         self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
     }
 
     /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1), or a buffer returned
     /// with a persistence tag.
     pub fn violations(&self) -> Vec<String> {
-        let dropped = self.pool.notes.iter().flat_map(Notes::violations);
+        let dropped = self.pool.persist_tags.iter().flat_map(PersistTags::violations);
         self.shared.violations.borrow().iter().cloned().chain(dropped).collect()
     }
 
     /// The memory image that a kill of the process would leave now.
-    pub fn left_behind(&self) -> LeftBehind {
-        self.pool.notes.as_ref().map_or_else(LeftBehind::default, Notes::left_behind)
+    pub fn persisted_pool(&self) -> PersistedPool {
+        self.pool.persist_tags.as_ref().map_or_else(PersistedPool::default, PersistTags::persisted_pool)
     }
 
     /// Submissions and completions of disk operations so far.
@@ -264,13 +264,13 @@ impl World {
         let mut future = pin!(future);
         self.shared.ready.start(MAIN);
         let waker = self.shared.ready.waker(MAIN);
-        let ended = self.turn(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let ended = self.run_loop(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => Some(value),
             Poll::Pending => None,
         });
         drop(waker);
         self.shared.ready.end(MAIN);
-        ended.map(|value| value.expect("without an end of time only the future's own end returns"))
+        ended.map(|value| value.expect("a run without an end time returns only when its future is ready"))
     }
 
     /// Runs until `future` is ready.
@@ -283,12 +283,12 @@ impl World {
 
     /// Runs for `time`, even without work. A deadlock is no error here: clients may come later.
     pub fn run_for(&self, time: Nanos) -> Result<(), Stop> {
-        self.turn(self.now() + time, || None::<()>).map(|_| ())
+        self.run_loop(self.now() + time, || None::<()>).map(|_| ())
     }
 
-    fn turn<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
+    fn run_loop<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
         let world = &*self.shared;
-        assert!(!world.running.replace(true), "a world runs itself from the inside");
+        assert!(!world.running.replace(true), "a task inside the world must not run the world");
         let _running = Reset(&world.running);
         let (mut instant, mut polls) = (world.now(), 0);
         loop {
@@ -382,12 +382,12 @@ impl Drop for World {
 }
 
 /// Weak references that count a world's remaining handles and buffers.
-pub struct Remains {
+pub struct LeakCheck {
     shared: Weak<Shared>,
     pool: Weak<Pool>,
 }
 
-impl Remains {
+impl LeakCheck {
     /// Remaining handles to the world.
     pub fn world(&self) -> usize {
         self.shared.strong_count()

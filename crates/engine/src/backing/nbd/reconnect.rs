@@ -24,7 +24,7 @@ pub(super) type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
 pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
     let attempt = async {
         let stream = seam.connect(&target.address).await?;
-        if options.refuses_own && stream.leads_home() {
+        if options.refuses_own && stream.connects_to_self() {
             return Err(NegotiateError::Own);
         }
         let (reader, mut writer) = stream.split();

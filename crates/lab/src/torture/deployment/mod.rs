@@ -233,10 +233,10 @@ impl Deployment {
             blocks: options.pool_blocks,
             keep: Content::Tags,
             trace: run.trace,
-            keeps: false,
+            persists_memory: false,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.remains();
+        let remains = world.leak_check();
         match images {
             Some(images) => world.adopt(images),
             None => {

@@ -223,7 +223,7 @@ async fn open_store(
     let record = deployment.state.store_mut(&found.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
-        seen: Some((identity.store, record.generation)),
+        known_generation: Some((identity.store, record.generation)),
         sequence_min: if deployment.options.sabotage == state::Sabotage::AnyStore {
             Sequence(0)
         } else {
@@ -234,7 +234,7 @@ async fn open_store(
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
     deployment.state.store_opened(&found.store, store.generation());
     if record.map_void {
-        store.pages().distrust();
+        store.pages().ignore_persisted_map();
         deployment.state.store_mut(&found.store).map_void = false;
     }
     core.open_log(store, recovered);

@@ -118,7 +118,7 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
     let (fixture, volume, store) = first_session(3, &[40, 40]);
     let (noted, may_note) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
     let (note, may) = (Rc::clone(&noted), Rc::clone(&may_note));
-    store.note_generations(move |generation| {
+    store.set_generation_recorder(move |generation| {
         let may = may.get();
         note.set(if may { generation } else { note.get() });
         Box::pin(async move { if may { Ok(()) } else { Err("the disk is full".to_owned()) } })

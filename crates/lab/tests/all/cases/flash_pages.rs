@@ -44,7 +44,7 @@ fn serve_as(fixture: &Fixture, first: bool, incarnation: VolumeId, void: bool) -
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         if void {
-            fixture.core.pages().expect("just opened").distrust();
+            fixture.core.pages().expect("just opened").ignore_persisted_map();
         }
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         let backing = engine::Backing::plain(disk);
@@ -213,7 +213,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
         // The daemon does the same once a second.
         let (pages, seam) = (fixture.core.pages().expect("there is flash"), fixture.seam.clone());
         fixture.seam.spawn(async move {
-            while !alone && pages.failed().is_none() {
+            while !alone && pages.void_reason().is_none() {
                 seam.sleep(Nanos::from_secs(1)).await;
             }
             if !alone {
@@ -273,7 +273,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         assert_eq!((left, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
         assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();
-        assert_eq!((pages.pages, pages.valid_blocks, pages.suspect, pages.regions_in_flux), (0, 0, 0, 0), "{pages:?}");
+        assert_eq!((pages.pages, pages.valid_blocks, pages.suspect, pages.dirty_regions), (0, 0, 0, 0), "{pages:?}");
         assert_eq!(pages.free, pages.slots, "every slot is free again: {pages:?}");
         // Used pages are promoted to flash again.
         for round in 0..10 {

@@ -1,6 +1,6 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
-use engine::{Amount, CoreSpec, FlashShare, PageNo, ShareError, Volume};
+use engine::{Amount, CoreSpec, FlashShare, PageNo, QuotaError, Volume};
 use lab::fixture::{Fixture, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, play};
@@ -106,7 +106,7 @@ fn pinning_more_than_fits_is_refused() {
     let refused = greedy.set_flash_share(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
     assert!(refused.to_string().contains("can still be promised"), "{refused}");
     let few = FlashShare { max: Some(Amount::Pages(10)), ..pin(11) };
-    assert!(matches!(greedy.set_flash_share(few), Err(ShareError::PinnedAboveMax { .. })));
+    assert!(matches!(greedy.set_flash_share(few), Err(QuotaError::PinnedAboveMax { .. })));
     drop(small);
 }
 
@@ -128,10 +128,10 @@ fn overcommitted_minimum_is_refused_and_live_changes_hold() {
     let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashShare::default()]);
     let slots = fixture.core.pages().expect("there is flash").slots_max();
     let refused = greedy.set_flash_share(min(slots - 50)).expect_err("60 pages are reserved");
-    assert!(matches!(refused, ShareError::NoRoom { .. }), "{refused}");
+    assert!(matches!(refused, QuotaError::NoRoom { .. }), "{refused}");
     assert_eq!(greedy.flash_share(), FlashShare::default());
     let backwards = FlashShare { max: Some(Amount::Pages(3)), ..min(4) };
-    assert!(matches!(greedy.set_flash_share(backwards), Err(ShareError::MinAboveMax { .. })));
+    assert!(matches!(greedy.set_flash_share(backwards), Err(QuotaError::MinAboveMax { .. })));
     small.set_flash_share(FlashShare::default()).expect("less is always possible");
     greedy.set_flash_share(min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());

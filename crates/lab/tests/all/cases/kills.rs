@@ -5,13 +5,13 @@ use std::pin::pin;
 
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
 use lab::fixture::{Fixture, lively_disk, read, spec, write};
-use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
+use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 const MIB: u64 = 1 << 20;
 
 fn world() -> WorldSpec {
-    WorldSpec { blocks: 4096, keeps: true, ..WorldSpec::new(1) }
+    WorldSpec { blocks: 4096, persists_memory: true, ..WorldSpec::new(1) }
 }
 
 fn fixture(disk: SimDiskSpec) -> (Fixture, Volume<SimSeam>) {
@@ -33,13 +33,13 @@ impl WriteSource<SimSeam> for Tags {
 /// Attaches the disk with the recovered memory image.
 fn attach_left(
     fixture: &Fixture,
-    left: &LeftBehind,
+    left: &PersistedPool,
     edit: fn(&mut VolumeSpec),
 ) -> impl Future<Output = Result<(Volume<SimSeam>, u64), AttachError>> + use<> {
     let (core, left) = (fixture.core.clone(), left.clone());
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
-        let one = left.sorted().into_values().next().expect("an image of one volume");
+        let one = left.images_by_owner().into_values().next().expect("an image of one volume");
         core.attach_left(spec, backing, &one, |place| Tags(left.tags(place))).await
     }
 }
@@ -49,8 +49,8 @@ fn kill(
     fixture: Fixture,
     volume: Volume<SimSeam>,
     edit: fn(&mut VolumeSpec),
-) -> (Fixture, Volume<SimSeam>, LeftBehind) {
-    let left = fixture.world.left_behind();
+) -> (Fixture, Volume<SimSeam>, PersistedPool) {
+    let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let (volume, _) = fixture.world.block_on(attach_left(&fixture, &left, edit)).expect("a backing without faults");
@@ -77,7 +77,7 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
     fixture.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 17, 1, 9)).unwrap();
     let (fixture, volume, left) = kill(fixture, volume, |_| ());
-    assert!(left.is_whole());
+    assert!(left.is_complete());
     let expected = [vec![0; 17], vec![9], vec![0; 46]].concat();
     assert_eq!(fixture.world.block_on(read(&volume, 0, 64)).unwrap(), expected);
 }
@@ -97,7 +97,7 @@ fn destaged_data_leaves_no_tag() {
         write(&volume, 0, 64, 9).await.unwrap();
         volume.flush().await.unwrap();
     });
-    assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
+    assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());
     assert!(fixture.world.violations().is_empty(), "{:?}", fixture.world.violations());
 }
 
@@ -115,7 +115,7 @@ fn write_through_volume_destages_recovered_data_before_serving() {
 fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
@@ -124,14 +124,14 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let attached = fixture.world.block_on(attach_left(&fixture, &left, through));
     assert!(matches!(attached, Err(AttachError::LeftInMemory(..))));
     assert!(fixture.core.find("disk").is_none());
-    assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
+    assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());
 }
 
 #[test]
 fn volume_is_invisible_until_recovery_is_complete() {
     let (fixture, volume) = fixture(lively_disk(MIB));
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let attaching = attach_left(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
@@ -155,7 +155,7 @@ fn volume_is_invisible_until_recovery_is_complete() {
 fn block_past_a_moved_end_is_not_recovered() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 2048, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let volume = fixture.attach("disk", |_| ()).unwrap();
@@ -173,5 +173,5 @@ fn zero_ranges_without_tags_mark_the_image_incomplete() {
     for place in 0..200 {
         fixture.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
     }
-    assert!(!fixture.world.left_behind().is_whole());
+    assert!(!fixture.world.persisted_pool().is_complete());
 }

@@ -5,7 +5,7 @@ use engine::spec::Sabotage;
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
 use lab::fixture::{Fixture, durable, read, write};
 use lab::torture::flash::FlashOptions;
-use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
+use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -15,7 +15,7 @@ fn log() -> FlashOptions {
 }
 
 fn world(blocks: usize) -> WorldSpec {
-    WorldSpec { blocks, keeps: true, ..WorldSpec::new(1) }
+    WorldSpec { blocks, persists_memory: true, ..WorldSpec::new(1) }
 }
 
 /// Content of a block: a tag per sector.
@@ -43,8 +43,8 @@ fn first_session(blocks: usize, sabotage: Sabotage) -> (Fixture, Volume<SimSeam>
 /// Kills the process and attaches the volume in the next one.
 fn kill(fixture: Fixture, volume: Volume<SimSeam>, blocks: usize) -> (Fixture, Volume<SimSeam>) {
     assert!(fixture.world.violations().is_empty(), "{:?}", fixture.world.violations());
-    let kept = fixture.world.left_behind();
-    assert!(kept.is_whole());
+    let kept = fixture.world.persisted_pool();
+    assert!(kept.is_complete());
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world(blocks));
     let volume = attach(&fixture, &kept).expect("a backing without faults");
@@ -52,8 +52,8 @@ fn kill(fixture: Fixture, volume: Volume<SimSeam>, blocks: usize) -> (Fixture, V
 }
 
 /// Attaches the volume with its data from the log and from `kept`.
-fn attach(fixture: &Fixture, kept: &LeftBehind) -> Result<Volume<SimSeam>, AttachError> {
-    let left = kept.sorted().remove(&1).unwrap_or_default();
+fn attach(fixture: &Fixture, kept: &PersistedPool) -> Result<Volume<SimSeam>, AttachError> {
+    let left = kept.images_by_owner().remove(&1).unwrap_or_default();
     let backing = Backing::plain(fixture.open("disk"));
     let attached = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
@@ -106,10 +106,10 @@ fn flush_removes_tags_of_outdated_records() {
         volume.flush().await.unwrap();
         write(&volume, 8, 8, 2).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
-        assert!(!fixture.world.left_behind().sorted()[&1].outdated.is_empty());
+        assert!(!fixture.world.persisted_pool().images_by_owner()[&1].outdated.is_empty());
         volume.flush().await.unwrap();
     });
-    assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
+    assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());
 }
 
 /// A spilled block exists only on flash, so a tag that its record is outdated would lose it.
@@ -130,7 +130,7 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
             write(&volume, block * 8, 8, 20_000 + block).await.unwrap();
         }
         destaged_by_age(&fixture, &volume).await;
-        assert!(!fixture.world.left_behind().sorted()[&1].outdated.is_empty());
+        assert!(!fixture.world.persisted_pool().images_by_owner()[&1].outdated.is_empty());
         fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
         for block in 0..200 {
             write(&volume, block * 8, 8, 30_000 + block).await.unwrap();
@@ -164,14 +164,14 @@ fn outdated_records_stay_retired_without_surviving_memory() {
         write(&volume, 8, 8, 2).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
     });
-    let kept = fixture.world.left_behind();
-    assert!(!kept.sorted()[&1].has_content(), "the image holds only tags about the log");
+    let kept = fixture.world.persisted_pool();
+    assert!(!kept.images_by_owner()[&1].has_content(), "the image holds only tags about the log");
     drop(volume);
-    let forgetful = WorldSpec { keeps: false, ..world(4096) };
+    let forgetful = WorldSpec { persists_memory: false, ..world(4096) };
     let fixture = fixture.crash(CrashMode::Kill, forgetful.clone());
     drop(attach(&fixture, &kept).expect("a backing without faults"));
     // The tags no longer exist in this session.
     let fixture = fixture.crash(CrashMode::Kill, forgetful);
-    let volume = attach(&fixture, &LeftBehind::default()).expect("a backing without faults");
+    let volume = attach(&fixture, &PersistedPool::default()).expect("a backing without faults");
     assert_eq!(fixture.world.block_on(read(&volume, 0, 24)).unwrap(), [[1; 8], [2; 8], [1; 8]].concat());
 }

@@ -1,15 +1,15 @@
 //! A finished world leaves nothing in memory, so that a campaign of any length does not grow.
 
 use lab::fixture::{Fixture, read, write};
-use seam::sim::{CrashMode, Remains, SimDiskSpec};
+use seam::sim::{CrashMode, LeakCheck, SimDiskSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
 /// An engine with work in flight: clean and dirty blocks, a write and a read in flight, a detached volume.
-fn busy() -> (Fixture, Remains) {
+fn busy() -> (Fixture, LeakCheck) {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let remains = fixture.world.remains();
+    let remains = fixture.world.leak_check();
     for name in ["one", "two", "gone"] {
         fixture.add_disk(name, SimDiskSpec::new(8 * MIB));
         let volume = fixture.attach(name, |_| ()).unwrap();

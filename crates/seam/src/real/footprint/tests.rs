@@ -1,4 +1,4 @@
-//! Tests of the resolution, over invented device trees.
+//! Tests: files and stacked devices are resolved to disks, on made-up sysfs trees.
 
 use std::os::unix::fs::symlink;
 
@@ -7,13 +7,13 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// A directory that looks like `/sys`.
-struct Tree {
+struct FakeSysfs {
     folder: tempfile::TempDir,
 }
 
-impl Tree {
-    fn new() -> Tree {
-        let tree = Tree { folder: tempfile::tempdir().expect("a temporary directory") };
+impl FakeSysfs {
+    fn new() -> FakeSysfs {
+        let tree = FakeSysfs { folder: tempfile::tempdir().expect("a temporary directory") };
         fs::create_dir_all(tree.folder.path().join("sys/dev/block")).expect("the folder can be written");
         tree
     }
@@ -60,7 +60,7 @@ impl Tree {
     }
 
     fn of_file(&self, path: &Path) -> Footprint {
-        self.kernel().footprint(&fs::metadata(path).expect("it is there"), None)
+        self.kernel().footprint(&fs::metadata(path).expect("the file exists"), None)
     }
 
     /// The footprint of a file of the file system on `device`.
@@ -73,13 +73,13 @@ impl Tree {
 
 /// True if the two overlap; checks that the relation is symmetric.
 fn overlap(a: &Footprint, b: &Footprint) -> bool {
-    assert_eq!(a.overlap(b).is_some(), b.overlap(a).is_some(), "an overlap is one from both sides: {a:?} {b:?}");
+    assert_eq!(a.overlap(b).is_some(), b.overlap(a).is_some(), "overlap must be symmetric: {a:?} {b:?}");
     a.overlap(b).is_some()
 }
 
 #[test]
 fn partitions_overlap_their_disk_and_not_each_other() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     tree.device("sda", (8, 0), 100 * MIB, &[]);
     tree.device("sda/sda1", (8, 1), 10 * MIB, &[("partition", "1"), ("start", "2048")]);
     tree.device("sda/sda2", (8, 2), 89 * MIB, &[("partition", "2"), ("start", "22528")]);
@@ -92,7 +92,7 @@ fn partitions_overlap_their_disk_and_not_each_other() {
 
 #[test]
 fn loop_device_overlaps_its_file_only_in_its_mapped_bytes() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     let file = tree.file("a.img");
     let path = file.to_str().expect("a plain name");
     tree.device("loop0", (7, 0), MIB, &[("loop/backing_file", path), ("loop/offset", "0"), ("loop/sizelimit", "0")]);
@@ -113,7 +113,7 @@ fn loop_device_overlaps_its_file_only_in_its_mapped_bytes() {
 
 #[test]
 fn two_logical_volumes_of_one_disk_are_two_disks() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     tree.device("sda", (8, 0), 100 * MIB, &[("device/wwid", "naa.5000")]);
     tree.device("dm-0", (253, 0), 10 * MIB, &[("dm/name", "vg-a")]);
     tree.device("dm-1", (253, 1), 10 * MIB, &[("dm/name", "vg-b")]);
@@ -130,7 +130,7 @@ fn two_logical_volumes_of_one_disk_are_two_disks() {
 
 #[test]
 fn array_members_and_multipath_paths_overlap_their_upper_device() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     for (disk, minor, wwid) in [("sda", 0, "naa.1"), ("sdb", 16, "naa.2"), ("sdc", 32, "naa.3"), ("sdd", 48, "naa.3")] {
         tree.device(disk, (8, minor), 100 * MIB, &[("device/wwid", wwid)]);
     }
@@ -149,9 +149,9 @@ fn array_members_and_multipath_paths_overlap_their_upper_device() {
 
 #[test]
 fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     let file = tree.file("a.img");
-    let device = number_of(fs::metadata(&file).expect("it is there").dev());
+    let device = number_of(fs::metadata(&file).expect("the file exists").dev());
     // The file system of the test's directory, placed on an invented partition.
     tree.device("sda", (8, 0), 100 * MIB, &[]);
     tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
@@ -162,18 +162,18 @@ fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
         symlink(&sda1, tree.folder.path().join("sys/dev/block").join(&text)).expect("the folder can be written");
     } else {
         fs::write(mounts, format!("9 1 {}:{} / / rw - btrfs none rw\n", device.0, device.1))
-            .expect("it can be written");
+            .expect("the file can be written");
     }
     let backing = [("loop/backing_file", file.to_str().expect("a plain name"))];
     tree.device("loop0", (7, 0), MIB, &backing);
     let (mapped, disk, other) = (tree.of_device((7, 0)), tree.of_device((8, 0)), tree.of_device((8, 2)));
-    assert_eq!(overlap(&mapped, &disk), device.0 != 0, "a temporary folder in memory lies on no device");
+    assert_eq!(overlap(&mapped, &disk), device.0 != 0, "tmpfs has no block device");
     assert!(!overlap(&mapped, &other));
 }
 
 #[test]
 fn nbd_devices_below_a_disk_are_reported_with_their_client() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     let files = [("pid", "4242"), ("backend", "hotset:00000000000000ab/vm1\n")];
     tree.device("nbd3", (43, 3), MIB, &files);
     tree.device("nbd4", (43, 4), 0, &[]);
@@ -186,7 +186,7 @@ fn nbd_devices_below_a_disk_are_reported_with_their_client() {
 
 #[test]
 fn cyclic_devices_are_resolved_up_to_a_limit() {
-    let tree = Tree::new();
+    let tree = FakeSysfs::new();
     tree.device("dm-0", (253, 0), MIB, &[]);
     tree.device("dm-1", (253, 1), MIB, &[]);
     tree.slave("dm-0", "dm-1");

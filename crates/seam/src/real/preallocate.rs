@@ -1,4 +1,4 @@
-//! Allocation of all blocks of a file ahead of use: a write into a hole fails once the file system is full.
+//! Preallocation of all blocks of a file: a write into a hole fails once the file system is full.
 
 use std::fs::File;
 use std::io;
@@ -15,9 +15,9 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// Size of each write of zeroes on a file system without `fallocate`.
 const ZERO_BYTES: usize = 1 << 20;
 
-/// Allocates the missing blocks of the file at `path`. If the file system has no room for them, it fails and leaves the
-/// file unchanged.
-pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
+/// Allocates the missing blocks of the file at `path`. If the file system has too little free space, it fails and
+/// leaves the file unchanged.
+pub(super) fn preallocate(file: &File, path: &Path) -> DiskResult<()> {
     let meta = file.metadata().map_err(|error| failed(&error))?;
     let missing = meta.len().saturating_sub(meta.blocks() * STAT_BLOCK_BYTES);
     if missing == 0 {
@@ -25,8 +25,8 @@ pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
     }
     if let Some(free) = free_bytes(file).filter(|free| *free < missing) {
         return Err(DiskError::Open(format!(
-            "{} lacks {missing} of its {} bytes, and its file system has {free} left: all of a flash file is allocated \
-             before it is used, or writes to it would fail once the file system is full; free space there, or use a \
+            "{} is sparse: {missing} of its {} bytes are not allocated, and its file system has {free} free. Flash \
+             files are preallocated, so that a full file system cannot fail a later write; free space there, or use a \
              smaller file",
             path.display(),
             meta.len()
@@ -36,9 +36,9 @@ pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => fill_holes(path, meta.len()),
         result => result,
     };
-    allocated.and_then(|()| file.sync_all()).map_err(|error| {
-        DiskError::Open(format!("the {missing} bytes that {} lacks cannot be allocated ({error})", path.display()))
-    })
+    allocated
+        .and_then(|()| file.sync_all())
+        .map_err(|error| DiskError::Open(format!("cannot preallocate {missing} bytes of {} ({error})", path.display())))
 }
 
 /// Allocates blocks for holes; existing content stays.
@@ -85,43 +85,43 @@ mod tests {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(folder.path().join("f"));
         let file = file.expect("the folder can be written");
         file.set_len(LEN).expect("a sparse file can be made");
-        file.write_all_at(&[7; 4096], 1 << 20).expect("there is room");
+        file.write_all_at(&[7; 4096], 1 << 20).expect("the file system has free space");
         (folder, file)
     }
 
-    fn holds(file: &File) -> Vec<u8> {
+    fn read_all(file: &File) -> Vec<u8> {
         let mut bytes = vec![1; LEN as usize];
-        file.read_exact_at(&mut bytes, 0).expect("it reads");
+        file.read_exact_at(&mut bytes, 0).expect("the file is readable");
         bytes
     }
 
     #[test]
-    fn sparse_file_gets_all_of_its_blocks_and_keeps_its_content() {
+    fn sparse_file_is_fully_allocated_and_keeps_its_content() {
         for by_zeroes in [false, true] {
             let (folder, file) = sparse();
             let path = folder.path().join("f");
-            let before = holds(&file);
+            let before = read_all(&file);
             match by_zeroes {
-                true => fill_holes(&path, LEN).expect("there is room"),
-                false => reserve(&file, &path).expect("there is room"),
+                true => fill_holes(&path, LEN).expect("the file system has free space"),
+                false => preallocate(&file, &path).expect("the file system has free space"),
             }
-            let meta = file.metadata().expect("it is open");
+            let meta = file.metadata().expect("the file is open");
             assert!(meta.blocks() * STAT_BLOCK_BYTES >= LEN, "{} blocks", meta.blocks());
-            assert!(holds(&file) == before && meta.len() == LEN);
+            assert!(read_all(&file) == before && meta.len() == LEN);
         }
     }
 
     #[test]
-    fn file_without_room_in_its_file_system_is_refused_unchanged() {
+    fn file_larger_than_the_free_space_is_refused_unchanged() {
         let (folder, file) = sparse();
         // A sparse file may be larger than the file system's free space.
         let len = 1 << 43;
         if file.set_len(len).is_err() || free_bytes(&file).is_none_or(|free| free > len) {
             return;
         }
-        let before = file.metadata().expect("it is open").blocks();
-        let error = reserve(&file, &folder.path().join("f")).expect_err("there is no room").to_string();
+        let before = file.metadata().expect("the file is open").blocks();
+        let error = preallocate(&file, &folder.path().join("f")).expect_err("the file system is too small").to_string();
         assert!(error.contains("free space there"), "{error}");
-        assert_eq!(file.metadata().expect("it is open").blocks(), before);
+        assert_eq!(file.metadata().expect("the file is open").blocks(), before);
     }
 }

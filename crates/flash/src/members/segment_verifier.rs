@@ -5,18 +5,18 @@ use std::collections::VecDeque;
 
 use seam::{Block, Seam};
 
-use crate::device::{Device, place, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::format::Uuid;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::number::Sequence;
 use crate::segments::Segment;
 use crate::store::Inner;
 
-/// The state of a pass over one generation of a segment, block by block.
-pub struct Walk {
+/// Verifies the blocks of one generation of a segment, in order.
+pub struct SegmentVerifier {
     store: Uuid,
     number: u32,
-    life: Segment,
+    segment: Segment,
     /// Sequence number of the batch whose header is expected next, and the block where it is expected.
     sequence: Sequence,
     header_at: u32,
@@ -24,14 +24,14 @@ pub struct Walk {
     data: VecDeque<(u32, u32, u32)>,
 }
 
-impl Walk {
+impl SegmentVerifier {
     /// Begins at the first block.
-    pub fn new(store: Uuid, number: u32, life: Segment) -> Walk {
-        Walk { store, number, life, sequence: life.first, header_at: 0, data: VecDeque::new() }
+    pub fn new(store: Uuid, number: u32, segment: Segment) -> SegmentVerifier {
+        SegmentVerifier { store, number, segment, sequence: segment.first, header_at: 0, data: VecDeque::new() }
     }
 
-    /// Whether the block is what it must be; `None` where no header determines that. After a bad block another copy of
-    /// it may be tried.
+    /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
+    /// can be checked.
     pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
         if let Some((_, seed, checksum)) = self.data.front().filter(|(at, _, _)| *at == index) {
             let good = block.checksum(*seed) == *checksum;
@@ -40,13 +40,14 @@ impl Walk {
             }
             return Some(good);
         }
-        if index != self.header_at || self.sequence > self.life.last {
+        if index != self.header_at || self.sequence > self.segment.last {
             return None;
         }
         let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
             header.store == self.store
                 && (header.segment, header.offset) == (self.number, index)
-                && (header.boot, header.first, header.sequence) == (self.life.boot, self.life.first, self.sequence)
+                && (header.boot, header.first, header.sequence)
+                    == (self.segment.boot, self.segment.first, self.sequence)
         });
         let Some(header) = header else { return Some(false) };
         let seed = |incarnation, block| data_seed(incarnation, block, header.boot, header.first);
@@ -65,7 +66,7 @@ impl Walk {
 }
 
 /// One block from one device; `None` if it cannot be read.
-pub async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
-    let at = place(inner.state.borrow().superblock.segment_bytes, segment, index);
+pub async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment, index);
     device.read_blocks(inner, at, 1).await.ok()?.pop()
 }

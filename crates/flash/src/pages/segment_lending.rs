@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use seam::{DiskResult, Nanos, Seam};
 
-use super::bypass;
-use super::quota::{self, Fate};
+use super::quota::{self, Evictability};
 use super::state::PageState;
 use super::table::{Phase, SlotId};
-use crate::device::{Device, block_of, place};
+use super::write_intent;
+use crate::device::{Device, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
 use crate::format::superblock::{MemberEntry, Role};
@@ -19,38 +19,38 @@ use crate::membership::failures_of;
 use crate::store::{Inner, State};
 use crate::wait::{Boxed, join};
 
-/// The log keeps one of this many segments in reserve.
-const RESERVE_SHARE: usize = 32;
-/// The least number of segments in reserve.
+/// The log keeps 1/32 of the segments in reserve.
+const RESERVE_DIVISOR: usize = 32;
+/// Minimum number of segments in reserve.
 const RESERVE_MIN: usize = 2;
-/// The most segments that are compared when one is reclaimed.
+/// Maximum number of segments that are compared when one is reclaimed.
 const COMPARED_MAX: usize = 64;
-/// The cost of a promised page; other pages cost 2 to 5.
-const PROMISED_COST: usize = 50;
+/// The cost of dropping a protected page; other pages cost 2 to 5.
+const PROTECTED_COST: usize = 50;
 /// Pause while writes to a reclaimed segment are in flight.
 const PAUSE: Nanos = Nanos::from_micros(100);
 
-/// A segment of a member.
-type Place = (u32, u32);
+/// A member and a segment of it.
+type MemberSegment = (u32, u32);
 
 fn reserve<S: Seam>(store: &State<S>) -> usize {
     let shared = store.superblock.segments - store.superblock.journal_segments();
-    store.segments.kept() + (shared as usize / RESERVE_SHARE).max(RESERVE_MIN)
+    store.segments.tombstone_reserve() + (shared as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
 }
 
-/// Segments that the pages may take at once: on log members the lent segments without a frame and segments past the
-/// log's, on other members any.
-fn waiting<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<Place> {
-    let held: BTreeSet<Place> = state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
+/// Up to `count` segments per member that can get a frame at once. On log members these are lent segments and segments
+/// past the end of the log, on other members all segments.
+fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
+    let held: BTreeSet<MemberSegment> = state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
     let superblock = &store.superblock;
     let first = superblock.journal_segments();
     let mut places = Vec::new();
     for (member, entry) in (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member)) {
-        if state.refused.contains(&member) {
+        if state.closed_members.contains(&member) {
             continue;
         }
         let log = entry.role == Role::Log;
-        let lent = store.segments.lent().iter().copied().filter(|number| log && state.giving != Some(*number));
+        let lent = store.segments.lent().iter().copied().filter(|number| log && state.reclaim_target != Some(*number));
         let own =
             if log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
         let missing = lent.chain(own).map(|segment| (member, segment)).filter(|place| !held.contains(place));
@@ -60,34 +60,34 @@ fn waiting<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec
     places
 }
 
-/// The most slots that are possible while the log needs no more than its reserve.
+/// Maximum number of slots while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
     let shared = superblock.segments - superblock.journal_segments();
     let lendable = shared.saturating_sub(reserve(&store) as u32);
-    let of = |entry: &MemberEntry| match entry.role {
+    let segments_of = |entry: &MemberEntry| match entry.role {
         Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
         Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
     };
     let serving = (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member));
-    let segments: u64 = serving.map(|(_, entry)| u64::from(of(entry))).sum();
+    let segments: u64 = serving.map(|(_, entry)| u64::from(segments_of(entry))).sum();
     (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
 }
 
-/// True when the pages can take another segment.
+/// True when another segment can hold pages.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     let store = inner.state.borrow();
     let fits = state.table.slots() + state.table.per_frame() as usize <= state.journal.slots_max();
-    fits && (store.segments.ready() > reserve(&store) || !waiting(&store, state, 1).is_empty())
+    fits && (store.segments.ready() > reserve(&store) || !available_segments(&store, state, 1).is_empty())
 }
 
-/// Takes another segment; a shared one on both log members.
+/// Adds a segment to the pages; a segment of the log on both log members.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     let (places, store, segment_bytes, boot) = {
         let mut store = inner.state.borrow_mut();
         let state = inner.pages.borrow();
-        let mut places = waiting(&store, &state, 2);
+        let mut places = available_segments(&store, &state, 2);
         if places.is_empty() {
             let keep = reserve(&store);
             let Some(number) = store.segments.lend(keep) else { return };
@@ -99,69 +99,70 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     };
     for (member, segment) in places {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
-        let life = {
+        let segment_generation = {
             let store = inner.state.borrow();
             let mut state = inner.pages.borrow_mut();
-            if !is_ours(&store, &state, member, segment) {
+            if !may_hold_pages(&store, &state, member, segment) {
                 continue;
             }
-            state.lives += 1;
+            state.generations_issued += 1;
             state.begin_writing((member, segment));
-            boot.0 << 40 | state.lives
+            boot.0 << 40 | state.generations_issued
         };
-        let header = PageHeader { store, member, segment, life };
+        let header = PageHeader { store, member, segment, segment_generation };
         let written = write_header(inner, &device, &header, segment_bytes).await;
         inner.pages.borrow_mut().end_writing((member, segment));
         if written {
-            add(inner, member, segment, life);
+            add_frame(inner, member, segment, segment_generation);
         }
     }
 }
 
-/// Writes the header block of a page segment, so that its content is never mistaken for the log's.
+/// Writes the header block of a page segment, so that its content is never mistaken for log content. Returns whether
+/// that succeeded.
 async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
-    let at = place(segment_bytes, header.segment, 0);
+    let at = block_offset(segment_bytes, header.segment, 0);
     let write: Boxed<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
     let good = failures.is_empty();
     if !good {
-        inner.pages.borrow_mut().refused.insert(device.member);
+        inner.pages.borrow_mut().closed_members.insert(device.member);
     }
     good
 }
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
-fn is_ours<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
+fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
     let shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
-    let lent = store.segments.lent().contains(&segment) && state.giving != Some(segment);
+    let lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
     state.is_ready() && store.superblock.serves(member) && (lent || !shared)
 }
 
-fn add<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, life: u64) {
+fn add_frame<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, segment_generation: u64) {
     let store = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
-    if !is_ours(&store, &state, member, segment) {
+    if !may_hold_pages(&store, &state, member, segment) {
         return;
     }
     let entry = &store.superblock.members[member as usize];
-    if state.journal.told.insert(member) {
+    if state.journal.recorded_members.insert(member) {
         state.journal.events.push(Record::Member { member: member as u8, uuid: entry.uuid });
     }
-    state.journal.events.push(Record::Segment { member: member as u8, segment, life });
+    state.journal.events.push(Record::Segment { member: member as u8, segment, segment_generation });
     state.unflushed.insert(member);
-    let frame = state.table.add_frame(member, segment, life);
+    let frame = state.table.add_frame(member, segment, segment_generation);
     let slots = state.table.slots_of(frame);
     state.free.extend(slots);
 }
 
 /// Reclaims a segment for the log. Returns false if there is none.
-pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
+pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
         inner.seam.sleep(PAUSE).await;
         let state = inner.state.borrow();
-        if state.segments.has_more_than(state.segments.kept()) {
+        if state.segments.has_more_free_than(state.segments.tombstone_reserve()) {
             return true;
         }
     }
@@ -169,11 +170,11 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     if let Some(number) = number {
         let segments = &mut inner.state.borrow_mut().segments;
         if segments.lent().contains(&number) {
-            segments.take_back(number);
+            segments.return_lent(number);
         }
     }
     let mut state = inner.pages.borrow_mut();
-    (state.reclaiming, state.giving) = (false, None);
+    (state.reclaiming, state.reclaim_target) = (false, None);
     number.is_some()
 }
 
@@ -182,8 +183,8 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.
         let number = inner.state.borrow().segments.lent_usable().next()?;
-        inner.pages.borrow_mut().giving = Some(number);
-        all_written(inner, number).await;
+        inner.pages.borrow_mut().reclaim_target = Some(number);
+        wait_for_writes(inner, number).await;
         return Some(number);
     }
     let (number, frames) = {
@@ -192,18 +193,18 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
         let shared = |member: u32| store.superblock.carries_log(member);
         let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
             store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
-        for (frame, what) in state.table.frames() {
-            if let Some((cost, frames)) = costs.get_mut(&what.segment).filter(|_| shared(what.member)) {
+        for (frame, page_segment) in state.table.frames() {
+            if let Some((cost, frames)) = costs.get_mut(&page_segment.segment).filter(|_| shared(page_segment.member)) {
                 *cost += state.table.slots_of(frame).map(|slot| cost_of(&state, slot)).sum::<usize>();
                 frames.push(frame);
             }
         }
         let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
-        state.giving = Some(number);
+        state.reclaim_target = Some(number);
         let mut events = Vec::new();
         for frame in &frames {
-            let what = state.table.frame(*frame);
-            events.push(Record::FreeSegment { member: what.member as u8, segment: what.segment });
+            let page_segment = state.table.frame(*frame);
+            events.push(Record::FreeSegment { member: page_segment.member as u8, segment: page_segment.segment });
             let slots = state.table.slots_of(*frame);
             state.free.retain(|slot| !slots.contains(slot));
         }
@@ -212,16 +213,20 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
             frames
                 .into_iter()
                 .zip(events)
-                .map(|(frame, event)| (frame, state.table.frame(frame).life, event))
+                .map(|(frame, event)| (frame, state.table.frame(frame).segment_generation, event))
                 .collect::<Vec<_>>(),
         )
     };
-    // From here on no new write to the segment begins.
-    all_written(inner, number).await;
+    // Since `reclaim_target` is set, no new write to the segment begins.
+    wait_for_writes(inner, number).await;
     {
         let mut state = inner.pages.borrow_mut();
-        for (frame, life, event) in frames {
-            if state.table.frames().any(|(number, what)| number == frame && what.life == life) {
+        for (frame, segment_generation, event) in frames {
+            if state
+                .table
+                .frames()
+                .any(|(number, page_segment)| number == frame && page_segment.segment_generation == segment_generation)
+            {
                 state.drop_frame(frame);
                 state.journal.events.push(event);
             }
@@ -231,46 +236,47 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     Some(number)
 }
 
-/// Waits until no write to a reclaimed segment is in flight: a late one would overwrite a batch.
-async fn all_written<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
+/// Waits until no write to a reclaimed segment is in flight: a late write would overwrite a batch.
+async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
     let carries_log = |member: u32| inner.state.borrow().superblock.carries_log(member);
-    let busy =
+    let has_writes =
         |state: &PageState<S>| state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member));
-    while busy(&inner.pages.borrow()) {
+    while has_writes(&inner.pages.borrow()) {
         inner.seam.sleep(PAUSE).await;
     }
 }
 
-/// Keeps pages off a member until it is dropped.
-pub struct Held<S: Seam>(Rc<Inner<S>>, u32);
+/// While it exists, its member accepts no new pages.
+pub struct ClosedMember<S: Seam>(Rc<Inner<S>>, u32);
 
-impl<S: Seam> Drop for Held<S> {
+impl<S: Seam> Drop for ClosedMember<S> {
     fn drop(&mut self) {
-        self.0.pages.borrow_mut().refused.remove(&self.1);
+        self.0.pages.borrow_mut().closed_members.remove(&self.1);
     }
 }
 
-/// Drops all pages of a member that will carry the log, durably.
-pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
-    bypass::loaded_if_begun(inner).await;
-    inner.pages.borrow_mut().refused.insert(member);
-    let held = Held(Rc::clone(inner), member);
-    let writes = |state: &PageState<S>| state.writing.keys().any(|(of, _)| *of == member);
-    while inner.pages.borrow().keeping || writes(&inner.pages.borrow()) {
+/// Drops all pages of a member that will carry the log, durably. The member accepts no new pages while the result
+/// exists.
+pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
+    write_intent::wait_loaded_if_begun(inner).await;
+    inner.pages.borrow_mut().closed_members.insert(member);
+    let closed = ClosedMember(Rc::clone(inner), member);
+    let writes = |state: &PageState<S>| state.writing.keys().any(|(writing, _)| *writing == member);
+    while inner.pages.borrow().is_growing || writes(&inner.pages.borrow()) {
         // Without free slots no new write begins.
-        inner.pages.borrow_mut().leave_free(member);
+        inner.pages.borrow_mut().remove_free_slots(member);
         inner.seam.sleep(PAUSE).await;
     }
-    inner.pages.borrow_mut().lose_member(member);
+    inner.pages.borrow_mut().drop_member_pages(member);
     wait_durable(inner).await;
-    held
+    closed
 }
 
-/// The cost of losing a slot's page.
+/// The cost of dropping a slot's page.
 fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         Phase::Free | Phase::Dead => 0,
-        Phase::Live if quota::fate(state, slot) == Fate::Stays => PROMISED_COST,
+        Phase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_COST,
         Phase::Live => 2 + usize::from(state.table.uses(slot)),
         // The reclaim would have to wait for the write.
         Phase::Writing => 1_000,

@@ -1,11 +1,11 @@
 //! A snapshot of a world's disks: their durable content, and every unflushed change with its possible survivals. A test
-//! runs one life to its end and checks every crash that was possible on the way. Images share equal content.
+//! runs once to its end and checks every crash that was possible on the way. Images share equal content.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::image::{Change, DiskImages, Image, Stored};
-use super::interned::Interned;
+use super::image::{Change, DiskImages, Image, StoredDisk};
+use super::metadata_sectors::MetadataSectors;
 use super::world::World;
 
 /// The part of one unflushed change that survives a crash.
@@ -25,7 +25,7 @@ pub enum Survival {
 
 /// One unflushed change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CutChange<'a> {
+pub struct UnflushedChange<'a> {
     /// The disk's name.
     pub disk: &'a Path,
     /// First sector.
@@ -38,36 +38,36 @@ pub struct CutChange<'a> {
     pub last_of_disk: bool,
 }
 
-struct CutDisk {
+struct SnapshotDisk {
     name: PathBuf,
-    stored: Stored,
+    stored: StoredDisk,
     changes: Vec<Change>,
     completed: usize,
 }
 
 /// The disks of a world at one instant.
-pub struct Cut {
-    disks: Vec<CutDisk>,
-    interned: Rc<Interned>,
+pub struct Snapshot {
+    disks: Vec<SnapshotDisk>,
+    metadata: Rc<MetadataSectors>,
 }
 
 impl World {
     /// The disks' state now; the world continues.
-    pub fn snapshot(&self) -> Cut {
+    pub fn snapshot(&self) -> Snapshot {
         let disks = self.shared.disks.borrow();
-        let cut = |(name, disk): (&PathBuf, &Rc<super::disk::DiskInner>)| {
-            let (stored, changes, completed) = disk.cut();
-            CutDisk { name: name.clone(), stored, changes, completed }
+        let snapshot = |(name, disk): (&PathBuf, &Rc<super::disk::DiskInner>)| {
+            let (stored, changes, completed) = disk.snapshot();
+            SnapshotDisk { name: name.clone(), stored, changes, completed }
         };
-        Cut { disks: disks.iter().map(cut).collect(), interned: Rc::clone(&self.shared.interned) }
+        Snapshot { disks: disks.iter().map(snapshot).collect(), metadata: Rc::clone(&self.shared.metadata) }
     }
 }
 
-impl Cut {
+impl Snapshot {
     /// The unflushed changes by disk, each disk's in order of submission.
-    pub fn changes(&self) -> impl Iterator<Item = CutChange<'_>> {
+    pub fn changes(&self) -> impl Iterator<Item = UnflushedChange<'_>> {
         self.disks.iter().flat_map(|disk| {
-            disk.changes.iter().enumerate().map(|(index, change)| CutChange {
+            disk.changes.iter().enumerate().map(|(index, change)| UnflushedChange {
                 disk: &disk.name,
                 sector: change.sector,
                 count: change.tags.len(),
@@ -78,24 +78,24 @@ impl Cut {
     }
 
     /// The disks after a crash that leaves of each change the part `survival`, by the change's number in
-    /// [`Cut::changes`].
+    /// [`Snapshot::changes`].
     pub fn images(&self, mut survival: impl FnMut(usize) -> Survival) -> DiskImages {
         let mut number = 0;
-        let mut images = DiskImages { interned: Rc::clone(&self.interned), ..DiskImages::default() };
+        let mut images = DiskImages { metadata: Rc::clone(&self.metadata), ..DiskImages::default() };
         for disk in &self.disks {
             let mut image = disk.stored.image.clone();
             for change in &disk.changes {
-                land(&mut image, change, survival(number));
+                apply_part(&mut image, change, survival(number));
                 number += 1;
             }
-            let stored = Stored { spec: disk.stored.spec.clone(), incarnation: disk.stored.incarnation, image };
+            let stored = StoredDisk { spec: disk.stored.spec.clone(), incarnation: disk.stored.incarnation, image };
             images.disks.insert(disk.name.clone(), stored);
         }
         images
     }
 }
 
-fn land(image: &mut Image, change: &Change, survival: Survival) {
+fn apply_part(image: &mut Image, change: &Change, survival: Survival) {
     let count = change.tags.len();
     match survival {
         Survival::Whole => image.store(change.sector, &change.tags),

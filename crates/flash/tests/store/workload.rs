@@ -7,37 +7,37 @@ use flash::{BlockNo, Content, Epoch, Owner, Record, Store, StoreError, VolumeId}
 use seam::sim::{Rng, SimSeam};
 use seam::{BlockMut, Nanos, Seam};
 
-use crate::model::{Model, What};
+use crate::model::{BlockContent, Model};
 
 /// Number of blocks in each volume.
 const BLOCKS: u64 = 8;
 
 /// The clients of an open store, and their model.
 #[derive(Clone)]
-pub struct Life {
+pub struct Workload {
     pub seam: SimSeam,
     pub store: Store<SimSeam>,
     pub model: Rc<RefCell<Model>>,
     /// The first error that was found.
-    pub wrong: Rc<RefCell<Option<String>>>,
+    pub first_error: Rc<RefCell<Option<String>>>,
     /// Consecutive appends that found the log full although no record is live. A few are normal while a read or another
     /// append is in flight.
     pub full_in_vain: Rc<Cell<u32>>,
 }
 
-/// The most such appends that are normal.
+/// Maximum number of such appends that is normal.
 const FULL_IN_VAIN_MAX: u32 = 20;
 
-impl Life {
+impl Workload {
     /// Runs `writers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, writers: u64, steps: u64) {
         let left = Rc::new(Cell::new(writers));
         for writer in 0..writers {
-            let (life, left) = (self.clone(), Rc::clone(&left));
+            let (workload, left) = (self.clone(), Rc::clone(&left));
             self.seam.spawn(async move {
                 let rng = Rng::new(seed, 100 + writer);
                 for _ in 0..steps {
-                    if life.step(writer, &rng).await.is_err() {
+                    if workload.step(writer, &rng).await.is_err() {
                         break;
                     }
                 }
@@ -75,13 +75,13 @@ impl Life {
             let owner = Owner { incarnation, block: BlockNo(rng.below(BLOCKS)) };
             let blocks = (1 + rng.below(BLOCKS - owner.block.0)) as u32;
             let (content, blocks, what) = match rng.below(8) {
-                0 => (Content::Zero { blocks, may_unmap: true }, blocks, What::Zero),
-                1 => (Content::Retire { blocks }, blocks, What::Gone),
+                0 => (Content::Zero { blocks, may_unmap: true }, blocks, BlockContent::Zero),
+                1 => (Content::Retire { blocks }, blocks, BlockContent::Absent),
                 _ => {
                     let tag = self.model.borrow_mut().tag();
-                    let mut block = self.seam.alloc().expect("the pool has room");
+                    let mut block = self.seam.alloc().expect("the pool has a free buffer");
                     (0..8).for_each(|sector| block.set_tag(sector, tag));
-                    (Content::Data(block.freeze()), 1, What::Data(tag))
+                    (Content::Data(block.freeze()), 1, BlockContent::Data(tag))
                 }
             };
             numbers.push(self.model.borrow_mut().submit(owner, blocks, what));
@@ -97,11 +97,11 @@ impl Life {
                 Ok(())
             }
             Err(StoreError::Full) => {
-                numbers.into_iter().for_each(|number| self.model.borrow_mut().void(number));
+                numbers.into_iter().for_each(|number| self.model.borrow_mut().mark_unwritten(number));
                 if self.model.borrow().live() == 0 {
                     self.full_in_vain.set(self.full_in_vain.get() + 1);
                     if self.full_in_vain.get() > FULL_IN_VAIN_MAX {
-                        self.say("full with nothing live".to_owned());
+                        self.report("the log is full without a live record".to_owned());
                     }
                     self.seam.sleep(Nanos::from_millis(1)).await;
                 }
@@ -115,20 +115,20 @@ impl Life {
 
     async fn read(&self, rng: &Rng) -> Result<(), StoreError> {
         let Some((owner, position, tag)) = self.model.borrow().readable(rng.next()) else { return Ok(()) };
-        let buffer = self.seam.alloc().expect("the pool has room");
+        let buffer = self.seam.alloc().expect("the pool has a free buffer");
         let read = self.store.read(owner, position, buffer).await;
         // A block that was retired meanwhile may read as anything.
         if self.model.borrow().is_current(owner, tag) {
             match read {
-                Ok(block) if block.tags() != [tag; 8] => self.say(format!("{owner:?} reads as {:x?}", block.tags())),
-                Err(error) => self.say(error.to_string()),
+                Ok(block) if block.tags() != [tag; 8] => self.report(format!("{owner:?} reads as {:x?}", block.tags())),
+                Err(error) => self.report(error.to_string()),
                 Ok(_) => {}
             }
         }
         Ok(())
     }
 
-    fn say(&self, what: String) {
-        self.wrong.borrow_mut().get_or_insert(what);
+    fn report(&self, what: String) {
+        self.first_error.borrow_mut().get_or_insert(what);
     }
 }

@@ -1,9 +1,9 @@
-//! Table of metadata sectors, whose content is not one repeated tag.
+//! Side table for sectors with arbitrary bytes.
 //!
-//! Buffers and images keep one tag per sector. The tag of a metadata sector is a hash of its bytes with a marker, and
-//! this table maps the tag to the bytes. Images, journals and torn writes therefore treat metadata like other content.
-//! The table only grows, by each distinct sector written. Worlds that adopt disks also search the tables of these
-//! disks' worlds.
+//! Simulated buffers and disks store one 8-byte tag per sector. The tag of a metadata sector is a hash of its bytes
+//! with a marker, and this table maps the tag to the bytes. Images, journals and torn writes therefore treat metadata
+//! like other content. The table only grows, by each distinct sector written. A world that takes over disks also
+//! searches the tables of the worlds that the disks come from.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::rng::mix;
 /// Bytes in a tag.
 pub(super) const TAG_BYTES: usize = 8;
 /// Upper bits of a tag that represents bytes in the table. Another tag may have them by chance; the table then has no
-/// such entry. The other 48 bits are a hash: with a million sectors, two collide in one of several hundred worlds.
+/// such entry. The other 48 bits are a hash: a world with a million sectors has a collision with probability below 1 %.
 const MARKER: u64 = 0x6d65 << 48;
 const MARKER_BITS: u64 = !0 << 48;
 
@@ -24,15 +24,15 @@ type Sector = [u8; SECTOR_BYTES];
 
 /// The metadata sectors of a world.
 #[derive(Debug, Default)]
-pub(super) struct Interned {
+pub(super) struct MetadataSectors {
     sectors: RefCell<FxHashMap<u64, Box<Sector>>>,
-    older: RefCell<Vec<Rc<Interned>>>,
+    older: RefCell<Vec<Rc<MetadataSectors>>>,
     used: Cell<bool>,
 }
 
-impl Interned {
+impl MetadataSectors {
     /// Adds `older` to the searched tables.
-    pub(super) fn adopt(&self, older: Rc<Interned>) {
+    pub(super) fn adopt(&self, older: Rc<MetadataSectors>) {
         if older.used.get() {
             self.used.set(true);
             self.older.borrow_mut().push(older);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn metadata_is_found_in_its_own_and_in_adopting_worlds() {
-        let (first, second) = (Rc::new(Interned::default()), Interned::default());
+        let (first, second) = (Rc::new(MetadataSectors::default()), MetadataSectors::default());
         let tag = first.tag_of(&sector(1));
         assert_eq!(first.bytes_of(tag), Some(sector(1)));
         assert_eq!(second.bytes_of(tag), None);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn sectors_with_equal_hashes_get_different_tags() {
-        let (table, tag) = (Interned::default(), Interned::default().tag_of(&sector(1)));
+        let (table, tag) = (MetadataSectors::default(), MetadataSectors::default().tag_of(&sector(1)));
         table.sectors.borrow_mut().insert(tag, Box::new(sector(2)));
         table.used.set(true);
         let next = table.tag_of(&sector(1));
@@ -120,18 +120,18 @@ mod tests {
 
     #[test]
     fn repeated_tag_stands_for_itself() {
-        let table = Interned::default();
+        let table = MetadataSectors::default();
         assert_eq!(table.tag_of(&[7; SECTOR_BYTES]), 0x0707_0707_0707_0707);
         assert_eq!(table.tag_of(&[0; SECTOR_BYTES]), 0);
     }
 
     #[test]
     fn flipped_metadata_differs_in_one_bit() {
-        let table = Interned::default();
+        let table = MetadataSectors::default();
         let flipped = table.flipped(table.tag_of(&sector(1)), 4095);
         let differing: u32 = sector(1)
             .iter()
-            .zip(table.bytes_of(flipped).expect("it was written"))
+            .zip(table.bytes_of(flipped).expect("the table contains the bytes of every tag"))
             .map(|(a, b)| (a ^ b).count_ones())
             .sum();
         assert_eq!(differing, 1);

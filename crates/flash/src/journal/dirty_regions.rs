@@ -1,0 +1,175 @@
+//! The dirty regions of the write-intent log (R8). While a region is durably dirty, further writes to it need no
+//! record. A region is settled when all its writes have ended and a flush of the backing covers them. Settled regions
+//! are cleared lazily, because writes tend to return to the same region.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::format::journal::Record;
+use crate::number::{BlockNo, CompletionNo};
+use crate::pages::REGION_BLOCKS;
+
+/// Maximum number of dirty regions.
+pub const DIRTY_REGIONS_MAX: usize = 256;
+/// From this number of dirty regions on, settled ones are cleared without waiting for idleness.
+pub const DIRTY_REGIONS_MANY: usize = 192;
+
+/// A volume's number and a region of it.
+pub type Region = (u16, u64);
+
+/// The blocks of a region.
+pub fn blocks_of(region: Region) -> Range<BlockNo> {
+    BlockNo(region.1 * REGION_BLOCKS).run(REGION_BLOCKS)
+}
+
+/// The state of one dirty region.
+#[derive(Clone, Copy, Debug, Default)]
+struct DirtyRegion {
+    /// Number of this dirty period: a region that was cleared and marked again gets a new one.
+    number: u64,
+    /// A durable record lists the region as dirty.
+    durable: bool,
+    /// Writes in flight.
+    active: u32,
+    /// The last completion that is not covered by a flush of the backing.
+    unflushed: Option<CompletionNo>,
+    /// The write clock at the region's last write.
+    last_write: u64,
+}
+
+impl DirtyRegion {
+    fn is_settled(&self) -> bool {
+        self.durable && self.active == 0 && self.unflushed.is_none()
+    }
+}
+
+/// All dirty regions.
+#[derive(Default)]
+pub struct DirtyRegions {
+    regions: BTreeMap<Region, DirtyRegion>,
+    /// Number of writes begun.
+    clock: u64,
+}
+
+impl DirtyRegions {
+    /// Number of writes begun since the opening.
+    pub fn write_count(&self) -> u64 {
+        self.clock
+    }
+
+    /// Number of dirty regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// True when the region is durably dirty.
+    pub fn is_durable(&self, region: Region) -> bool {
+        self.regions.get(&region).is_some_and(|dirty| dirty.durable)
+    }
+
+    /// Begins a write to a region. Returns the number of its dirty period, and a record if the region was clean.
+    pub fn begin_write(&mut self, region: Region) -> (u64, Option<Record>) {
+        self.clock += 1;
+        let new = !self.regions.contains_key(&region);
+        let dirty = self.regions.entry(region).or_insert(DirtyRegion { number: self.clock, ..DirtyRegion::default() });
+        dirty.active += 1;
+        dirty.last_write = self.clock;
+        let record = Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: true };
+        (dirty.number, new.then_some(record))
+    }
+
+    /// Ends a write to a region.
+    pub fn end_write(&mut self, region: Region, number: u64, sequence: CompletionNo) {
+        if let Some(dirty) = self.regions.get_mut(&region).filter(|dirty| dirty.number == number) {
+            dirty.active = dirty.active.checked_sub(1).expect("a write ends once");
+            dirty.unflushed = dirty.unflushed.max(Some(sequence));
+        }
+    }
+
+    /// Records that a flush of a volume's backing has covered completions below `covered`.
+    pub fn record_flush(&mut self, volume: u16, covered: CompletionNo) {
+        for dirty in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, dirty)| dirty) {
+            dirty.unflushed = dirty.unflushed.filter(|sequence| *sequence >= covered);
+        }
+    }
+
+    /// Records that the commit that marks this region dirty is durable.
+    pub fn set_durable(&mut self, region: Region) {
+        if let Some(dirty) = self.regions.get_mut(&region) {
+            dirty.durable = true;
+        }
+    }
+
+    /// Restores a dirty region that recovery has found.
+    pub fn restore(&mut self, region: Region) {
+        self.clock += 1;
+        self.regions.insert(region, DirtyRegion { number: self.clock, durable: true, ..DirtyRegion::default() });
+    }
+
+    /// True when at least one region is settled.
+    pub fn any_settled(&self) -> bool {
+        self.regions.values().any(DirtyRegion::is_settled)
+    }
+
+    /// Settled regions, least recently written first.
+    pub fn settled(&self) -> Vec<Region> {
+        let mut settled: Vec<_> = self
+            .regions
+            .iter()
+            .filter(|(_, dirty)| dirty.is_settled())
+            .map(|(region, dirty)| (dirty.last_write, *region))
+            .collect();
+        settled.sort_unstable();
+        settled.into_iter().map(|(_, region)| region).collect()
+    }
+
+    /// True when ended writes of the volume are not yet covered by a flush of the backing.
+    pub fn awaits_flush(&self, volume: u16) -> bool {
+        let of_volume = self.regions.range((volume, 0)..=(volume, u64::MAX));
+        of_volume.into_iter().any(|(_, dirty)| dirty.unflushed.is_some())
+    }
+
+    /// Clears a region. Returns the record of it.
+    pub fn clear(&mut self, region: Region) -> Record {
+        self.regions.remove(&region);
+        Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: false }
+    }
+
+    /// Drops the regions of a removed volume.
+    pub fn remove_volume(&mut self, volume: u16) {
+        self.regions.retain(|region, _| region.0 != volume);
+    }
+
+    /// Drops all regions.
+    pub fn clear_all(&mut self) {
+        self.regions.clear();
+    }
+
+    /// All dirty regions.
+    pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
+        self.regions.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_is_settled_by_the_flush_that_covers_its_last_write() {
+        let mut regions = DirtyRegions::default();
+        let (number, record) = regions.begin_write((1, 7));
+        assert!(record.is_some() && regions.begin_write((1, 7)) == (number, None));
+        regions.set_durable((1, 7));
+        regions.end_write((1, 7), number, CompletionNo(4));
+        regions.record_flush(1, CompletionNo(100));
+        assert!(regions.settled().is_empty(), "one write is in flight");
+        regions.end_write((1, 7), number, CompletionNo(101));
+        regions.record_flush(1, CompletionNo(101));
+        assert!(regions.settled().is_empty(), "the flush covers only lower numbers");
+        regions.record_flush(2, CompletionNo(200));
+        assert!(regions.settled().is_empty(), "another volume's flush");
+        regions.record_flush(1, CompletionNo(102));
+        assert_eq!(regions.settled(), [(1, 7)]);
+    }
+}

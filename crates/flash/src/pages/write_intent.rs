@@ -1,0 +1,152 @@
+//! The write-intent log (R8). A write to a backing, whatever its cause, is issued only when its region is durably
+//! dirty, or the durable map lists none of its blocks. After a crash during the write, every page that may differ from
+//! the backing is therefore suspect.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{Nanos, Seam};
+
+use super::api::{REGION_BLOCKS, WriteIntent};
+use super::state::MapPhase;
+use crate::journal::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, Region};
+use crate::journal::{wait_durable, write_now};
+use crate::number::{BlockNo, CompletionNo, VolumeId};
+use crate::store::{Inner, Sabotage};
+use crate::wait::Reply;
+
+/// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
+const REGIONS_MAX: u64 = 16;
+/// Settled regions are cleared after this time without a write.
+const IDLE_DELAY: Nanos = Nanos::from_secs(5);
+
+/// Waits until the map is loaded, or void.
+pub async fn wait_loaded<S: Seam>(inner: &Rc<Inner<S>>) {
+    loop {
+        let reply = {
+            let mut state = inner.pages.borrow_mut();
+            if !matches!(state.phase, MapPhase::Unloaded | MapPhase::Loading) {
+                return;
+            }
+            let reply = Reply::default();
+            state.waiters.push(reply.clone());
+            reply
+        };
+        reply.wait().await;
+    }
+}
+
+/// Waits until the map is loaded, if loading has begun.
+pub async fn wait_loaded_if_begun<S: Seam>(inner: &Rc<Inner<S>>) {
+    if inner.pages.borrow().phase == MapPhase::Loading {
+        wait_loaded(inner).await;
+    }
+}
+
+/// Waits until the owner has recorded that the map is abandoned.
+async fn wait_abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
+    loop {
+        let reply = {
+            let mut state = inner.pages.borrow_mut();
+            if state.abandoned {
+                return;
+            }
+            let reply = Reply::default();
+            state.waiters.push(reply.clone());
+            reply
+        };
+        reply.wait().await;
+    }
+}
+
+/// Begins a write: invalidates its blocks, and marks its regions durably.
+pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, blocks: Range<BlockNo>) -> WriteIntent {
+    inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
+    wait_loaded(inner).await;
+    let (intent, durable) = mark_regions(inner, incarnation, &blocks);
+    if !durable && inner.sabotage.is(Sabotage::WriteBeforeMark) {
+        write_now(inner);
+    } else if !durable && !wait_durable(inner).await {
+        wait_abandoned(inner).await;
+    }
+    intent
+}
+
+/// Marks the write's regions dirty where that is needed. Returns true when they are already durably dirty, or need not
+/// be.
+fn mark_regions<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<BlockNo>) -> (WriteIntent, bool) {
+    let unmarked = WriteIntent { regions: Vec::new() };
+    let mut guard = inner.pages.borrow_mut();
+    let state = &mut *guard;
+    if !state.is_ready() {
+        return (unmarked, state.abandoned);
+    }
+    let Some(number) = state.numbers.get(&incarnation).copied() else { return (unmarked, true) };
+    if blocks.is_empty() || !state.may_be_durable(number, blocks) {
+        return (unmarked, true);
+    }
+    let undestaged = state.recent_writes.remove(number, blocks.clone());
+    state.journal.events.extend(undestaged);
+    let regions = blocks.start.0 / REGION_BLOCKS..blocks.end.0.div_ceil(REGION_BLOCKS);
+    let count = regions.end - regions.start;
+    if count > REGIONS_MAX || state.dirty_regions.len() as u64 + count > DIRTY_REGIONS_MAX as u64 {
+        return (unmarked, false);
+    }
+    let (mut marked, mut durable) = (Vec::new(), true);
+    for region in regions.map(|region| (number, region)) {
+        let (dirty_period, record) = state.dirty_regions.begin_write(region);
+        state.journal.events.extend(record);
+        durable &= state.dirty_regions.is_durable(region);
+        marked.push((region, dirty_period));
+    }
+    (WriteIntent { regions: marked }, durable)
+}
+
+/// Ends a write.
+pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, sequence: CompletionNo) {
+    let mut state = inner.pages.borrow_mut();
+    let regions: Vec<(Region, u64)> = intent.regions;
+    regions.into_iter().for_each(|(region, number)| state.dirty_regions.end_write(region, number, sequence));
+}
+
+/// Records a successful flush of the backing.
+pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, covered: CompletionNo) {
+    {
+        let mut state = inner.pages.borrow_mut();
+        let Some(number) = state.numbers.get(&incarnation).copied() else { return };
+        state.dirty_regions.record_flush(number, covered);
+    }
+    schedule_clearing(inner);
+}
+
+/// True when the log is nearly full and a flush of the backing would let regions be cleared.
+pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: VolumeId) -> bool {
+    let state = inner.pages.borrow();
+    let Some(number) = state.numbers.get(&incarnation) else { return false };
+    state.dirty_regions.len() >= DIRTY_REGIONS_MANY && state.dirty_regions.awaits_flush(*number)
+}
+
+/// Clears settled regions once no write has begun for [`IDLE_DELAY`].
+pub fn schedule_clearing<S: Seam>(inner: &Rc<Inner<S>>) {
+    let writes = {
+        let mut state = inner.pages.borrow_mut();
+        if !state.is_ready() || !state.dirty_regions.any_settled() || std::mem::replace(&mut state.idle_timer_set, true)
+        {
+            return;
+        }
+        state.dirty_regions.write_count()
+    };
+    let (seam, weak) = (inner.seam.clone(), Rc::downgrade(inner));
+    inner.seam.spawn(async move {
+        seam.sleep(IDLE_DELAY).await;
+        let Some(inner) = weak.upgrade() else { return };
+        let is_idle = {
+            let mut state = inner.pages.borrow_mut();
+            state.idle_timer_set = false;
+            let is_idle = state.is_ready() && state.dirty_regions.write_count() == writes;
+            state.clear_all_settled |= is_idle;
+            is_idle
+        };
+        if is_idle { write_now(&inner) } else { schedule_clearing(&inner) }
+    });
+}

@@ -1,0 +1,617 @@
+//! Persisted memory: buffers in a file on tmpfs, which outlives the process. This module defines the file, writes
+//! persistence tags to it, and reads the file of a killed process.
+//!
+//! The file contains a head, a table of tags on runs of blocks, a tag for each buffer, and the buffers. A tag is
+//! valid while its number is not 0. The number is written last and cleared first, so a kill between any two
+//! instructions leaves a tag complete or absent. (Unlike a power cut, a kill loses no store of the processor.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use format_version::{NewerFormat, Release};
+
+use crate::persist::{ShmImage, resolve_tags};
+use crate::{BLOCK_BYTES, BlockTag, RangeKind, RangeTag};
+
+/// Format of the file, in the highest byte of its first word. Format 1 was never released.
+const FORMAT: u8 = 2;
+/// First word of a file.
+const MAGIC: u64 = u64::from_le_bytes([b'h', b'o', b't', b's', b'e', b't', 0, FORMAT]);
+const HEAD_BYTES: usize = 4096;
+/// Capacity of the table of range tags.
+const RANGES_MAX: usize = 1 << 16;
+/// Size of a tag in bytes.
+pub(super) const TAG_BYTES: usize = 32;
+/// Number of buffers that are allocated in the file system together.
+const CHUNK_BLOCKS: usize = 2048;
+/// Alignment of the first buffer.
+const DATA_ALIGN: usize = 2 << 20;
+const UNMAP_BIT: u64 = 1 << 63;
+const OUTDATED_BIT: u64 = 1 << 62;
+
+/// File of a pool whose buffers outlive the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersistFile {
+    /// Path in a tmpfs.
+    pub path: PathBuf,
+    /// Distinguishes the file from earlier files at the same path.
+    pub id: u64,
+}
+
+/// The head of the file.
+#[repr(C)]
+struct Head {
+    magic: AtomicU64,
+    id: AtomicU64,
+    capacity: AtomicU64,
+    /// Not 0 if a range tag was rejected because the table was full.
+    overflowed: AtomicU64,
+    /// Number of buffers that have memory of the file system. Other buffers must not be accessed, not even for reading:
+    /// reading a hole allocates memory.
+    allocated: AtomicU64,
+    /// If not 0, the owner whose tags are invalid and being cleared.
+    removing_owner: AtomicU64,
+    /// The first release that can read the file ([`Release::unpack`]), in formats after [`FORMAT`]. This release leaves
+    /// it 0.
+    _needs: AtomicU64,
+}
+
+/// Bytes of the head that are read before the file is mapped.
+const HEAD_READ_BYTES: usize = 56;
+const _: () = assert!(size_of::<Head>() == HEAD_READ_BYTES);
+
+/// A tag on a buffer or on a run of blocks.
+#[repr(C)]
+struct TagWords {
+    number: AtomicU64,
+    owner: AtomicU64,
+    /// The block of a buffer, or the first block of a range.
+    start: AtomicU64,
+    /// The sectors of a buffer, or the end of a range with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
+    rest: AtomicU64,
+}
+
+impl TagWords {
+    fn put(&self, number: u64, owner: u64, start: u64, rest: u64) {
+        self.owner.store(owner, Ordering::Relaxed);
+        self.start.store(start, Ordering::Relaxed);
+        self.rest.store(rest, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.number.store(number, Ordering::Release);
+    }
+
+    fn clear(&self) {
+        self.number.store(0, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+/// Offsets in a file of `capacity` buffers.
+#[derive(Clone, Copy)]
+struct Layout {
+    capacity: usize,
+}
+
+impl Layout {
+    const RANGES: usize = HEAD_BYTES;
+    const TAGS: usize = HEAD_BYTES + RANGES_MAX * TAG_BYTES;
+
+    fn data(self) -> usize {
+        (Self::TAGS + self.capacity * TAG_BYTES).next_multiple_of(DATA_ALIGN)
+    }
+
+    fn len(self) -> usize {
+        self.data() + self.capacity * BLOCK_BYTES
+    }
+}
+
+/// A mapped file.
+struct Mapping {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Mapping {
+    fn new(file: &File, layout: Layout) -> io::Result<Mapping> {
+        // SAFETY: a new mapping at an address chosen by the kernel; the file has the length of the layout.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                layout.len(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = NonNull::new(at.cast()).expect("the kernel maps address zero only on request");
+        Ok(Mapping { at, layout })
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins with a head, is page-aligned and lives as long as `self`; its words are atomic.
+        unsafe { self.at.cast().as_ref() }
+    }
+
+    fn words(&self, offset: usize, count: usize) -> &[TagWords] {
+        // SAFETY: callers pass one of the layout's two tables, inside the mapping at a multiple of 32 bytes; words are
+        // atomic.
+        unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr().cast(), count) }
+    }
+
+    fn ranges(&self) -> &[TagWords] {
+        self.words(Layout::RANGES, RANGES_MAX)
+    }
+
+    /// The tags on the allocated buffers.
+    fn tags(&self) -> &[TagWords] {
+        let allocated = self.head().allocated.load(Ordering::Acquire) as usize;
+        self.words(Layout::TAGS, allocated.min(self.layout.capacity))
+    }
+
+    fn data(&self) -> NonNull<u8> {
+        // SAFETY: inside the mapping.
+        unsafe { self.at.add(self.layout.data()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length in `new`; no pointers into it remain.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.layout.len()) };
+    }
+}
+
+/// The file of a pool in use.
+pub(super) struct PoolFile {
+    map: Mapping,
+    file: File,
+    last: Cell<u64>,
+    /// Entries of the range table from this index on have never been used.
+    next_unused: Cell<u32>,
+    free: RefCell<Vec<u32>>,
+}
+
+impl PoolFile {
+    /// Creates a file for `capacity` buffers.
+    pub(super) fn new(spec: &PersistFile, capacity: usize) -> io::Result<PoolFile> {
+        let layout = Layout { capacity };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&spec.path)?;
+        let made = file.set_len(layout.len() as u64).and_then(|()| allocate(&file, 0, Layout::TAGS));
+        let map =
+            made.and_then(|()| Mapping::new(&file, layout)).inspect_err(|_| drop(std::fs::remove_file(&spec.path)))?;
+        map.head().id.store(spec.id, Ordering::Relaxed);
+        map.head().capacity.store(capacity as u64, Ordering::Relaxed);
+        map.head().magic.store(MAGIC, Ordering::Release);
+        Ok(PoolFile { map, file, last: Cell::new(0), next_unused: Cell::new(0), free: Default::default() })
+    }
+
+    /// Start of the buffers.
+    pub(super) fn data(&self) -> NonNull<u8> {
+        self.map.data()
+    }
+
+    /// Allocates the memory of buffer `index` if that is needed; false if the file system is full. This detects a full
+    /// file system before an access to the buffer would raise SIGBUS.
+    #[inline]
+    pub(super) fn ensure_allocated(&self, index: usize) -> bool {
+        index < self.map.tags().len() || self.allocate_chunk()
+    }
+
+    #[cold]
+    fn allocate_chunk(&self) -> bool {
+        let (from, capacity) = (self.map.tags().len(), self.map.layout.capacity);
+        let until = (from + CHUNK_BLOCKS).min(capacity);
+        let tags = (Layout::TAGS + from * TAG_BYTES, (until - from) * TAG_BYTES);
+        let data = (self.map.layout.data() + from * BLOCK_BYTES, (until - from) * BLOCK_BYTES);
+        let is_allocated =
+            allocate(&self.file, tags.0, tags.1).and_then(|()| allocate(&self.file, data.0, data.1)).is_ok();
+        if is_allocated {
+            self.map.head().allocated.store(until as u64, Ordering::Release);
+        }
+        is_allocated
+    }
+
+    fn next(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    #[inline]
+    pub(super) fn tag(&self, index: usize, tag: BlockTag) -> u64 {
+        let words = &self.map.tags()[index];
+        let number = words.number();
+        if number != 0 {
+            // Same block in the same buffer: the added sectors are already in the buffer.
+            words.rest.store(u64::from(tag.sectors), Ordering::Release);
+            return number;
+        }
+        let number = self.next();
+        compiler_fence(Ordering::SeqCst);
+        words.put(number, tag.owner, tag.block, u64::from(tag.sectors));
+        number
+    }
+
+    #[inline]
+    pub(super) fn tag_of(&self, index: usize) -> u64 {
+        self.map.tags()[index].number()
+    }
+
+    #[inline]
+    pub(super) fn untag(&self, index: usize, number: u64) {
+        let words = &self.map.tags()[index];
+        if words.number() == number {
+            words.clear();
+        }
+    }
+
+    pub(super) fn tag_range(&self, tag: RangeTag) -> Option<u32> {
+        let index = self.free.borrow_mut().pop().or_else(|| {
+            let index = self.next_unused.get();
+            ((index as usize) < RANGES_MAX).then(|| self.next_unused.replace(index + 1))
+        });
+        let Some(index) = index else {
+            self.map.head().overflowed.store(1, Ordering::Release);
+            return None;
+        };
+        let rest = tag.end
+            | match tag.kind {
+                RangeKind::Zeroes { may_unmap: false } => 0,
+                RangeKind::Zeroes { may_unmap: true } => UNMAP_BIT,
+                RangeKind::Outdated => OUTDATED_BIT,
+            };
+        self.map.ranges()[index as usize].put(self.next(), tag.owner, tag.start, rest);
+        Some(index)
+    }
+
+    pub(super) fn untag_range(&self, index: u32) {
+        self.map.ranges()[index as usize].clear();
+        self.free.borrow_mut().push(index);
+    }
+}
+
+/// Allocates memory of the file system for a part of the file.
+fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+    // SAFETY: a system call on an open file.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Free bytes of the directory's file system; `None` if it is not a tmpfs.
+pub fn tmpfs_free_bytes(directory: &Path) -> io::Result<Option<u64>> {
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: zeroes are a valid value of this plain structure; the call fills it.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a zero-terminated path, and room for the result.
+    if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The type is signed in one C library and unsigned in another.
+    let is_memory = libc::TMPFS_MAGIC == about.f_type as _;
+    Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
+}
+
+/// Reason why the file of a killed process cannot be read, although it may hold content.
+#[derive(Debug, thiserror::Error)]
+pub enum PersistedPoolError {
+    /// The file has a later format.
+    #[error("it was {0}")]
+    Newer(NewerFormat),
+    /// The first word is of no known format.
+    #[error("its first bytes are not those of a Hotset file")]
+    Foreign,
+    /// A call of the operating system failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The persisted memory of a killed process.
+pub struct PersistedPool {
+    map: Mapping,
+    file: PersistFile,
+    images: RefCell<BTreeMap<u64, ShmImage>>,
+}
+
+impl PersistedPool {
+    /// Reads the file; `None` if it is missing (the machine has restarted) or belongs to another user or pool.
+    pub fn open(spec: &PersistFile) -> Result<Option<PersistedPool>, PersistedPoolError> {
+        // After a restart of the machine, any user may create a file of that name: only this user's file is opened.
+        // SAFETY: a call without arguments that cannot fail.
+        let user = unsafe { libc::geteuid() };
+        match std::fs::symlink_metadata(&spec.path) {
+            Ok(about) if about.is_file() && about.uid() == user => {}
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&spec.path)?;
+        let mut head = [0; HEAD_READ_BYTES];
+        if file.read_exact_at(&mut head, 0).is_err() {
+            return Ok(None);
+        }
+        let word = |at: usize| {
+            u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("a slice of 8 bytes is an array of 8"))
+        };
+        // Its creator was killed before it wrote the head.
+        if word(0) == 0 {
+            return Ok(None);
+        }
+        if word(0) != MAGIC {
+            let [name @ .., found] = word(0).to_le_bytes();
+            if !MAGIC.to_le_bytes().starts_with(&name) || found < FORMAT {
+                return Err(PersistedPoolError::Foreign);
+            }
+            return Err(PersistedPoolError::Newer(NewerFormat::of_format(found, FORMAT, Release::unpack(word(6)))));
+        }
+        let layout = Layout { capacity: word(2) as usize };
+        let len = file.metadata()?.len();
+        if word(1) != spec.id || layout.capacity as u64 > len / BLOCK_BYTES as u64 || len != layout.len() as u64 {
+            return Ok(None);
+        }
+        let map = Mapping::new(&file, layout)?;
+        let pool = PersistedPool { map, file: spec.clone(), images: RefCell::default() };
+        pool.finish_removal();
+        *pool.images.borrow_mut() = pool.resolve();
+        Ok(Some(pool))
+    }
+
+    fn resolve(&self) -> BTreeMap<u64, ShmImage> {
+        let fields = |words: &TagWords| {
+            let [owner, start, rest] =
+                [&words.owner, &words.start, &words.rest].map(|word| word.load(Ordering::Relaxed));
+            (words.number(), owner, start, rest)
+        };
+        let ranges = self.map.ranges().iter().map(fields).filter(|(number, ..)| *number != 0);
+        let ranges = ranges.map(|(number, owner, start, rest)| {
+            let kind = match rest & OUTDATED_BIT {
+                0 => RangeKind::Zeroes { may_unmap: rest & UNMAP_BIT != 0 },
+                _ => RangeKind::Outdated,
+            };
+            (number, RangeTag { owner, start, end: rest & !(UNMAP_BIT | OUTDATED_BIT), kind })
+        });
+        let ranges: Vec<_> = ranges.collect();
+        let blocks = self.map.tags().iter().map(fields).enumerate().filter(|(_, (number, ..))| *number != 0);
+        let (buffers, blocks): (Vec<usize>, Vec<_>) = blocks
+            .map(|(index, (number, owner, block, rest))| {
+                (index, (number, BlockTag { owner, block, sectors: rest as u8 }))
+            })
+            .unzip();
+        let mut images = resolve_tags(&blocks, &ranges);
+        for (_, index) in images.values_mut().flat_map(|image| &mut image.blocks) {
+            *index = buffers[*index];
+        }
+        images
+    }
+
+    /// False if a range tag was rejected because the table was full: tags are missing.
+    pub fn is_complete(&self) -> bool {
+        self.map.head().overflowed.load(Ordering::Relaxed) == 0
+    }
+
+    /// The owners that have tags.
+    pub fn owners(&self) -> Vec<u64> {
+        self.images.borrow().keys().copied().collect()
+    }
+
+    /// The valid tags of `owner`.
+    pub fn image_of(&self, owner: u64) -> Option<ShmImage> {
+        self.images.borrow().get(&owner).cloned()
+    }
+
+    /// Content of the buffer at this index.
+    pub fn content(&self, index: usize) -> &[u8] {
+        assert!(index < self.map.layout.capacity, "the index belongs to a recovered block");
+        // SAFETY: inside the mapping, and the process that wrote the buffer has ended.
+        unsafe { std::slice::from_raw_parts(self.map.data().add(index * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
+    }
+
+    /// Removes the tags of `owner` after recovery or rejection. The removal is atomic: after a kill during it, the
+    /// next open completes it.
+    pub fn remove_tags_of(&self, owner: u64) {
+        self.images.borrow_mut().remove(&owner);
+        self.map.head().removing_owner.store(owner, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        self.finish_removal();
+    }
+
+    fn finish_removal(&self) {
+        let removing_owner = &self.map.head().removing_owner;
+        let owner = removing_owner.load(Ordering::Acquire);
+        if owner == 0 {
+            return;
+        }
+        let all = self.map.ranges().iter().chain(self.map.tags());
+        all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner)
+            .for_each(TagWords::clear);
+        removing_owner.store(0, Ordering::Release);
+    }
+
+    /// Path and identity of the file.
+    pub fn file(&self) -> &PersistFile {
+        &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test_file(name: &str) -> PersistFile {
+        PersistFile { path: std::env::temp_dir().join(format!("hotset-kept-{name}-{}", std::process::id())), id: 7 }
+    }
+
+    #[test]
+    fn tags_are_recovered_by_owner_until_they_are_removed() {
+        let at = test_file("tagged");
+        let file = PoolFile::new(&at, 100).expect("the file can be created");
+        assert!(PoolFile::new(&at, 100).is_err(), "the file already exists");
+        let tag = |block| BlockTag { owner: 5, block, sectors: 0x0f };
+        for (index, block) in [(3, 40), (4, 41), (5, 42)] {
+            assert!(file.ensure_allocated(index));
+            // SAFETY: inside the mapping.
+            unsafe { file.data().add(index * BLOCK_BYTES).write_bytes(block as u8, BLOCK_BYTES) };
+            file.tag(index, tag(block));
+        }
+        let number = file.tag_of(4);
+        assert_eq!(file.tag(4, BlockTag { sectors: 0xff, ..tag(41) }), number, "the tag gets more sectors");
+        file.untag(5, number);
+        file.untag(3, file.tag_of(3));
+        let kind = |start| match start {
+            8 => RangeKind::Outdated,
+            start => RangeKind::Zeroes { may_unmap: start == 7 },
+        };
+        let range = |start, end| RangeTag { owner: 6, start, end, kind: kind(start) };
+        let first = file.tag_range(range(1, 2)).expect("the table has space");
+        file.tag_range(range(7, 9)).expect("the table has space");
+        file.tag_range(range(8, 1 << 34)).expect("the table has space");
+        file.untag_range(first);
+        drop(file);
+        assert!(PersistedPool::open(&PersistFile { id: 8, ..at.clone() }).expect("the file is readable").is_none());
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true));
+        let ranges = pool.image_of(6).expect("the owner has tags");
+        assert_eq!((ranges.zeroes, ranges.outdated), (vec![range(7, 9)], vec![range(8, 1 << 34)]));
+        let blocks = pool.image_of(5).expect("the owner has tags").blocks.clone();
+        assert_eq!(blocks, [(BlockTag { sectors: 0xff, ..tag(41) }, 4), (tag(42), 5)]);
+        assert_eq!((pool.content(4)[9], pool.content(5)[4095]), (41, 42));
+        // Killed during the removal: a recovered owner must not be found in part.
+        pool.map.head().removing_owner.store(5, Ordering::Release);
+        pool.map.tags()[4].clear();
+        drop(pool);
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        assert_eq!(pool.owners(), [6]);
+        pool.remove_tags_of(6);
+        drop(pool);
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        assert!(pool.owners().is_empty());
+        std::fs::remove_file(&at.path).expect("the file exists");
+        assert!(PersistedPool::open(&at).expect("the file is missing").is_none());
+    }
+
+    /// Reading a hole of a mapped file kills the process if the file system is full.
+    #[test]
+    fn unallocated_parts_of_the_file_are_not_touched() {
+        let at = PersistFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
+        let file = PoolFile::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("the file can be created");
+        assert!(file.ensure_allocated(3));
+        file.tag(3, BlockTag { owner: 5, block: 9, sectors: 1 });
+        let blocks = || std::fs::metadata(&at.path).expect("the file exists").blocks();
+        let given = blocks();
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        assert_eq!(pool.owners(), [5]);
+        pool.remove_tags_of(5);
+        let after = blocks();
+        std::fs::remove_file(&at.path).expect("the file exists");
+        assert_eq!(after, given);
+    }
+
+    #[test]
+    fn file_of_another_format_is_foreign_and_one_without_head_is_none() {
+        let at = test_file("strange");
+        std::fs::write(&at.path, [1; HEAD_BYTES]).expect("the file can be written");
+        assert!(matches!(PersistedPool::open(&at), Err(PersistedPoolError::Foreign)));
+        std::fs::write(&at.path, [0; HEAD_BYTES]).expect("the file can be written");
+        assert!(PersistedPool::open(&at).expect("the file is readable").is_none());
+        std::fs::remove_file(&at.path).expect("the file exists");
+        std::os::unix::fs::symlink("/dev/zero", &at.path).expect("the link can be created");
+        assert!(PersistedPool::open(&at).expect("links are not followed").is_none());
+        std::fs::remove_file(&at.path).expect("the file exists");
+    }
+
+    /// A file with blocks of two volumes, zero-ranges and an outdated range.
+    fn write_golden(at: &PersistFile) -> Vec<u8> {
+        let file = PoolFile::new(at, 100).expect("the file can be created");
+        let tags = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
+        for (index, owner, block, sectors) in tags {
+            assert!(file.ensure_allocated(index));
+            // SAFETY: inside the mapping.
+            unsafe { file.data().add(index * BLOCK_BYTES).write_bytes(index as u8 + 1, BLOCK_BYTES) };
+            file.tag(index, BlockTag { owner, block, sectors });
+        }
+        assert!(golden_ranges().into_iter().all(|range| file.tag_range(range).is_some()), "the table has space");
+        drop(file);
+        let bytes = std::fs::read(&at.path).expect("the file was just created");
+        std::fs::remove_file(&at.path).expect("the file was just created");
+        bytes
+    }
+
+    fn golden_ranges() -> [RangeTag; 3] {
+        let range = |start, end, kind| RangeTag { owner: 6, start, end, kind };
+        [
+            range(7, 9, RangeKind::Zeroes { may_unmap: true }),
+            range(20, 1 << 34, RangeKind::Zeroes { may_unmap: false }),
+            range(100, 200, RangeKind::Outdated),
+        ]
+    }
+
+    #[test]
+    fn golden_files_of_persisted_memory_are_recovered() {
+        let at = test_file("golden");
+        for golden in golden::files("kept-memory.zst", || write_golden(&at)) {
+            std::fs::write(&at.path, &golden.bytes).expect("the file can be written");
+            let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+            std::fs::remove_file(&at.path).expect("the file was written");
+            let release = golden.release;
+            assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true), "written by {release}");
+            let tag = |owner, block, sectors| BlockTag { owner, block, sectors };
+            let first = ShmImage { blocks: vec![(tag(5, 40, 0xff), 0), (tag(5, 41, 0x0f), 3)], ..ShmImage::default() };
+            assert_eq!(pool.image_of(5), Some(first), "written by {release}");
+            let [small, large, outdated] = golden_ranges();
+            let second = ShmImage {
+                outdated: vec![outdated],
+                zeroes: vec![small, large],
+                blocks: vec![(tag(6, 1 << 40, 0x80), 99)],
+            };
+            assert_eq!(pool.image_of(6), Some(second), "written by {release}");
+            for place in [0, 3, 99] {
+                assert!(pool.content(place).iter().all(|byte| *byte == place as u8 + 1), "written by {release}");
+            }
+        }
+    }
+
+    #[test]
+    fn newer_file_is_refused_by_its_format_and_stays_unchanged() {
+        let at = test_file("newer");
+        let mut bytes = write_golden(&at);
+        bytes[7] = FORMAT + 1;
+        for (needs, least) in [(0, "a version that reads format 3"), (0x0001_0004_0002_u64, "Hotset 1.4.2")] {
+            bytes[48..56].copy_from_slice(&needs.to_le_bytes());
+            std::fs::write(&at.path, &bytes).expect("the file can be written");
+            let refused = PersistedPool::open(&at).err().expect("a later format").to_string();
+            let expected =
+                "it was written by a newer version of Hotset (format 3, this one reads up to 2); needs at least";
+            assert_eq!(refused, format!("{expected} {least}"));
+            assert!(std::fs::read(&at.path).expect("the file exists") == bytes);
+        }
+        std::fs::remove_file(&at.path).expect("the file exists");
+    }
+
+    #[test]
+    fn refused_range_tag_is_reported() {
+        let at = test_file("refused");
+        let file = PoolFile::new(&at, 1).expect("the file can be created");
+        let range = RangeTag { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };
+        assert!((0..RANGES_MAX).all(|_| file.tag_range(range).is_some()));
+        assert!(file.tag_range(range).is_none());
+        file.untag_range(9);
+        assert_eq!(file.tag_range(range), Some(9));
+        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        std::fs::remove_file(&at.path).expect("the file exists");
+        assert!(!pool.is_complete());
+    }
+}
