@@ -141,7 +141,7 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
         window: stats.window,
         under_way: stats.under_way,
         members: stats.members.into_iter().map(member).collect(),
-        episodes: stats.lately.into_iter().map(|lately| episode(lately, epoch_ms)).collect(),
+        episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use flash::{MapLoaded, Pages, Recovered, Store, VolumeId};
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, Seam};
 
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
@@ -42,7 +42,7 @@ pub enum AttachError {
 }
 
 struct Inner<S: Seam> {
-    common: Rc<Common<S>>,
+    core_state: Rc<CoreState<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
@@ -53,7 +53,7 @@ struct Inner<S: Seam> {
 
 /// The engine of one core. A clone is another handle to the same engine.
 ///
-/// Ownership points down: `Core` owns its volumes, the volumes share [`Common`], and `Common` holds only weak
+/// Ownership points down: `Core` owns its volumes, the volumes share [`CoreState`], and `CoreState` holds only weak
 /// references. So a dropped engine, with the tasks of its world, leaves nothing behind.
 pub struct Core<S: Seam>(Rc<Inner<S>>);
 
@@ -67,44 +67,44 @@ impl<S: Seam> Core<S> {
     /// An engine without volumes, with all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let (volumes, found, spoilt, next_number) = Default::default();
-        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, spoilt, next_number }))
+        Core(Rc::new(Inner { core_state: Rc::new(CoreState::new(seam, spec)), volumes, found, spoilt, next_number }))
     }
 
     /// The seam.
     pub fn seam(&self) -> &S {
-        self.0.common.seam()
+        self.0.core_state.seam()
     }
 
     /// The settings.
     pub fn spec(&self) -> &CoreSpec {
-        self.0.common.spec()
+        self.0.core_state.spec()
     }
 
     /// Opens the flash log for volumes that are attached later: it then answers their flushes. `found` is the log's
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
     pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
-        self.0.common.open_store(store);
+        self.0.core_state.open_store(store);
         *self.0.found.borrow_mut() = found;
     }
 
     /// The flash log.
     pub fn log(&self) -> Option<Store<S>> {
-        self.0.common.log()
+        self.0.core_state.log()
     }
 
     /// The clean pages on flash.
     pub fn pages(&self) -> Option<Pages<S>> {
-        self.0.common.pages()
+        self.0.core_state.pages()
     }
 
     /// Sets the promotion budget in bytes a day, with a burst of one day; 0: no limit.
     pub fn limit_promotion(&self, bytes_a_day: u64) {
-        self.0.common.promoter().budget().set_bytes_a_day(bytes_a_day);
+        self.0.core_state.promoter().budget().set_bytes_a_day(bytes_a_day);
     }
 
     /// The result of reading the map of clean pages; `None` until that is done.
     pub fn map_loaded(&self) -> Option<MapLoaded> {
-        self.0.common.loaded()
+        self.0.core_state.map_loaded()
     }
 
     /// Identities of volumes with unclaimed records in the flash log.
@@ -125,7 +125,7 @@ impl<S: Seam> Core<S> {
 
     /// Waits until the map of clean pages is read.
     pub(crate) async fn wait_for_pages(&self) {
-        self.0.common.pages_loaded().await;
+        self.0.core_state.wait_for_map().await;
     }
 
     /// Attaches a volume with its records from the flash log. On an error the log keeps them.
@@ -153,8 +153,8 @@ impl<S: Seam> Core<S> {
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
         let volume = self.recover(spec, backing, left)?;
-        let taken = volume.take_back(left, source).await.map_err(|error| {
-            if volume.shard().state.borrow().ledger.has_records() {
+        let taken = volume.recover_memory(left, source).await.map_err(|error| {
+            if volume.shard().state.borrow().log_tracker.has_records() {
                 self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
             }
             volume.give_up();
@@ -222,8 +222,8 @@ impl<S: Seam> Core<S> {
         }
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);
-        let volume = Volume::new(Rc::clone(&self.0.common), number, spec, backing);
-        self.0.common.add(volume.shard());
+        let volume = Volume::new(Rc::clone(&self.0.core_state), number, spec, backing);
+        self.0.core_state.add(volume.shard());
         Ok(volume)
     }
 
@@ -232,9 +232,9 @@ impl<S: Seam> Core<S> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
-        volume.shard().level.give_up_share();
+        volume.shard().flash_tier.give_up_share();
         volume.leave_datastore();
-        self.0.common.remove(volume.shard());
+        self.0.core_state.remove(volume.shard());
         Ok(())
     }
 
@@ -251,20 +251,20 @@ impl<S: Seam> Core<S> {
     /// Adds a datastore or changes its settings. Volumes that are attached later and name it share it; attached volumes
     /// need [`Volume::set_datastore`].
     pub fn set_datastore(&self, spec: &DatastoreSpec) {
-        self.0.common.set_datastore(spec);
+        self.0.core_state.set_datastore(spec);
     }
 
     /// Removes a datastore for volumes that are attached later. Its present volumes keep it until they are moved to
     /// another one.
     pub fn remove_datastore(&self, name: &str) {
-        self.0.common.remove_datastore(name);
+        self.0.core_state.remove_datastore(name);
     }
 
     /// State of the datastores, by name; flash is last, if there is any.
     pub fn datastores(&self) -> Vec<DatastoreStats> {
-        let common = &self.0.common;
-        let flash = common.pages().map(|_| common.flash_turns().stats());
-        common.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
+        let core_state = &self.0.core_state;
+        let flash = core_state.pages().map(|_| core_state.flash_datastore().stats());
+        core_state.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
     }
 
     /// Memory and promotion state of the core.
@@ -274,8 +274,8 @@ impl<S: Seam> Core<S> {
         CoreStats {
             pool_bytes: total * block,
             pool_used_bytes: (total - free) * block,
-            index_bytes: self.0.common.memory().borrow().index_bytes(),
-            promotion: self.0.common.promotion_stats(),
+            index_bytes: self.0.core_state.memory().borrow().index_bytes(),
+            promotion: self.0.core_state.promotion_stats(),
         }
     }
 }

@@ -96,7 +96,7 @@ pub struct CoreSpec {
     /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
     pub flash_bytes_a_day: u64,
     /// Dirty blocks from which on blocks are spilled to the flash log, in percent of the volume's bound.
-    pub rest_percent: u32,
+    pub spill_percent: u32,
     /// Number of blocks, spread over a volume's pages, that are compared with its backing on attach. 0: no comparison,
     /// not even of the blocks destaged last; only safe if nothing else writes to the backing.
     pub flash_check_blocks: usize,
@@ -153,7 +153,7 @@ impl Default for CoreSpec {
             readahead_max_bytes: 1 << 20,
             admission: AdmissionRule::default(),
             flash_bytes_a_day: 0,
-            rest_percent: 50,
+            spill_percent: 50,
             flash_check_blocks: 1_200,
             divide_every: Nanos::from_secs(10),
             flash_threshold: Threshold::Latency(Nanos::from_millis(5)),
@@ -177,7 +177,7 @@ pub enum Sabotage {
     /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
     /// A fill is installed even if a write came between (R2).
-    NoTickets,
+    NoFillGuards,
     /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,
     /// The backing's allocation status is reported for a dirty block (R4).
@@ -189,17 +189,17 @@ pub enum Sabotage {
     /// A write does not invalidate the copy on flash (R2).
     StaleOnFlash,
     /// The backing is written without marking its region as dirty in the write-intent log (R8).
-    NoMarks,
+    NoDirtyRegions,
     /// A record of the flash log is retired by a write that was sent before the record was taken (R7).
     TrustOldWrite,
     /// A spilled block is treated as clean: a fill brings the backing's older content (R2).
-    FillOverResting,
+    FillOverSpilled,
     /// A page read for a client is promoted even if a write came between (R2).
     PageOverWrite,
     /// A reload of spilled blocks overwrites later writes (R2).
-    RecallOverWrite,
+    ReloadOverWrite,
     /// A buffer that replaces another one gets no persistence tag.
-    NoNotes,
+    NoPersistenceTags,
     /// Outdated records of the flash log are not tagged as outdated in persisted memory.
     OldRecords,
 }

@@ -87,9 +87,9 @@ pub struct VolumeStats {
     /// Bytes in the flash log that are not durable on the backing.
     pub flash_dirty_bytes: u64,
     /// The part of them that is spilled (not in memory).
-    pub resting_bytes: u64,
+    pub spilled_bytes: u64,
     /// Memory of the index of spilled blocks, in bytes.
-    pub resting_index_bytes: u64,
+    pub spilled_index_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
     /// Read requests sent to the backing.
@@ -205,7 +205,7 @@ pub struct PromotionStats {
     /// Bytes left of the promotion budget; `None` without a limit.
     pub left_bytes: Option<u64>,
     /// One of this many earned promotions is carried out; depends on the gain of recent promotions.
-    pub one_of: u64,
+    pub promote_one_in: u64,
     /// Memory of the history of page uses, in bytes.
     pub history_bytes: u64,
 }

@@ -85,14 +85,14 @@ impl<S: Seam> Shard<S> {
             self.last_request.set(self.seam().now());
         }
         self.refresh_throttle();
-        let pressure = self.pressure_percent(self.state.borrow().unclean()).min(SOFT_PERCENT);
+        let pressure = self.pressure_percent(self.state.borrow().not_clean_blocks()).min(SOFT_PERCENT);
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
     /// True if destage may send another run now. `quietly`: no request waits for it.
-    pub fn may_destage(&self, quietly: bool, unclean: u64) -> bool {
+    pub fn may_destage(&self, quietly: bool, not_clean: u64) -> bool {
         let throttle = &self.throttle;
-        if self.slows_writers(unclean) {
+        if self.slows_writers(not_clean) {
             return true;
         }
         let held = quietly && throttle.clients_busy.get() && throttle.allowance.get() == 0;
@@ -102,7 +102,7 @@ impl<S: Seam> Shard<S> {
     /// Records that a run of `blocks` is sent. `quietly`: no request waits for it.
     pub fn note_run(&self, quietly: bool, blocks: u64) {
         let units = 1 + blocks / BLOCKS_A_UNIT;
-        self.core.note_destage(units);
+        self.core.record_destage(units);
         if quietly {
             let allowance = &self.throttle.allowance;
             allowance.set(allowance.get().saturating_sub(units));
@@ -112,29 +112,29 @@ impl<S: Seam> Shard<S> {
     /// Measures the pace and updates the limit, which depends on the other volumes.
     pub fn refresh_throttle(&self) {
         self.throttle.measure(self.seam().now());
-        self.throttle.limit.set(self.unclean_limit());
+        self.throttle.limit.set(self.not_clean_limit());
     }
 
     /// The limit as last updated.
-    pub fn unclean_limit_seen(&self) -> u64 {
+    pub fn last_not_clean_limit(&self) -> u64 {
         self.throttle.limit.get()
     }
 
     /// True if destage should work without a flush or a waiting request.
-    pub fn is_pressed(&self, unclean: u64) -> bool {
-        unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
+    pub fn is_pressed(&self, not_clean: u64) -> bool {
+        not_clean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
     /// True if writers are slowed because dirty data is close to its limit.
-    pub fn slows_writers(&self, unclean: u64) -> bool {
-        self.pressure_percent(unclean) >= SOFT_PERCENT
+    pub fn slows_writers(&self, not_clean: u64) -> bool {
+        self.pressure_percent(not_clean) >= SOFT_PERCENT
     }
 
     /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's part of the backing's
     /// queue grows with it.
-    pub fn destage_pressure(&self, unclean: u64) -> u64 {
-        let memory = self.pressure_percent(unclean);
-        if !self.logs() {
+    pub fn destage_pressure(&self, not_clean: u64) -> u64 {
+        let memory = self.pressure_percent(not_clean);
+        if !self.uses_log() {
             return memory;
         }
         let above = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
@@ -142,15 +142,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Dirty data in percent of the limit.
-    pub fn pressure_percent(&self, unclean: u64) -> u64 {
-        (unclean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
+    pub fn pressure_percent(&self, not_clean: u64) -> u64 {
+        (not_clean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
     /// True if a write may enter the cache without waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
-        let unclean = self.state.borrow().unclean() + BlockNo::count(&blocks);
-        unclean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
+        let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
+        not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
             && self.throttle.given.get() == self.throttle.serving.get()
     }
 
@@ -164,7 +164,7 @@ impl<S: Seam> Shard<S> {
         // A write larger than the limit enters when it is alone.
         let room = |limit: u64| {
             let want = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
-            self.state.borrow().unclean() + want <= limit
+            self.state.borrow().not_clean_blocks() + want <= limit
         };
         let ready = || (throttle.serving.get() == turn && room(throttle.limit.get())).then_some(());
         if ready().is_none() {
@@ -185,13 +185,13 @@ impl<S: Seam> Shard<S> {
 
     async fn pace(&self, units: u64) {
         let throttle = &self.throttle;
-        let (limit, unclean) = (throttle.limit.get(), self.state.borrow().unclean());
+        let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
         let soft = limit * SOFT_PERCENT / 100;
-        if unclean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
+        if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
         // The spacing grows from zero at the soft mark to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (unclean - soft) / (2 * (limit - soft));
+        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (not_clean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);
         throttle.next_turn.set(turn + Nanos(spacing));

@@ -100,7 +100,7 @@ impl<S: Seam> Shard<S> {
     /// or in the log.
     pub fn is_destage_waited_for(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
-        state.flushing.turns.is_running() || self.slows_writers(state.unclean()) || is_log_crowded
+        state.flushing.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }
 
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
@@ -151,8 +151,8 @@ impl<S: Seam> Shard<S> {
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
-                        state.void(block.only(), Sectors::ALL);
-                        self.uncache(block.only());
+                        state.invalidate_fills(block.only(), Sectors::ALL);
+                        self.invalidate_flash(block.only());
                         state.sent_abandoned(memory, &target.sent);
                     }
                     Err(_) => {
@@ -211,10 +211,10 @@ impl<S: Seam> Shard<S> {
 
     async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>, priority: Priority) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let turn = self.turn(true, at, bytes, priority).await;
+        let io_slot = self.acquire_io_slot(true, at, bytes, priority).await;
         let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
-        drop(turn);
+        drop(io_slot);
         self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         result
     }
@@ -226,8 +226,11 @@ impl<S: Seam> Shard<S> {
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
             // Marks are few: a long range takes some at a time, and waits for a flush to free more.
-            let marked =
-                if self.level.is_used() { next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS) } else { job.blocks.end };
+            let marked = if self.flash_tier.is_used() {
+                next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS)
+            } else {
+                job.blocks.end
+            };
             let part = next..marked.min(job.blocks.end);
             next = part.end;
             let mark = self.begin_write(part.clone()).await;
@@ -251,7 +254,7 @@ impl<S: Seam> Shard<S> {
             match &result {
                 Ok(()) => state.zeroes_done(job.operation, job.blocks.clone()),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
-                    state.void(job.blocks.clone(), Sectors::ALL);
+                    state.invalidate_fills(job.blocks.clone(), Sectors::ALL);
                     state.zeroes_abandoned(job.operation, job.blocks.clone(), now);
                 }
                 Err(_) => {
@@ -284,10 +287,10 @@ impl<S: Seam> Shard<S> {
         let bytes = end.saturating_sub(at);
         // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
         // covers them.
-        let turn = self.turn(true, at, BLOCK_BYTES as u64, priority).await;
+        let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
-        drop(turn);
+        drop(io_slot);
         self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;

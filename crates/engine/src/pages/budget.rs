@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use seam::Nanos;
 
-use super::figures::NotPromoted;
+use super::counters::RejectReason;
 use crate::policy::promotion::Price;
 
 const DAY_NS: u128 = 86_400_000_000_000;
@@ -63,13 +63,13 @@ impl Budget {
     }
 
     /// One of this many earned promotions is carried out.
-    pub fn one_of(&self) -> u64 {
+    pub fn promote_one_in(&self) -> u64 {
         1 << self.thinning.get()
     }
 
     /// Asks for permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
     /// far; while none is evicted, a promotion costs no hits.
-    pub fn ask(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), NotPromoted> {
+    pub fn ask(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
             let since = now.since(self.filled.replace(Some(now)).unwrap_or(now));
@@ -81,15 +81,15 @@ impl Budget {
                 self.filled.set(Some(Nanos(now.0 - since.0)));
             }
             if self.left.get() < PAIR_BYTES {
-                return Err(NotPromoted::Endurance);
+                return Err(RejectReason::Endurance);
             }
         }
         if new {
             self.asked.set(self.asked.get() + 1);
-            let picked = self.asked.get().is_multiple_of(self.one_of());
+            let picked = self.asked.get().is_multiple_of(self.promote_one_in());
             if !picked && evictions != self.evictions.get() {
                 self.end_round(evictions);
-                return Err(NotPromoted::Gain);
+                return Err(RejectReason::Gain);
             }
         }
         Ok(())
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(run(0, 0), 10_000, "a promotion into free space costs no hits");
         let without_hits = run(0, 1);
         assert!(without_hits < 1_000, "{without_hits} of 10,000");
-        assert_eq!(budget.one_of(), 64);
+        assert_eq!(budget.promote_one_in(), 64);
         let with_hits = run(3, 1);
         assert!(with_hits > 7_000, "{with_hits} of 10,000");
     }

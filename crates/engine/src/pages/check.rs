@@ -51,16 +51,16 @@ impl Item {
 /// Compares the pages with the backing, and then admits or drops them; ends with the volume.
 pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| std::rc::Rc::clone(&shard.core)) else { return };
-    core.pages_loaded().await;
+    core.wait_for_map().await;
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         match strong.compare().await {
-            Compared::Same => break strong.level.checked.set(true),
+            Compared::Same => break strong.flash_tier.checked.set(true),
             Compared::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
-                *strong.level.dropped.borrow_mut() = Some(text.to_owned());
+                *strong.flash_tier.dropped.borrow_mut() = Some(text.to_owned());
                 if strong.forget_pages().await.is_ok() {
-                    break strong.level.checked.set(true);
+                    break strong.flash_tier.checked.set(true);
                 }
             }
             Compared::Unknown => {}
@@ -72,8 +72,8 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 
 impl<S: Seam> Shard<S> {
     async fn compare(self: &ShardRef<S>) -> Compared {
-        let Some(pages) = self.level.pages.clone() else { return Compared::Same };
-        if !self.level.enabled || self.level.drops {
+        let Some(pages) = self.flash_tier.pages.clone() else { return Compared::Same };
+        if !self.flash_tier.enabled || self.flash_tier.drops {
             // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
             // read.
             return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
@@ -130,12 +130,12 @@ impl<S: Seam> Shard<S> {
         if blocks.end > self.end_block() {
             // The volume shrank just before it stopped. Pages past the new end are stale, but prove nothing about the
             // rest.
-            if let Some(pages) = &self.level.pages {
+            if let Some(pages) = &self.flash_tier.pages {
                 pages.invalidate(blocks);
             }
             return Compared::Same;
         }
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
         let mut result = Compared::Same;
         match backing {
@@ -150,13 +150,13 @@ impl<S: Seam> Shard<S> {
                         Item::Ring(_, checksum) => content.checksum(0) == checksum,
                         Item::Page(..) => self.same_on_flash(block, content).await,
                     };
-                    if !same && ticket.voided(block) == Sectors::NONE && self.still_says(item) {
+                    if !same && guard.invalidated(block) == Sectors::NONE && self.still_says(item) {
                         result = Compared::Different;
                     }
                 }
             }
         }
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         result
     }
 
@@ -164,7 +164,7 @@ impl<S: Seam> Shard<S> {
     fn still_says(&self, item: Item) -> bool {
         match item {
             Item::Ring(block, checksum) => {
-                self.level.pages.as_ref().is_some_and(|pages| pages.ring().contains(&(block, checksum)))
+                self.flash_tier.pages.as_ref().is_some_and(|pages| pages.ring().contains(&(block, checksum)))
             }
             Item::Page(..) => true,
         }
@@ -172,7 +172,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if flash holds the same content, or no readable copy that could be wrong.
     async fn same_on_flash(&self, block: BlockNo, content: &S::Block) -> bool {
-        let Some(pages) = self.level.pages.clone() else { return true };
+        let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let (page, place) = place_of(block);
         if pages.valid(page) >> place & 1 == 0 {
             return true;

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use flash::{BlockNo, PageNo, PagesOf};
 use seam::{Nanos, Seam};
 
-use super::figures::NotPromoted;
+use super::counters::RejectReason;
 use crate::shard::{Shard, ShardRef};
 
 /// Pause after each page brought: at most 32 MiB a second.
@@ -35,19 +35,19 @@ pub struct Pins {
     /// Number of pinned pages, and how many of them were whole on flash when last checked.
     pages: Cell<(u64, u64)>,
     /// Reason why the last page could not be brought.
-    waits: Cell<Option<NotPromoted>>,
+    waits: Cell<Option<RejectReason>>,
 }
 
 impl Pins {
     /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
         let (all, whole) = self.pages.get();
-        let name = |why: NotPromoted| NotPromoted::ALL[why as usize].0;
+        let name = |why: RejectReason| RejectReason::ALL[why as usize].0;
         (all, whole, self.waits.get().filter(|_| whole < all).map(name))
     }
 
     /// Records why a page could not be put on flash.
-    pub fn wait_for(&self, why: NotPromoted) {
+    pub fn wait_for(&self, why: RejectReason) {
         self.waits.set(Some(why));
     }
 }
@@ -61,21 +61,21 @@ struct Pass {
 impl<S: Seam> Shard<S> {
     /// Reads the changed pins and starts bringing pages.
     pub fn repin(&self) {
-        let all = self.level.share.borrow().of_pages().pinned_pages();
-        self.level.pins.any.set(all > 0 && self.level.pages.is_some());
-        self.level.pins.pages.set((all, 0));
-        self.level.pins.changes.set(self.level.pins.changes.get() + 1);
+        let all = self.flash_tier.share.borrow().of_pages().pinned_pages();
+        self.flash_tier.pins.any.set(all > 0 && self.flash_tier.pages.is_some());
+        self.flash_tier.pins.pages.set((all, 0));
+        self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);
         self.bring_pins();
     }
 
     /// Records that flash copies of these blocks were invalidated: pinned ones are brought again when the blocks are
     /// clean.
     pub(super) fn unpinned(&self, blocks: &std::ops::Range<BlockNo>) {
-        if !self.level.pins.any.get() {
+        if !self.flash_tier.pins.any.get() {
             return;
         }
         let touches = {
-            let share = self.level.share.borrow();
+            let share = self.flash_tier.share.borrow();
             let pages = PageNo::covering(blocks);
             share.pinned.iter().any(|range| range.start < pages.end && pages.start < range.end)
         };
@@ -85,16 +85,16 @@ impl<S: Seam> Shard<S> {
     }
 
     fn bring_pins(&self) {
-        let pins = &self.level.pins;
+        let pins = &self.flash_tier.pins;
         pins.changed.set(true);
         if !pins.any.get() || pins.running.replace(true) {
             return;
         }
         // A volume that is just being attached is registered after a short pause.
-        let (common, number) = (Rc::clone(&self.core), self.number);
+        let (core_state, number) = (Rc::clone(&self.core), self.number);
         self.seam().spawn(async move {
-            common.seam().sleep(PACE).await;
-            if let Some(shard) = common.weak_of(number) {
+            core_state.seam().sleep(PACE).await;
+            if let Some(shard) = core_state.weak_of(number) {
                 keep(shard).await;
             }
         });
@@ -103,8 +103,8 @@ impl<S: Seam> Shard<S> {
     /// Checks every pinned page once and brings missing blocks. `None`: no page can be brought now, or the pins have
     /// changed.
     async fn pass(self: &ShardRef<S>) -> Option<Pass> {
-        let ranges = self.level.share.borrow().pinned.clone();
-        let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
+        let ranges = self.flash_tier.share.borrow().pinned.clone();
+        let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.flash_tier.pins.changes.get());
         let mut looked = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
             let pages: PagesOf<S> = self.growing_pages().cloned()?;
@@ -123,15 +123,15 @@ impl<S: Seam> Shard<S> {
                 whole = self.is_whole(&pages, page);
                 self.seam().sleep(if self.is_quiet() { PACE } else { PACE_BUSY }).await;
             }
-            if self.level.pins.changes.get() != changes || self.stopping.get() {
+            if self.flash_tier.pins.changes.get() != changes || self.stopping.get() {
                 return None;
             }
             pass.whole += u64::from(whole);
-            let (all, shown) = self.level.pins.pages.get();
-            self.level.pins.pages.set((all, shown.max(pass.whole)));
+            let (all, shown) = self.flash_tier.pins.pages.get();
+            self.flash_tier.pins.pages.set((all, shown.max(pass.whole)));
         }
-        let (all, _) = self.level.pins.pages.get();
-        self.level.pins.pages.set((all, pass.whole));
+        let (all, _) = self.flash_tier.pins.pages.get();
+        self.flash_tier.pins.pages.set((all, pass.whole));
         Some(pass)
     }
 
@@ -147,7 +147,7 @@ async fn keep<S: Seam>(shard: Weak<Shard<S>>) {
     let mut pause = PAUSE;
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        let pins = &strong.level.pins;
+        let pins = &strong.flash_tier.pins;
         pins.changed.set(false);
         pins.waits.set(None);
         let pass = strong.pass().await;

@@ -14,14 +14,14 @@ use flash::PutError;
 use seam::{Block, DiskResult, Nanos, Seam};
 
 use super::budget::Budget;
-use super::figures::NotPromoted;
+use super::counters::RejectReason;
+use super::page_fill::PageRead;
 use super::place_of;
-use super::widen::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
 use crate::memory::{BlockNo, PageNo, Sectors, hash};
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
@@ -139,8 +139,8 @@ impl<S: Seam> Promoter<S> {
 }
 
 /// Works until the queues are empty. The `first` task also does the work that waits for a quiet backing.
-async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
-    let promoter = common.promoter();
+async fn work<S: Seam>(core_state: Rc<CoreState<S>>, first: bool) {
+    let promoter = core_state.promoter();
     loop {
         let job = promoter.next();
         if let Some(job) = job {
@@ -158,7 +158,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
         if !shard.is_quiet() {
             promoter.deferred.borrow_mut().push_back(job);
             drop(shard);
-            common.seam().sleep(QUIET_PAUSE).await;
+            core_state.seam().sleep(QUIET_PAUSE).await;
             continue;
         }
         match job.task {
@@ -179,12 +179,12 @@ impl<S: Seam> Shard<S> {
     /// promote once they are read, for [`Shard::promote_soon`].
     pub fn note_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
         let mut chosen = Vec::new();
-        let figures = &self.level.figures;
-        if self.level.pages.is_none() {
+        let counters = &self.flash_tier.counters;
+        if self.flash_tier.pages.is_none() {
             return chosen;
         }
         let Some(pages) = self.growing_pages() else {
-            figures.not_promoted(NotPromoted::Off);
+            counters.not_promoted(RejectReason::Off);
             return chosen;
         };
         let mut last = None;
@@ -203,18 +203,18 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             if pages.suspect(page) != 0 {
-                figures.not_promoted(NotPromoted::Suspect);
+                counters.not_promoted(RejectReason::Suspect);
                 self.later(page, Task::Judge);
                 continue;
             }
             if sequential {
-                figures.not_promoted(NotPromoted::Stream);
+                counters.not_promoted(RejectReason::Stream);
                 continue;
             }
             match self.use_of(page) {
                 Verdict::Earned => chosen.push(page),
-                Verdict::First => figures.not_promoted(NotPromoted::FirstUse),
-                Verdict::Burst => figures.not_promoted(NotPromoted::Burst),
+                Verdict::First => counters.not_promoted(RejectReason::FirstUse),
+                Verdict::Burst => counters.not_promoted(RejectReason::Burst),
             }
         }
         chosen
@@ -263,8 +263,8 @@ impl<S: Seam> Shard<S> {
         let promoter = self.core.promoter();
         let shard = self.core.weak_of(self.number).unwrap_or_default();
         if let Err(job) = promoter.push(Job { shard, page, task, read }) {
-            self.level.figures.not_promoted(NotPromoted::QueueFull);
-            self.return_tickets(job.read.iter().map(|read| &read.ticket));
+            self.flash_tier.counters.not_promoted(RejectReason::QueueFull);
+            self.release_fill_guards(job.read.iter().map(|read| &read.guard));
         }
         if !promoter.running.replace(true) {
             self.seam().spawn(work(Rc::clone(&self.core), true));
@@ -325,9 +325,9 @@ impl<S: Seam> Shard<S> {
 
     /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
     async fn promote(&self, page: PageNo, read: Option<PageRead<S>>) {
-        let figures = &self.level.figures;
+        let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else {
-            return self.return_tickets(read.iter().map(|read| &read.ticket));
+            return self.release_fill_guards(read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
         let known = pages.valid(page);
@@ -337,12 +337,12 @@ impl<S: Seam> Shard<S> {
         };
         if content.is_empty() {
             if known == 0 {
-                figures.not_promoted(NotPromoted::NoContent);
+                counters.not_promoted(RejectReason::NoContent);
             }
             return;
         }
         if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0, self.evictions()) {
-            return figures.not_promoted(why);
+            return counters.not_promoted(why);
         }
         self.put(page, content, true).await;
         if pages.valid(page).count_ones() < BlockNo::each(&blocks).count() as u32 {
@@ -359,7 +359,7 @@ impl<S: Seam> Shard<S> {
         if (valid == 0 && !pinned) || blocks.is_empty() || !self.settle().await {
             return;
         }
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let in_memory = self.clean_in_memory(page, valid);
         let absent = |block: &BlockNo| {
             let (_, place) = place_of(*block);
@@ -377,14 +377,14 @@ impl<S: Seam> Shard<S> {
         if let (Some(missing), Ok(read)) = (missing, read) {
             for (block, data) in BlockNo::each(&missing).zip(read) {
                 let (_, place) = place_of(block);
-                let counts = ticket.voided(block) == Sectors::NONE && self.is_settled();
+                let counts = guard.invalidated(block) == Sectors::NONE && self.is_settled();
                 let known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
                 if counts && !known {
                     content.push((place, data));
                 }
             }
         }
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         if content.is_empty() {
             return;
         }
@@ -393,7 +393,7 @@ impl<S: Seam> Shard<S> {
                 content.sort_by_key(|(place, _)| *place);
                 self.put(page, content, !pinned).await;
             }
-            Err(why) => self.level.pins.wait_for(why),
+            Err(why) => self.flash_tier.pins.wait_for(why),
         }
     }
 
@@ -435,26 +435,26 @@ impl<S: Seam> Shard<S> {
     /// the first step of its `put`, and later writes invalidate it from then on (R2). `earned`: the page's uses earned
     /// the promotion.
     async fn put(&self, page: PageNo, content: Vec<(u32, S::Block)>, earned: bool) {
-        let figures = &self.level.figures;
+        let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
         let blocks = content.len() as u64;
         match pages.put(page, content).await {
             Ok(_) => {
-                figures.promoted(new, blocks);
+                counters.promoted(new, blocks);
                 self.core.promoter().budget.spent(new && earned, blocks, self.evictions());
             }
             Err(error) => {
                 let why = match error {
-                    PutError::Busy => NotPromoted::Busy,
-                    PutError::Hot => NotPromoted::Hot,
-                    PutError::Share => NotPromoted::Share,
-                    PutError::Failed(_) => NotPromoted::Failed,
+                    PutError::Busy => RejectReason::Busy,
+                    PutError::Hot => RejectReason::Hot,
+                    PutError::Share => RejectReason::Share,
+                    PutError::Failed(_) => RejectReason::Failed,
                 };
                 if !earned {
-                    return self.level.pins.wait_for(why);
+                    return self.flash_tier.pins.wait_for(why);
                 }
-                figures.not_promoted(why);
+                counters.not_promoted(why);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));

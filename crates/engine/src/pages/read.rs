@@ -68,10 +68,10 @@ impl<S: Seam> Shard<S> {
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + places.len() as u32;
-                let turn = self.flash_turn(end.since(next) * BLOCK_BYTES as u64, priority).await;
-                found.waited += turn.waited;
+                let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
+                found.waited += io_slot.waited;
                 let blocks = pages.read(page, run, taken).await;
-                drop(turn);
+                drop(io_slot);
                 for (place, block) in places.zip(blocks) {
                     match block {
                         Ok(block) => {
@@ -87,9 +87,9 @@ impl<S: Seam> Shard<S> {
                 next = end;
             }
         }
-        let figures = &self.level.figures;
-        figures.add(&figures.read_blocks, read);
-        figures.add(&figures.bad_blocks, found.bad as u64);
+        let counters = &self.flash_tier.counters;
+        counters.add(&counters.read_blocks, read);
+        counters.add(&counters.bad_blocks, found.bad as u64);
         found
     }
 }

@@ -260,7 +260,7 @@ impl Policy for Clock2Q {
                 self.worth.first_look(origin, entry.count > 0, now.wrapping_sub(entry.since));
             }
             if entry.count == 0 {
-                self.worth.let_go();
+                self.worth.record_eviction();
                 self.gone.note(entry.key, now, |note| now.wrapping_sub(note));
                 return Some(slot);
             }

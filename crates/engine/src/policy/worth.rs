@@ -82,7 +82,7 @@ impl Worth {
     }
 
     /// Records an eviction from the main part.
-    pub fn let_go(&mut self) {
+    pub fn record_eviction(&mut self) {
         self.missed.add(0, self.weight);
     }
 

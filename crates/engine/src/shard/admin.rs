@@ -63,8 +63,8 @@ impl<S: Seam> Shard<S> {
             self.policy.set(old);
             return Err(error);
         }
-        if !self.logs()
-            && let Err(error) = self.bury_from(BlockNo::ZERO).await
+        if !self.uses_log()
+            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
         {
             self.policy.set(old);
             return Err(error);
@@ -89,8 +89,8 @@ impl<S: Seam> Shard<S> {
             self.mode.set(old);
             return Err(error);
         }
-        if !self.logs()
-            && let Err(error) = self.bury_from(BlockNo::ZERO).await
+        if !self.uses_log()
+            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
         {
             self.mode.set(old);
             return Err(error);
@@ -103,20 +103,20 @@ impl<S: Seam> Shard<S> {
     /// unless `discard_dirty` says to drop that too. The caller ensures that no request is served meanwhile. Returns
     /// the bytes dropped from memory.
     pub async fn start_anew(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let unclean = self.state.borrow().unclean();
-        if unclean > 0 && !discard_dirty {
-            return Err(RequestError::Dirty(unclean * BLOCK_BYTES as u64));
+        let not_clean = self.state.borrow().not_clean_blocks();
+        if not_clean > 0 && !discard_dirty {
+            return Err(RequestError::Dirty(not_clean * BLOCK_BYTES as u64));
         }
         let _held = Hold::new(self);
         self.quiesce().await;
-        self.level.suspend();
+        self.flash_tier.suspend();
         let dropped = self.invalidate();
         let forgotten = self.forget_pages().await;
-        self.level.resume();
+        self.flash_tier.resume();
         forgotten?;
         if discard_dirty {
             self.drop_past(0);
-            self.bury_from(BlockNo::ZERO).await?;
+            self.append_tombstones_from(BlockNo::ZERO).await?;
         }
         Ok(dropped)
     }
@@ -124,8 +124,8 @@ impl<S: Seam> Shard<S> {
     /// Drops all clean blocks and voids all fills in flight. Returns the dropped bytes.
     pub fn invalidate(&self) -> u64 {
         self.with(|state, memory| {
-            state.void(BlockNo::ALL, Sectors::ALL);
-            self.uncache(self.all_blocks());
+            state.invalidate_fills(BlockNo::ALL, Sectors::ALL);
+            self.invalidate_flash(self.all_blocks());
             let mut dropped = 0;
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -170,7 +170,7 @@ impl<S: Seam> Shard<S> {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
             // A record of blocks past the old or the new end would otherwise bring their content back later.
-            self.bury_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
+            self.append_tombstones_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
         }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
@@ -178,9 +178,9 @@ impl<S: Seam> Shard<S> {
         self.change_size(wanted, size.is_some(), forget_from).await?;
         // A full log makes room by destage.
         drop(held);
-        if discards && self.bury_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
+        if discards && self.append_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
             // The size has changed, but the log cannot take the tombstone now: the next flush appends it.
-            self.bury_later(BlockNo(wanted / BLOCK_BYTES as u64));
+            self.queue_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64));
         }
         Ok(wanted)
     }
@@ -191,13 +191,13 @@ impl<S: Seam> Shard<S> {
             Some(from) => {
                 let marked =
                     self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), wanted < self.size_bytes.get()).await;
-                marked.inspect_err(|_| self.level.resume())?
+                marked.inspect_err(|_| self.flash_tier.resume())?
             }
             None => None,
         };
         let changed = if of_backing { self.disk.set_size(wanted).await } else { Ok(()) };
         self.end_write(mark, changed.is_ok());
-        self.level.resume();
+        self.flash_tier.resume();
         changed?;
         if let Some(from) = forget_from {
             self.drop_past(from);
@@ -222,14 +222,14 @@ impl<S: Seam> Shard<S> {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let whole = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
         let waits = self.with(|state, memory| {
-            state.void(first..BlockNo::MAX, Sectors::ALL);
+            state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
                 if slot.data.is_some() && slot.volume == self.number && slot.block >= first {
                     state.supersede(memory, id);
                 }
             }
-            state.supersede_resting(first..BlockNo::MAX);
+            state.supersede_spilled(first..BlockNo::MAX);
             state.cut_zeroes(whole..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
             let stays = first < whole && state.zeroes.contains(first);
@@ -243,7 +243,9 @@ impl<S: Seam> Shard<S> {
     pub fn forget(&self) {
         self.drop_past(0);
         // The log keeps its records; their validity is decided when they are taken over.
-        self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL)));
+        self.with(|state, _| {
+            state.log_tracker.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL))
+        });
         // A fill that begins after this finds no blocks to read.
         self.size_bytes.set(0);
     }

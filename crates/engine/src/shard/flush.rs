@@ -6,7 +6,7 @@ use std::rc::Rc;
 use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
-use super::turns::Turns;
+use super::single_flight::SingleFlight;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
@@ -36,7 +36,7 @@ impl Synced {
 #[derive(Default)]
 pub struct Flushing {
     /// The flushes that close epochs; all epochs up to the covered one are durable.
-    pub turns: Turns<DiskError>,
+    pub single_flight: SingleFlight<DiskError>,
     /// A flush of the backing is in flight.
     pub syncing: bool,
     /// No write can advance the closed epochs: the remaining ones have failed.
@@ -56,7 +56,8 @@ impl<S: Seam> Shard<S> {
     /// Makes all writes acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
-        let flushed = self.take_turns(|state| &state.flushing.turns, target.0, async || self.lead_flush().await).await;
+        let flushed =
+            self.run_shared(|state| &state.flushing.single_flight, target.0, async || self.run_flush().await).await;
         flushed.map_err(RequestError::from)
     }
 
@@ -92,15 +93,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Closes the current epoch and brings all closed epochs to the backing.
-    async fn lead_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
+    async fn run_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
         let closed = self.with(|state, _| {
-            state.flushing.turns.begin();
+            state.flushing.single_flight.begin();
             state.flushing.stuck = false;
             state.failed.end_pauses();
             state.close_epoch()
         });
         let result = self.bring_closed_epochs().await;
-        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed.0));
+        self.state.borrow_mut().flushing.single_flight.finish(result.clone().map(|()| closed.0));
         self.progress.notify();
         result
     }
@@ -192,7 +193,7 @@ impl<S: Seam> Shard<S> {
             if result.is_ok() && !lost {
                 self.note_flushed(covered, destaged);
             }
-            self.let_go();
+            self.retire_records();
             self.progress.notify();
             if lost {
                 self.work.notify();

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::fill::{Filled, Ticket};
-use super::recall::Recall;
+use super::fill::{FillGuard, Filled};
+use super::reload::ReloadReason;
 use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, PageNo, Sectors};
-use crate::pages::figures::NotHit;
+use crate::pages::counters::MissReason;
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
             let rested = !plan.resting.is_empty();
             for run in plan.resting {
                 // A bad block fails only the requests for it (R11).
-                let Some(filled) = self.recall(run, Recall::Read).await? else { continue };
+                let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
                 for (span, place) in spans.iter().zip(&mut got) {
                     take_filled(&filled, span, place);
@@ -129,9 +129,9 @@ impl<S: Seam> Shard<S> {
             }
             if plan.missing.is_empty() {
                 match plan.join {
-                    Some(ticket) => {
+                    Some(guard) => {
                         self.expedite();
-                        ticket.ended().await;
+                        guard.wait_for_end().await;
                         served.joined = true;
                         trace.record(Step::Joined, self.seam().now());
                     }
@@ -172,16 +172,16 @@ impl<S: Seam> Shard<S> {
             () => ReadKind::Miss,
         };
         self.counters.read_served(bytes, kind, served.bytes(bytes));
-        let figures = &self.level.figures;
+        let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().hit(),
-            _ if !well => figures.not_hit(NotHit::Failed),
-            _ if served.bad > 0 => figures.not_hit(NotHit::BadCopy),
-            _ if served.joined && served.from_backing == 0 => figures.not_hit(NotHit::Joined),
-            _ if self.level.is_used() && !self.level.is_checked() => figures.not_hit(NotHit::Unchecked),
-            ReadKind::Part => figures.not_hit(NotHit::Part),
-            ReadKind::Miss => figures.not_hit(NotHit::Absent),
+            _ if !well => counters.not_hit(MissReason::Failed),
+            _ if served.bad > 0 => counters.not_hit(MissReason::BadCopy),
+            _ if served.joined && served.from_backing == 0 => counters.not_hit(MissReason::Joined),
+            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => counters.not_hit(MissReason::Unchecked),
+            ReadKind::Part => counters.not_hit(MissReason::Part),
+            ReadKind::Miss => counters.not_hit(MissReason::Absent),
         }
     }
 
@@ -230,12 +230,12 @@ impl<S: Seam> Shard<S> {
             if place.is_some() {
                 continue;
             }
-            if let Some(ticket) = state.ticket_for(span.block, span.sectors()) {
-                plan.join = Some(Rc::clone(ticket));
+            if let Some(guard) = state.fill_guard_for(span.block, span.sectors()) {
+                plan.join = Some(Rc::clone(guard));
                 continue;
             }
             let block = span.block;
-            let rests = state.ledger.rests(block) && !self.sabotage(Sabotage::FillOverResting);
+            let rests = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
             let runs = if rests { &mut plan.resting } else { &mut plan.missing };
             match runs.last_mut() {
                 Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
@@ -256,7 +256,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
-                let result = match self.widened(run, earned) {
+                let result = match self.page_to_fill(run, earned) {
                     Some(page) => self.fill_page(page, run.clone(), how).await,
                     None => self.fill(run.clone(), how, Cause::ClientRead).await,
                 };
@@ -306,7 +306,7 @@ impl<S: Seam> Shard<S> {
         if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
             return Err(error.into());
         }
-        Ok(self.fill_part(span).await?)
+        Ok(self.fill_span(span).await?)
     }
 
     /// Records the read in its stream and starts readahead; true if the read is sequential.
@@ -315,15 +315,15 @@ impl<S: Seam> Shard<S> {
         if ahead_max == 0 {
             return false;
         }
-        let noted = self.streams.borrow_mut().note(at, len as u64, self.size_bytes.get(), ahead_max);
-        if let Some(range) = noted.ahead
+        let stream_read = self.streams.borrow_mut().record_read(at, len as u64, self.size_bytes.get(), ahead_max);
+        if let Some(range) = stream_read.ahead
             && self.admits_reads()
             && self.dispatch.may_read_ahead()
         {
             let shard = Rc::clone(self);
             self.seam().spawn(async move { shard.read_ahead(range).await });
         }
-        noted.sequential
+        stream_read.sequential
     }
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
@@ -339,8 +339,8 @@ impl<S: Seam> Shard<S> {
                 let absent = |block: BlockNo| {
                     memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
-                        && !state.ledger.rests(block)
-                        && state.ticket_for(block, Sectors::ALL).is_none()
+                        && !state.log_tracker.is_spilled(block)
+                        && state.fill_guard_for(block, Sectors::ALL).is_none()
                 };
                 let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
                 let most = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
@@ -399,7 +399,7 @@ struct Plan {
     /// Runs of spilled blocks on flash.
     resting: Vec<Range<BlockNo>>,
     /// Another request's fill that will bring more blocks.
-    join: Option<Rc<Ticket>>,
+    join: Option<Rc<FillGuard>>,
     /// A block that was found is prefetched.
     is_prefetched: bool,
 }

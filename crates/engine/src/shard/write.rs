@@ -24,7 +24,7 @@ pub struct How {
     /// The block may stay in memory.
     pub keep: bool,
     /// The write is acknowledged before it is on the backing.
-    pub owed: bool,
+    pub acked_unwritten: bool,
     /// Time of the write.
     pub now: Nanos,
 }
@@ -36,18 +36,18 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let now = self.seam().now();
-        let absorbed = self.with(|state, memory| {
+        let is_written = self.with(|state, memory| {
             let keep = self.keeps_writes();
-            let how = How { keep, owed: true, now };
+            let how = How { keep, acked_unwritten: true, now };
             memory.hint_run(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| self.absorb(state, memory, &span, source, how).is_some())
+            spans(at, len).all(|span| self.write_block(state, memory, &span, source, how).is_some())
         });
         self.note_dirty(now);
-        if absorbed {
+        if is_written {
             self.counters.write_done(len as u64, Nanos::ZERO);
             self.curves.borrow_mut().used(at, len as u64);
         }
-        absorbed
+        is_written
     }
 
     /// Writes; returns when the policy allows the acknowledgement.
@@ -64,24 +64,24 @@ impl<S: Seam> Shard<S> {
         self.make_room(blocks_of(at, len as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
-        let logged = flags.fua && self.logs();
+        let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
                 if span.len < BLOCK_BYTES {
-                    self.recall_to_change(span.block).await?;
+                    self.reload_for_partial_write(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
-                let how = How { keep, owed: wait.is_none(), now: self.seam().now() };
-                let absorbed = self.with(|state, memory| {
-                    self.absorb(state, memory, &span, source, how)?;
+                let how = How { keep, acked_unwritten: wait.is_none(), now: self.seam().now() };
+                let is_written = self.with(|state, memory| {
+                    self.write_block(state, memory, &span, source, how)?;
                     if let Some(wait) = &wait {
                         state.waits.add(span.block, wait);
                     }
                     Some(())
                 });
-                if absorbed.is_some() {
+                if is_written.is_some() {
                     break;
                 }
                 drop(self.core.alloc().await);
@@ -119,7 +119,7 @@ impl<S: Seam> Shard<S> {
 
     /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
     /// has to be reloaded first.
-    pub fn absorb(
+    pub fn write_block(
         &self,
         state: &mut State,
         memory: &mut Memory<S>,
@@ -131,7 +131,7 @@ impl<S: Seam> Shard<S> {
         let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
         let filled = given.is_some();
         let mut found = memory.find(self.number, span.block);
-        if span.len < BLOCK_BYTES && found.is_none() && state.ledger.rests(span.block) {
+        if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
         let spare = match given {
@@ -143,24 +143,24 @@ impl<S: Seam> Shard<S> {
             }
             given => given,
         };
-        state.void(span.block.only(), sectors);
-        // An unclean block has no valid copy on flash: that was invalidated when it became dirty.
+        state.invalidate_fills(span.block.only(), sectors);
+        // A block that is not clean has no valid copy on flash: that was invalidated when it became dirty.
         if found.is_none_or(|id| memory.slot(id).is_clean()) {
-            self.uncache(span.block.only());
+            self.invalidate_flash(span.block.only());
         }
         state.failed.remove(span.block);
-        state.ledger.change(span.block);
+        state.log_tracker.record_change(span.block);
         let epoch = state.epochs.current();
         let Some(id) = found else {
             self.note_write_miss(span.block);
             let mut data = spare.expect("an absent block was given a buffer");
-            let rested = state.supersede_resting(span.block.only()).unwrap_or_default();
-            let (present, due) = match state.cut_zeroes(span.block.only()) {
-                Some(due) => {
+            let rested = state.supersede_spilled(span.block.only()).unwrap_or_default();
+            let (present, obligation) = match state.cut_zeroes(span.block.only()) {
+                Some(obligation) => {
                     if !filled {
                         data.zero(0, BLOCK_BYTES);
                     }
-                    (Sectors::ALL, due)
+                    (Sectors::ALL, obligation)
                 }
                 None => {
                     let outside = Sectors::ALL.without(self.sectors_inside(span.block));
@@ -175,9 +175,9 @@ impl<S: Seam> Shard<S> {
             }
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
             let slot = memory.slot_mut(id);
-            (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
-            state.dirty(memory, id, due.oldest(epoch), how.now);
-            memory.changed(id, None);
+            (slot.transit, slot.acked_unwritten) = (!how.keep, how.acked_unwritten || obligation.acked_unwritten);
+            state.dirty(memory, id, obligation.oldest_epoch(epoch), how.now);
+            memory.record_new_content(id, None);
             return Some(());
         };
         let mut data = match spare {
@@ -200,11 +200,11 @@ impl<S: Seam> Shard<S> {
         if self.mode.get() != CacheMode::Frozen {
             slot.transit = !how.keep;
         }
-        slot.owed |= how.owed;
+        slot.acked_unwritten |= how.acked_unwritten;
         memory.touch(id);
         state.dirty(memory, id, epoch, how.now);
-        if !self.sabotage(Sabotage::NoNotes) {
-            memory.changed(id, old);
+        if !self.sabotage(Sabotage::NoPersistenceTags) {
+            memory.record_new_content(id, old);
         }
         Some(())
     }
@@ -233,6 +233,6 @@ impl<S: Seam> Shard<S> {
         if self.wants_destage_now() {
             self.work.notify();
         }
-        self.spill_if_full();
+        self.flush_log_if_full();
     }
 }

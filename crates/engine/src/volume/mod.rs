@@ -15,10 +15,10 @@ use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_B
 
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::memory::{BlockNo, HINTS_MAX};
-use crate::pages::Level;
+use crate::pages::FlashTier;
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
@@ -65,7 +65,7 @@ impl<S: Seam> Clone for Volume<S> {
 }
 
 impl<S: Seam> Volume<S> {
-    pub(crate) fn new(core: Rc<Common<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
+    pub(crate) fn new(core: Rc<CoreState<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
             number,
@@ -82,11 +82,11 @@ impl<S: Seam> Volume<S> {
             streams: Default::default(),
             work: Default::default(),
             progress: Default::default(),
-            company: Default::default(),
+            flush_batcher: Default::default(),
             counters: Counters::default(),
             curves: Default::default(),
             memory_share: Cell::new(spec.memory),
-            level: Level::new(
+            flash_tier: FlashTier::new(
                 core.pages().map(|pages| pages.volume(spec.incarnation)),
                 spec.flash.clone(),
                 spec.drops_pages,
@@ -95,10 +95,10 @@ impl<S: Seam> Volume<S> {
             stopping: Cell::new(false),
             draining: Cell::new(false),
             holding: Cell::new(false),
-            flushing_alone: Cell::new(false),
-            spilling: Cell::new(false),
+            background_backing_flush_running: Cell::new(false),
+            background_log_flush_running: Cell::new(false),
             given_up: Cell::new(false),
-            spill_after: Cell::new(Nanos::ZERO),
+            next_background_log_flush: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -106,10 +106,10 @@ impl<S: Seam> Volume<S> {
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            let keeps = shard.seam().keeps() && !shard.sabotage(Sabotage::OldRecords);
-            shard.state.borrow_mut().ledger.open(blocks_max, keeps);
+            let survives_restart = shard.seam().keeps() && !shard.sabotage(Sabotage::OldRecords);
+            shard.state.borrow_mut().log_tracker.start_tracking(blocks_max, survives_restart);
         }
-        shard.bound_memory();
+        shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
         let since = shard.seam().now();
@@ -164,14 +164,14 @@ impl<S: Seam> Volume<S> {
         let now = shard.seam().now();
         let mut stats = shard.counters.snapshot();
         shard.with(|state, memory| {
-            let room = memory.room(shard.number);
-            stats.memory_bytes = room.held * block;
-            stats.memory_target_bytes = room.target.map(|target| target * block);
+            let usage = memory.usage(shard.number);
+            stats.memory_bytes = usage.held * block;
+            stats.memory_target_bytes = usage.target.map(|target| target * block);
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten() * block;
-            stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
-            stats.resting_bytes = state.ledger.resting() * block;
-            stats.resting_index_bytes = state.ledger.resting_bytes() as u64;
+            stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
+            stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
+            stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
@@ -183,8 +183,8 @@ impl<S: Seam> Volume<S> {
             share_waits: counters.share_waits.get(),
             share_waited_us: counters.share_waited_us.get(),
         };
-        stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
-        stats.problems.extend(shard.level.dropped().map(VolumeProblem::PagesDropped));
+        stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
+        stats.problems.extend(shard.flash_tier.dropped().map(VolumeProblem::PagesDropped));
         if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
@@ -395,7 +395,7 @@ impl<S: Seam> Volume<S> {
         }
         self.0.qos.set(qos);
         self.0.entry.set_limits(qos.limits, self.now());
-        self.share();
+        self.apply_entitlement();
         Ok(())
     }
 
@@ -404,30 +404,30 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         let other = shard.core.datastore(name);
         let old = std::mem::replace(&mut *shard.datastore.borrow_mut(), other.clone());
-        self.share();
+        self.apply_entitlement();
         if let Some(old) = old
             && other.is_none_or(|other| !Rc::ptr_eq(&other, &old))
         {
-            old.leave(shard.number);
+            old.remove_volume(shard.number);
         }
     }
 
-    fn share(&self) {
+    fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
-            datastore.set(shard.number, self.name(), qos.entitlement());
+            datastore.set_volume(shard.number, self.name(), qos.entitlement());
         }
         // A reservation applies to disks, not to flash.
-        let of_flash = Qos { reservation_iops: 0, ..qos }.entitlement();
-        shard.core.flash_turns().set(shard.number, self.name(), of_flash);
+        let flash_entitlement = Qos { reservation_iops: 0, ..qos }.entitlement();
+        shard.core.flash_datastore().set_volume(shard.number, self.name(), flash_entitlement);
     }
 
     pub(crate) fn leave_datastore(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
-            old.leave(shard.number);
+            old.remove_volume(shard.number);
         }
-        shard.core.flash_turns().leave(shard.number);
+        shard.core.flash_datastore().remove_volume(shard.number);
     }
 
     /// The memory quota.
@@ -438,19 +438,19 @@ impl<S: Seam> Volume<S> {
     /// Changes the memory quota. Blocks above the maximum are evicted when the volume's next block arrives.
     pub fn set_memory_share(&self, share: MemoryShare) {
         self.0.shard.memory_share.set(share);
-        self.0.shard.bound_memory();
+        self.0.shard.apply_memory_quota();
         self.0.shard.refresh_throttle();
     }
 
     /// The flash quota of the clean pages.
     pub fn flash_share(&self) -> FlashShare {
-        self.0.shard.level.share()
+        self.0.shard.flash_tier.share()
     }
 
     /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
     /// the maximum are evicted when room is needed.
     pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
-        self.0.shard.level.set_share(share)?;
+        self.0.shard.flash_tier.set_share(share)?;
         self.0.shard.repin();
         Ok(())
     }
@@ -513,7 +513,7 @@ impl<S: Seam> Volume<S> {
     /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
     /// Returns true if the log holds records of the volume.
     pub async fn park(&self) -> Result<bool, RequestError> {
-        if !self.0.shard.logs() {
+        if !self.0.shard.uses_log() {
             self.drain().await?;
             return Ok(false);
         }
@@ -527,7 +527,7 @@ impl<S: Seam> Volume<S> {
         shard.stopping.set(true);
         shard.work.notify();
         shard.end_destage_in_time().await;
-        Ok(shard.state.borrow().ledger.has_records())
+        Ok(shard.state.borrow().log_tracker.has_records())
     }
 
     /// Lifts the limit before a stop, so that clients get their answers.
@@ -554,12 +554,12 @@ impl<S: Seam> Volume<S> {
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
     /// of the block at a place. Returns the number of blocks and zero-ranges recovered. On an error the persisted
     /// memory stays complete.
-    pub(crate) async fn take_back<W: WriteSource<S>>(
+    pub(crate) async fn recover_memory<W: WriteSource<S>>(
         &self,
         left: &Left,
         source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
-        self.0.shard.take_back(left, source).await
+        self.0.shard.recover_memory(left, source).await
     }
 
     async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {

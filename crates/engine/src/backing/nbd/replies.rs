@@ -52,7 +52,7 @@ impl<S: Seam> Shared<S> {
                 }
                 ReplyHeader::Chunk { cookie, kind, done, len } => {
                     let slot = self.slot(cookie)?;
-                    self.take_chunk(incoming, &slot, kind, len as usize, facts).await?;
+                    self.receive_chunk(incoming, &slot, kind, len as usize, facts).await?;
                     if done {
                         self.answered(cookie, &slot);
                     }
@@ -61,7 +61,7 @@ impl<S: Seam> Shared<S> {
         }
     }
 
-    async fn take_chunk<R: StreamReader<S>>(
+    async fn receive_chunk<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
         slot: &Slot<S>,

@@ -269,7 +269,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         });
         fixture.world.run_for(Nanos::from_secs(30)).expect("no task is stuck");
         let stats = volume.stats();
-        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.resting_bytes];
+        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.spilled_bytes];
         assert_eq!((left, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
         assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();

@@ -108,7 +108,7 @@ impl Volumes {
             put(block).await;
         }
         volume.flush().await.expect("the log has space");
-        let resting = volume.stats().resting_bytes / 4096;
+        let resting = volume.stats().spilled_bytes / 4096;
         let before = volume.stats();
         for block in of(BlockState::InMemory) {
             read(volume, block * 8, 8).await.expect("a disk without faults");

@@ -11,39 +11,39 @@ pub struct Noted {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
     /// The tags and their places; no place if there was no room.
-    noted: BTreeMap<BlockNo, (RangeNote, Option<u32>)>,
+    written: BTreeMap<BlockNo, (RangeNote, Option<u32>)>,
 }
 
 impl Noted {
     /// Records that the range at `start` has changed.
-    pub fn changed(&mut self, start: BlockNo) {
+    pub fn mark_changed(&mut self, start: BlockNo) {
         self.changed.push(start);
     }
 
     /// Discards the recorded changes: no memory outlives the process.
-    pub fn forget_changes(&mut self) {
+    pub fn discard_changes(&mut self) {
         self.changed.clear();
     }
 
-    /// Writes the tags of changed ranges through `note`; `now` returns the present range at a first block. Returns the
+    /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block. Returns the
     /// places of obsolete tags, which the caller clears.
-    pub fn follow(
+    pub fn update(
         &mut self,
-        now: impl Fn(BlockNo) -> Option<RangeNote>,
-        mut note: impl FnMut(RangeNote) -> Option<u32>,
+        range_at: impl Fn(BlockNo) -> Option<RangeNote>,
+        mut write_tag: impl FnMut(RangeNote) -> Option<u32>,
     ) -> Vec<u32> {
-        let mut gone = Vec::new();
+        let mut obsolete = Vec::new();
         for start in std::mem::take(&mut self.changed) {
-            let wanted = now(start);
-            if wanted == self.noted.get(&start).map(|(noted, _)| *noted) {
+            let wanted = range_at(start);
+            if wanted == self.written.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
             let old = match wanted {
-                Some(wanted) => self.noted.insert(start, (wanted, note(wanted))),
-                None => self.noted.remove(&start),
+                Some(wanted) => self.written.insert(start, (wanted, write_tag(wanted))),
+                None => self.written.remove(&start),
             };
-            gone.extend(old.and_then(|(_, place)| place));
+            obsolete.extend(old.and_then(|(_, place)| place));
         }
-        gone
+        obsolete
     }
 }

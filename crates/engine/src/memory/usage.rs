@@ -6,14 +6,14 @@ use seam::Seam;
 use super::Memory;
 
 /// Limit of volumes whose oldest blocks are compared for one eviction; more volumes are compared in rotation.
-const COMPARED: usize = 32;
+const COMPARED_MAX: usize = 32;
 /// Blocks that a volume above its maximum loses for each new one, so that a lowered maximum takes effect without a
 /// pause.
 const SHRINK_MAX: u64 = 8;
 
 /// Usage and quota of a volume in memory, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct VolumeUsage {
     /// Blocks in memory.
     pub held: u64,
     /// Minimum: up to this number, no block is evicted for other volumes.
@@ -26,8 +26,8 @@ pub struct Room {
     pub target: Option<u64>,
 }
 
-impl Room {
-    const OPEN: Room = Room { held: 0, min: 0, max: u64::MAX, hits: 0, target: None };
+impl VolumeUsage {
+    const UNBOUNDED: VolumeUsage = VolumeUsage { held: 0, min: 0, max: u64::MAX, hits: 0, target: None };
 
     /// True when the volume has a maximum or a target.
     fn is_bounded(&self) -> bool {
@@ -35,117 +35,117 @@ impl Room {
     }
 
     /// Number of blocks above which the volume is evicted from before others.
-    fn share(&self) -> u64 {
+    fn eviction_floor(&self) -> u64 {
         self.target.unwrap_or(self.max).min(self.max).max(self.min)
     }
 }
 
 /// The quotas of all volumes.
 #[derive(Default)]
-pub struct Rooms {
+pub struct VolumeUsages {
     /// Indexed by the volume's number.
-    rooms: Vec<Room>,
+    usages: Vec<VolumeUsage>,
     /// Attached volumes, and detached ones that still hold blocks.
     volumes: Vec<u32>,
     /// The detached ones.
-    gone: Vec<u32>,
+    detached: Vec<u32>,
     /// Number of volumes with a maximum or a target; at zero, no search for them is needed.
     bounded: usize,
     /// Position at which the next search for victims starts.
     hand: usize,
     /// Volumes that may lose a block; kept here to avoid allocation.
-    losers: Vec<u32>,
+    candidates: Vec<u32>,
 }
 
-impl Rooms {
-    pub fn of(&self, volume: u32) -> Room {
-        self.rooms.get(volume as usize).copied().unwrap_or(Room::OPEN)
+impl VolumeUsages {
+    pub fn get(&self, volume: u32) -> VolumeUsage {
+        self.usages.get(volume as usize).copied().unwrap_or(VolumeUsage::UNBOUNDED)
     }
 
-    pub fn used(&mut self, volume: u32) {
-        self.rooms[volume as usize].hits += 1;
+    pub fn record_use(&mut self, volume: u32) {
+        self.usages[volume as usize].hits += 1;
     }
 
-    pub fn change(&mut self, volume: u32, change: impl FnOnce(&mut Room)) {
-        if self.rooms.len() <= volume as usize {
-            self.volumes.extend(self.rooms.len() as u32..=volume);
-            self.rooms.resize(volume as usize + 1, Room::OPEN);
+    pub fn update(&mut self, volume: u32, change: impl FnOnce(&mut VolumeUsage)) {
+        if self.usages.len() <= volume as usize {
+            self.volumes.extend(self.usages.len() as u32..=volume);
+            self.usages.resize(volume as usize + 1, VolumeUsage::UNBOUNDED);
         }
-        let room = &mut self.rooms[volume as usize];
-        let was_bounded = room.is_bounded();
-        change(room);
-        self.bounded = self.bounded + usize::from(room.is_bounded()) - usize::from(was_bounded);
+        let usage = &mut self.usages[volume as usize];
+        let was_bounded = usage.is_bounded();
+        change(usage);
+        self.bounded = self.bounded + usize::from(usage.is_bounded()) - usize::from(was_bounded);
     }
 
     /// Forgets detached volumes that no longer hold blocks.
-    fn forget_gone(&mut self) {
-        if !self.gone.iter().any(|volume| self.rooms[*volume as usize].held == 0) {
+    fn remove_empty_detached(&mut self) {
+        if !self.detached.iter().any(|volume| self.usages[*volume as usize].held == 0) {
             return;
         }
-        let (gone, left) = self.gone.iter().partition(|volume| self.rooms[**volume as usize].held == 0);
-        self.gone = left;
+        let (gone, left) = self.detached.iter().partition(|volume| self.usages[**volume as usize].held == 0);
+        self.detached = left;
         let gone: Vec<u32> = gone;
-        gone.iter().for_each(|volume| self.change(*volume, |room| *room = Room::OPEN));
+        gone.iter().for_each(|volume| self.update(*volume, |usage| *usage = VolumeUsage::UNBOUNDED));
         self.volumes.retain(|volume| !gone.contains(volume));
     }
 
     /// The next volumes that hold more than `keep` allows; `seen` counts the volumes already examined.
-    fn more_losers(&mut self, seen: &mut usize, keep: impl Fn(&Room) -> u64) -> &[u32] {
-        self.losers.clear();
+    fn next_candidates(&mut self, seen: &mut usize, keep: impl Fn(&VolumeUsage) -> u64) -> &[u32] {
+        self.candidates.clear();
         let count = self.volumes.len();
-        while *seen < count && self.losers.len() < COMPARED {
+        while *seen < count && self.candidates.len() < COMPARED_MAX {
             let volume = self.volumes[(self.hand + *seen) % count];
-            let room = &self.rooms[volume as usize];
-            if room.held > keep(room) {
-                self.losers.push(volume);
+            let usage = &self.usages[volume as usize];
+            if usage.held > keep(usage) {
+                self.candidates.push(volume);
             }
             *seen += 1;
         }
-        &self.losers
+        &self.candidates
     }
 }
 
 impl<S: Seam> Memory<S> {
     /// Usage and quota of a volume.
-    pub fn room(&self, volume: u32) -> Room {
-        self.rooms.of(volume)
+    pub fn usage(&self, volume: u32) -> VolumeUsage {
+        self.usages.get(volume)
     }
 
     /// Changes the quota of a volume.
-    pub fn set_room(&mut self, volume: u32, change: impl FnOnce(&mut Room)) {
-        self.rooms.change(volume, change);
+    pub fn update_usage(&mut self, volume: u32, change: impl FnOnce(&mut VolumeUsage)) {
+        self.usages.update(volume, change);
     }
 
     /// Forgets a detached volume; its remaining blocks are evicted first.
-    pub fn forget(&mut self, volume: u32) {
-        self.set_room(volume, |room| *room = Room { held: room.held, max: 0, ..Room::OPEN });
-        self.rooms.gone.push(volume);
-        self.rooms.forget_gone();
+    pub fn detach_volume(&mut self, volume: u32) {
+        self.update_usage(volume, |usage| *usage = VolumeUsage { held: usage.held, max: 0, ..VolumeUsage::UNBOUNDED });
+        self.usages.detached.push(volume);
+        self.usages.remove_empty_detached();
     }
 
     /// Chooses a block to evict. Volumes above their maximum come first, then volumes above their target, then volumes
     /// above their minimum. If there are none, any volume loses a block, or the cache would be stuck.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        if self.rooms.bounded > 0 {
-            let above: [fn(&Room) -> u64; 2] = [|room| room.max, Room::share];
+        if self.usages.bounded > 0 {
+            let above: [fn(&VolumeUsage) -> u64; 2] = [|usage| usage.max, VolumeUsage::eviction_floor];
             if let Some(victim) = above.into_iter().find_map(|keep| self.victim_above(keep)) {
                 return Some(victim);
             }
-            self.rooms.forget_gone();
+            self.usages.remove_empty_detached();
         }
-        self.victim_above(|room| room.min).or_else(|| self.victim_above(|_| 0))
+        self.victim_above(|usage| usage.min).or_else(|| self.victim_above(|_| 0))
     }
 
-    fn victim_above(&mut self, keep: impl Fn(&Room) -> u64) -> Option<u32> {
+    fn victim_above(&mut self, keep: impl Fn(&VolumeUsage) -> u64) -> Option<u32> {
         let mut seen = 0;
         loop {
-            let losers = self.rooms.more_losers(&mut seen, &keep);
-            if losers.is_empty() {
+            let candidates = self.usages.next_candidates(&mut seen, &keep);
+            if candidates.is_empty() {
                 return None;
             }
-            if let Some(victim) = self.policy.victim(losers) {
-                if self.rooms.volumes.len() > COMPARED {
-                    self.rooms.hand = (self.rooms.hand + seen) % self.rooms.volumes.len();
+            if let Some(victim) = self.policy.victim(candidates) {
+                if self.usages.volumes.len() > COMPARED_MAX {
+                    self.usages.hand = (self.usages.hand + seen) % self.usages.volumes.len();
                 }
                 return Some(victim);
             }
@@ -153,14 +153,14 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Evicts blocks of a volume that has reached its maximum, to make room for one more of its own.
-    pub(super) fn keep_below_max(&mut self, volume: u32) {
+    pub(super) fn evict_to_max(&mut self, volume: u32) {
         for _ in 0..SHRINK_MAX {
-            let room = self.rooms.of(volume);
-            if room.held < room.max {
+            let usage = self.usages.get(volume);
+            if usage.held < usage.max {
                 return;
             }
             let Some(victim) = self.policy.victim(&[volume]) else { return };
-            self.discharge(victim);
+            self.free_slot(victim);
         }
     }
 }

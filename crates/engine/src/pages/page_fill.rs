@@ -14,7 +14,7 @@ use seam::{DiskError, Nanos, Seam};
 use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
-use crate::shard::fill::{Filled, Ticket};
+use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
@@ -28,13 +28,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Bytes read from a backing in the present second.
 #[derive(Default)]
-pub struct Width {
+pub struct PageFillBudget {
     second: Cell<u64>,
     bytes: Cell<u64>,
     settling: Cell<bool>,
 }
 
-impl Width {
+impl PageFillBudget {
     /// Records that `bytes` were read.
     pub fn note(&self, now: Nanos, bytes: u64) {
         let second = now.0 / SECOND_NS;
@@ -52,7 +52,7 @@ impl Width {
 /// A page that was read for a client and is to be promoted.
 pub struct PageRead<S: Seam> {
     /// Fill guard that reports which blocks have changed since; the receiver returns it.
-    pub ticket: Rc<Ticket>,
+    pub guard: Rc<FillGuard>,
     /// First block of the page.
     pub first: BlockNo,
     /// Content of its blocks.
@@ -62,7 +62,7 @@ pub struct PageRead<S: Seam> {
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
     /// is on flash, and reading the rest is cheap.
-    pub fn widened(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
+    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
         let (page, place) = run.start.page();
         let inside = earned.contains(&page) && run.end <= page.next().first_block();
         let pages = self.growing_pages().filter(|_| inside)?;
@@ -70,7 +70,8 @@ impl<S: Seam> Shard<S> {
         let nothing_there = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
-        let cheap = self.level.width.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
+        let cheap =
+            self.flash_tier.page_fill_budget.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
         if !nothing_there || !cheap {
             return None;
         }
@@ -83,11 +84,11 @@ impl<S: Seam> Shard<S> {
     }
 
     fn settle_soon(self: &ShardRef<S>) {
-        if !self.level.width.settling.replace(true) {
+        if !self.flash_tier.page_fill_budget.settling.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
                 shard.settle().await;
-                shard.level.width.settling.set(false);
+                shard.flash_tier.page_fill_budget.settling.set(false);
             });
         }
     }
@@ -105,45 +106,45 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
             return self.fill(run, how, Cause::ClientRead).await;
         };
-        let (whole, ticket) = self.with(|state, memory| {
-            let whole = state.issue_ticket(memory, self.number, blocks.clone(), false);
-            (whole, state.issue_ticket(memory, self.number, run.clone(), true))
+        let (whole, guard) = self.with(|state, memory| {
+            let whole = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
+            (whole, state.issue_fill_guard(memory, self.number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
-            self.return_tickets([&whole, &ticket]);
+            self.release_fill_guards([&whole, &guard]);
             return self.fill(run, how, Cause::ClientRead).await;
         };
         let places = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
         let wanted = content[places].to_vec();
         self.with(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&wanted) {
-                self.install(state, memory, &ticket, block, data, how);
+                self.install(state, memory, &guard, block, data, how);
             }
         });
-        self.return_tickets([&ticket]);
-        self.promote_read(page, PageRead { ticket: whole, first: blocks.start, blocks: content });
-        let mut filled = Filled::new(run.start, wanted, ticket);
+        self.release_fill_guards([&guard]);
+        self.promote_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
+        let mut filled = Filled::new(run.start, wanted, guard);
         filled.waited = waited;
         Ok(filled)
     }
 
     /// Ends the fills of these guards.
-    pub fn return_tickets<'a>(&self, tickets: impl IntoIterator<Item = &'a Rc<Ticket>>) {
+    pub fn release_fill_guards<'a>(&self, fill_guards: impl IntoIterator<Item = &'a Rc<FillGuard>>) {
         let mut state = self.state.borrow_mut();
-        tickets.into_iter().for_each(|ticket| state.return_ticket(ticket));
+        fill_guards.into_iter().for_each(|guard| state.release_fill_guard(guard));
     }
 
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
     pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
         let usable = (0..).zip(read.blocks).filter(|(place, _)| {
-            let still = read.ticket.voided(read.first.plus(u64::from(*place))) == Sectors::NONE
+            let still = read.guard.invalidated(read.first.plus(u64::from(*place))) == Sectors::NONE
                 || self.sabotage(Sabotage::PageOverWrite);
             still && valid >> place & 1 == 0 && self.is_settled()
         });
         let usable = usable.collect();
-        self.return_tickets([&read.ticket]);
+        self.release_fill_guards([&read.guard]);
         usable
     }
 }
