@@ -35,19 +35,19 @@ pub enum AttachError {
     Recovery(String, RequestError),
     /// The volume's persisted memory could not be recovered.
     #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
-    LeftInMemory(String, RequestError),
+    PersistedMemory(String, RequestError),
     /// An earlier recovery of persisted memory was partial, and the flash log has changed since.
     #[error("what was left in memory of \"{0}\" could be taken back in part only: it stays there for the next start")]
-    TakenInPart(String),
+    PartiallyRecovered(String),
 }
 
 struct Inner<S: Seam> {
     core_state: Rc<CoreState<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
-    found: RefCell<Vec<Recovered>>,
-    /// Partially recovered volumes: the log has records of them that are not among `found`.
-    spoilt: RefCell<BTreeSet<VolumeId>>,
+    unclaimed_records: RefCell<Vec<Recovered>>,
+    /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
+    partially_recovered: RefCell<BTreeSet<VolumeId>>,
     next_number: Cell<u32>,
 }
 
@@ -66,8 +66,14 @@ impl<S: Seam> Clone for Core<S> {
 impl<S: Seam> Core<S> {
     /// An engine without volumes, with all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let (volumes, found, spoilt, next_number) = Default::default();
-        Core(Rc::new(Inner { core_state: Rc::new(CoreState::new(seam, spec)), volumes, found, spoilt, next_number }))
+        let (volumes, unclaimed_records, partially_recovered, next_number) = Default::default();
+        Core(Rc::new(Inner {
+            core_state: Rc::new(CoreState::new(seam, spec)),
+            volumes,
+            unclaimed_records,
+            partially_recovered,
+            next_number,
+        }))
     }
 
     /// The seam.
@@ -84,7 +90,7 @@ impl<S: Seam> Core<S> {
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
     pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
         self.0.core_state.open_store(store);
-        *self.0.found.borrow_mut() = found;
+        *self.0.unclaimed_records.borrow_mut() = found;
     }
 
     /// The flash log.
@@ -109,7 +115,7 @@ impl<S: Seam> Core<S> {
 
     /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
-        let (found, mut volumes, mut at) = (self.0.found.borrow(), BTreeSet::new(), 0);
+        let (found, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
         while let Some(first) = found.get(at) {
             let incarnation = first.owner.incarnation;
             volumes.insert(incarnation);
@@ -118,9 +124,9 @@ impl<S: Seam> Core<S> {
         volumes
     }
 
-    /// Calls `look` for each unclaimed record of a volume that is not attached.
-    pub(crate) fn each_found(&self, incarnation: VolumeId, mut look: impl FnMut(&Recovered)) {
-        self.0.found.borrow()[self.found_of(incarnation)].iter().for_each(&mut look);
+    /// Calls `visit` for each unclaimed record of a volume that is not attached.
+    pub(crate) fn for_each_unclaimed(&self, incarnation: VolumeId, mut visit: impl FnMut(&Recovered)) {
+        self.0.unclaimed_records.borrow()[self.unclaimed_range(incarnation)].iter().for_each(&mut visit);
     }
 
     /// Waits until the map of clean pages is read.
@@ -130,14 +136,14 @@ impl<S: Seam> Core<S> {
 
     /// Attaches a volume with its records from the flash log. On an error the log keeps them.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.recover(spec, backing, &Left::default())?;
-        self.recovered(&volume);
+        let volume = self.make_recovered(spec, backing, &Left::default())?;
+        self.register_recovered(&volume);
         Ok(volume)
     }
 
     /// Attaches a volume without records in the flash log.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.make_new(spec, backing)?;
+        let volume = self.make_unrecorded(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
     }
@@ -145,68 +151,70 @@ impl<S: Seam> Core<S> {
     /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
     /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
     /// Returns the number of recovered blocks and zero-ranges too. On an error nothing that was left is forgotten.
-    pub async fn attach_left<W: WriteSource<S>>(
+    pub async fn attach_with_memory<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
         backing: Backing<S>,
         left: &Left,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
-        let volume = self.recover(spec, backing, left)?;
+        let volume = self.make_recovered(spec, backing, left)?;
         let taken = volume.recover_memory(left, source).await.map_err(|error| {
             if volume.shard().state.borrow().log_tracker.has_records() {
-                self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
+                self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
             }
-            volume.give_up();
+            volume.abandon();
             // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old
             // content over writes of that time.
             volume.shard().forget();
-            AttachError::LeftInMemory(volume.name().to_owned(), error)
+            AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
-        self.recovered(&volume);
+        self.register_recovered(&volume);
         Ok((volume, taken))
     }
 
     /// Makes a volume with its records from the flash log; it cannot be found yet.
-    fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &Left) -> Result<Volume<S>, AttachError> {
-        if self.0.spoilt.borrow().contains(&spec.incarnation) {
-            return Err(AttachError::TakenInPart(spec.name));
+    fn make_recovered(&self, spec: VolumeSpec, backing: Backing<S>, left: &Left) -> Result<Volume<S>, AttachError> {
+        if self.0.partially_recovered.borrow().contains(&spec.incarnation) {
+            return Err(AttachError::PartiallyRecovered(spec.name));
         }
-        let mine = self.found_of(spec.incarnation);
-        if mine.is_empty() {
+        let own_range = self.unclaimed_range(spec.incarnation);
+        if own_range.is_empty() {
             return self.make(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
-        let recovered = volume.recover(&self.0.found.borrow()[mine], left);
+        let recovered = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
         recovered.map(|()| volume.clone()).map_err(|error| {
-            volume.give_up();
+            volume.abandon();
             AttachError::Recovery(volume.name().to_owned(), error)
         })
     }
 
     /// Makes a volume findable and drops its unclaimed records.
-    fn recovered(&self, volume: &Volume<S>) {
-        let mine = self.found_of(volume.spec().incarnation);
-        let mut found = self.0.found.borrow_mut();
-        if !mine.is_empty() {
-            found.drain(mine);
+    fn register_recovered(&self, volume: &Volume<S>) {
+        let own_range = self.unclaimed_range(volume.spec().incarnation);
+        let mut found = self.0.unclaimed_records.borrow_mut();
+        if !own_range.is_empty() {
+            found.drain(own_range);
             found.shrink_to_fit();
         }
         self.0.volumes.borrow_mut().push(volume.clone());
     }
 
     /// Range of a volume's records among the unclaimed ones.
-    fn found_of(&self, incarnation: VolumeId) -> Range<usize> {
-        let found = self.0.found.borrow();
+    fn unclaimed_range(&self, incarnation: VolumeId) -> Range<usize> {
+        let found = self.0.unclaimed_records.borrow();
         let first = found.partition_point(|record| record.owner.incarnation < incarnation);
         first..found.partition_point(|record| record.owner.incarnation <= incarnation)
     }
 
-    fn make_new(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        if self.unclaimed().contains(&spec.incarnation) || self.0.spoilt.borrow().contains(&spec.incarnation) {
+    fn make_unrecorded(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+        if self.unclaimed().contains(&spec.incarnation)
+            || self.0.partially_recovered.borrow().contains(&spec.incarnation)
+        {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         self.make(spec, backing)
@@ -232,7 +240,7 @@ impl<S: Seam> Core<S> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
-        volume.shard().flash_tier.give_up_share();
+        volume.shard().flash_tier.release_quota();
         volume.leave_datastore();
         self.0.core_state.remove(volume.shard());
         Ok(())

@@ -121,7 +121,7 @@ pub enum AdmissionRule {
 
 /// The part of the flash for the clean pages of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FlashShare {
+pub struct FlashQuota {
     /// Whether the volume uses flash at all (`flash = true`).
     pub enabled: bool,
     /// Up to this amount, its pages are not evicted for other volumes.
@@ -132,15 +132,15 @@ pub struct FlashShare {
     pub pinned: Vec<Range<PageNo>>,
 }
 
-impl Default for FlashShare {
+impl Default for FlashQuota {
     fn default() -> Self {
-        FlashShare { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
+        FlashQuota { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
     }
 }
 
-impl FlashShare {
+impl FlashQuota {
     /// The setting in the form that the flash store takes.
-    pub fn of_pages(&self) -> PageShare {
+    pub fn to_page_share(&self) -> PageShare {
         PageShare { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
@@ -233,9 +233,9 @@ pub struct VolumeSpec {
     /// with the writes.
     pub defer: Nanos,
     /// Bounds of its part of the memory.
-    pub memory: MemoryShare,
+    pub memory: MemoryQuota,
     /// Bounds of its part of the flash.
-    pub flash: FlashShare,
+    pub flash: FlashQuota,
     /// Shares, reservation and limits.
     pub qos: Qos,
     /// Its clean pages on flash may be outdated: they are dropped before any is served.
@@ -308,7 +308,7 @@ impl DatastoreSpec {
 
 /// Bounds of the memory for the blocks of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryShare {
+pub struct MemoryQuota {
     /// Up to this size, its blocks are not evicted for other volumes.
     pub min_bytes: u64,
     /// The most memory that it gets; blocks that are not clean may exceed it.
@@ -327,8 +327,8 @@ impl VolumeSpec {
             datastore: String::new(),
             labels: BTreeMap::new(),
             defer: Nanos::from_secs(10),
-            memory: MemoryShare::default(),
-            flash: FlashShare::default(),
+            memory: MemoryQuota::default(),
+            flash: FlashQuota::default(),
             qos: Qos::default(),
             drops_pages: false,
             unflushed_loss: UnflushedLoss::None,

@@ -6,7 +6,7 @@ use std::fmt;
 use seam::{DiskError, Nanos};
 
 use crate::backing::{Cause, Op};
-use crate::histogram::{Histogram, Steps, TOLD_OCTAVES};
+use crate::histogram::{Histogram, OctaveCounts, REPORTED_OCTAVES};
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,8 +22,8 @@ pub struct LatencySummary {
 /// Latency distribution of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Requests faster than 2 to the power of each of [`TOLD_OCTAVES`] nanoseconds.
-    pub below: [u64; TOLD_OCTAVES.len()],
+    /// Requests faster than 2 to the power of each of [`REPORTED_OCTAVES`] nanoseconds.
+    pub below: [u64; REPORTED_OCTAVES.len()],
     /// All requests.
     pub all: u64,
     /// Sum of their latencies, in nanoseconds.
@@ -286,7 +286,7 @@ pub struct Counters {
     /// Requests of clients that failed.
     pub errors: Counter,
     /// Requests to the backing with their latency, and their bytes, by kind and cause.
-    backing: [[(Steps, Counter); Cause::ALL.len()]; Op::ALL.len()],
+    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; Op::ALL.len()],
     /// Requests that failed on the backing.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -362,7 +362,7 @@ impl Counters {
     }
 
     /// Requests of one kind to the backing, and their bytes.
-    fn asked(&self, op: Op) -> (u64, u64) {
+    fn requests_of(&self, op: Op) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
         causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
     }
@@ -396,11 +396,11 @@ impl Counters {
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),
-            backing_reads: self.asked(Op::Read).0,
-            backing_writes: self.asked(Op::Write).0 + self.asked(Op::Zero).0,
-            backing_flushes: self.asked(Op::Flush).0,
-            backing_read_bytes: self.asked(Op::Read).1,
-            backing_write_bytes: self.asked(Op::Write).1,
+            backing_reads: self.requests_of(Op::Read).0,
+            backing_writes: self.requests_of(Op::Write).0 + self.requests_of(Op::Zero).0,
+            backing_flushes: self.requests_of(Op::Flush).0,
+            backing_read_bytes: self.requests_of(Op::Read).1,
+            backing_write_bytes: self.requests_of(Op::Write).1,
             backing: self.backing_counts(),
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::TOLD_OCTAVES;
+use engine::REPORTED_OCTAVES;
 use messages::report::{FigureReport, HistoryReport, LatencyFigures};
 use messages::{ErrorKind, Failure};
 
@@ -168,7 +168,7 @@ fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
 }
 
 fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
-    let bounds_us: Vec<f64> = TOLD_OCTAVES.iter().map(|octave| (1u64 << octave) as f64 / 1e3).collect();
+    let bounds_us: Vec<f64> = REPORTED_OCTAVES.iter().map(|octave| (1u64 << octave) as f64 / 1e3).collect();
     let all = || steps.values().map(|point| &point.latencies[at]);
     let part = |part: f64| all().map(|latencies| latencies.percentile_us(part, &bounds_us)).collect();
     let mean = |latencies: &super::point::Latencies| {

@@ -44,7 +44,7 @@ const RESERVABLE_PERCENT: f64 = 90.0;
 /// Why a reservation is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {shown_iops} of 4 KiB, \
+    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {measured_iops} of 4 KiB, \
      of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
 )]
 pub struct ReservationError {
@@ -57,7 +57,7 @@ pub struct ReservationError {
     /// Most requests a second that may be reserved in all.
     pub reservable_iops: u64,
     /// Requests a second that the datastore completed while it was busy.
-    pub shown_iops: u64,
+    pub measured_iops: u64,
 }
 
 /// A time span of congestion.
@@ -110,17 +110,17 @@ pub struct DatastoreStats {
     /// The threshold in force.
     pub threshold: Nanos,
     /// True if the threshold is found automatically, not configured.
-    pub threshold_is_found: bool,
+    pub threshold_is_automatic: bool,
     /// Recent latency: the mean of the volumes' mean latencies.
     pub latency: Nanos,
     /// Recent rate in small accesses a second.
     pub rate: f64,
     /// Rate while the datastore was busy, in small accesses a second; `None` before that.
-    pub shown: Option<f64>,
+    pub measured_rate: Option<f64>,
     /// Window while congested, in small accesses.
     pub window: Option<f64>,
     /// Outstanding work, in small accesses.
-    pub under_way: f64,
+    pub outstanding: f64,
     /// Its volumes, by name.
     pub members: Vec<MemberStats>,
     /// The last congestion episodes, the newest last.
@@ -133,8 +133,8 @@ struct Member {
     last_request: Nanos,
     /// The volume has recent requests.
     active: bool,
-    under_way: Cost,
-    /// The part of `under_way` that is background work.
+    outstanding: Cost,
+    /// The part of `outstanding` that is background work.
     background: Cost,
     /// Time of its last completion, or of the start of its outstanding requests if that is later.
     last_completion: Nanos,
@@ -163,7 +163,7 @@ struct Inner {
     active: usize,
     period: Nanos,
     /// The greatest rate while busy.
-    shown: Option<f64>,
+    measured_rate: Option<f64>,
     episodes: u64,
     congested_time: Nanos,
     recent_episodes: VecDeque<Episode>,
@@ -223,7 +223,7 @@ impl<S: Seam> Datastore<S> {
             ticking: false,
             active: 0,
             period: now,
-            shown: None,
+            measured_rate: None,
             episodes: 0,
             congested_time: Nanos::ZERO,
             recent_episodes: VecDeque::new(),
@@ -255,14 +255,14 @@ impl<S: Seam> Datastore<S> {
     pub fn set_volume(&self, number: u32, volume: &str, entitlement: Entitlement) {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
-        inner.scheduler.set(number, entitlement, now);
-        inner.background.set(number, entitlement, now);
+        inner.scheduler.set_client(number, entitlement, now);
+        inner.background.set_client(number, entitlement, now);
         let member = inner.members.entry(number).or_insert_with(|| Member {
             volume: volume.to_owned(),
             entitlement,
             last_request: Nanos::ZERO,
             active: false,
-            under_way: Cost::default(),
+            outstanding: Cost::default(),
             background: Cost::default(),
             last_completion: Nanos::ZERO,
             used: Cost::default(),
@@ -279,13 +279,13 @@ impl<S: Seam> Datastore<S> {
         let inner = self.inner.borrow();
         let others = inner.members.iter().filter(|(other, _)| **other != number);
         let others_iops: u64 = others.map(|(_, member)| member.entitlement.reservation).sum();
-        let Some(shown) = inner.shown.filter(|_| wanted_iops > 0) else { return Ok(()) };
-        let reservable_iops = (shown * RESERVABLE_PERCENT / 100.0) as u64;
+        let Some(measured_rate) = inner.measured_rate.filter(|_| wanted_iops > 0) else { return Ok(()) };
+        let reservable_iops = (measured_rate * RESERVABLE_PERCENT / 100.0) as u64;
         if others_iops.saturating_add(wanted_iops) <= reservable_iops {
             return Ok(());
         }
-        let (datastore, shown_iops) = (self.name.clone(), shown as u64);
-        Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, shown_iops })
+        let (datastore, measured_iops) = (self.name.clone(), measured_rate as u64);
+        Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, measured_iops })
     }
 
     /// Removes a volume; its waiting requests are admitted.
@@ -389,14 +389,14 @@ impl<S: Seam> Datastore<S> {
             let granted = {
                 let inner = &mut *self.inner.borrow_mut();
                 if inner.clock.tick(now).is_some() {
-                    inner.window.note_stall();
+                    inner.window.record_stall();
                 }
                 inner.roll_period(now);
                 let was_congested = inner.window.is_congested();
-                inner.window.tick(inner.clock.time(now));
+                inner.window.end_if_calm(inner.clock.time(now));
                 inner.update_congestion(was_congested, now);
                 let granted = inner.admit(now);
-                let is_idle = !inner.has_waiting() && inner.window.under_way() == Cost::default();
+                let is_idle = !inner.has_waiting() && inner.window.outstanding() == Cost::default();
                 if is_idle || inner.active < 2 {
                     inner.clock.stop(now);
                     inner.ticking = false;
@@ -419,7 +419,7 @@ impl<S: Seam> Datastore<S> {
             let shared = inner.active > 1;
             let was_congested = inner.window.is_congested();
             if let Some(member) = inner.members.get_mut(&number) {
-                (member.under_way, member.last_completion) = (member.under_way - cost, now);
+                (member.outstanding, member.last_completion) = (member.outstanding - cost, now);
                 if priority == Priority::Background {
                     member.background = member.background - cost;
                 }
@@ -443,7 +443,7 @@ impl<S: Seam> Datastore<S> {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
         inner.roll_period(now);
-        let (latency, rate) = inner.window.lately();
+        let (latency, rate) = inner.window.last_sample();
         let active_shares = inner.active_shares();
         let used: Cost = inner.members.values().map(|member| member.used_before).sum();
         let mut members: Vec<_> = inner
@@ -469,12 +469,12 @@ impl<S: Seam> Datastore<S> {
             congested_time: inner.congested_time + since.map_or(Nanos::ZERO, |since| now.since(since)),
             episodes: inner.episodes,
             threshold: inner.window.threshold(),
-            threshold_is_found: inner.window.asked_threshold() == qos::Threshold::Auto,
+            threshold_is_automatic: inner.window.configured_threshold() == qos::Threshold::Auto,
             latency,
             rate,
-            shown: inner.shown,
+            measured_rate: inner.measured_rate,
             window: inner.window.size().map(Cost::as_accesses),
-            under_way: inner.window.under_way().as_accesses(),
+            outstanding: inner.window.outstanding().as_accesses(),
             members,
             recent_episodes: inner.recent_episodes.iter().cloned().collect(),
         }
@@ -484,7 +484,7 @@ impl<S: Seam> Datastore<S> {
 impl Member {
     /// Its outstanding client requests.
     fn foreground(&self) -> Cost {
-        self.under_way - self.background
+        self.outstanding - self.background
     }
 }
 
@@ -507,7 +507,7 @@ impl Inner {
         }
         let stalled_after = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
         let is_stalled =
-            |member: &Member| member.under_way > Cost::default() && now.since(member.last_completion) > stalled_after;
+            |member: &Member| member.outstanding > Cost::default() && now.since(member.last_completion) > stalled_after;
         let stalled: Vec<u32> =
             self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(at, _)| *at).collect();
         let hung_cost: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
@@ -515,16 +515,16 @@ impl Inner {
             let members = &self.members;
             let next = if self.active < 2 {
                 self.scheduler.pop(now)
-            } else if self.window.has_room_beside(self.bypassing + hung_cost) {
-                self.scheduler.pop_of(now, |number| !stalled.contains(&number))
+            } else if self.window.has_room(self.bypassing + hung_cost) {
+                self.scheduler.pop_among(now, |number| !stalled.contains(&number))
             } else {
-                self.window.note_full(self.clock.time(now));
+                self.window.record_wait(self.clock.time(now));
                 let bypass_max = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
                 let is_small = |number: u32, cost: Cost| {
                     let outstanding = members.get(&number).map_or(SMALL_REQUEST, Member::foreground);
                     cost <= SMALL_REQUEST && outstanding < SMALL_REQUEST && !stalled.contains(&number)
                 };
-                let small = if self.bypassing < bypass_max { self.scheduler.pop_little(now, is_small) } else { None };
+                let small = if self.bypassing < bypass_max { self.scheduler.pop_small(now, is_small) } else { None };
                 if let Some((_, cost, queued)) = &small {
                     self.bypassing += *cost;
                     queued.bypasses_window.set(true);
@@ -546,7 +546,7 @@ impl Inner {
             let next = match () {
                 () if self.active < 2 => self.background.pop(now),
                 () if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) => {
-                    self.background.pop_of(now, |number| !stalled.contains(&number))
+                    self.background.pop_among(now, |number| !stalled.contains(&number))
                 }
                 () => None,
             };
@@ -559,10 +559,10 @@ impl Inner {
     fn begin(&mut self, number: u32, cost: Cost, priority: Priority, now: Nanos) {
         self.window.begin(cost, priority, self.clock.time(now));
         if let Some(member) = self.members.get_mut(&number) {
-            if member.under_way == Cost::default() {
+            if member.outstanding == Cost::default() {
                 member.last_completion = now;
             }
-            member.under_way += cost;
+            member.outstanding += cost;
             if priority == Priority::Background {
                 member.background += cost;
             }
@@ -580,7 +580,7 @@ impl Inner {
 
     fn roll_period(&mut self, now: Nanos) {
         let was_congested = self.window.is_congested();
-        self.window.rest(self.clock.time(now));
+        self.window.end_if_idle(self.clock.time(now));
         self.update_congestion(was_congested, now);
         if now.since(self.period) < PERIOD {
             return;
@@ -591,7 +591,7 @@ impl Inner {
             member.used = Cost::default();
             // A volume with waiting requests stays active, however long they wait.
             let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
-            let waits = member.under_way > Cost::default() || waiting > 0;
+            let waits = member.outstanding > Cost::default() || waiting > 0;
             member.active &= waits || now.since(member.last_request) < INACTIVE_AFTER;
         }
         self.active = self.members.values().filter(|member| member.active).count();
@@ -609,14 +609,14 @@ impl Inner {
         let own = u64::from(member.entitlement.shares);
         let all = if member.active { active_shares } else { active_shares + own };
         let by_shares = own as f64 / all.max(1) as f64;
-        let reserved = self.shown.map_or(0.0, |shown| member.entitlement.reservation as f64 / shown.max(1.0));
+        let reserved = self.measured_rate.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
         by_shares.max(reserved).min(1.0)
     }
 
     fn update_congestion(&mut self, was_congested: bool, now: Nanos) {
         let is_congested = self.window.is_congested();
         if is_congested && let Some(rate) = self.window.greatest_rate() {
-            self.shown = Some(rate);
+            self.measured_rate = Some(rate);
         }
         if is_congested == was_congested {
             return;

@@ -140,7 +140,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
-        self.notice_reconnect();
+        self.detect_reconnect();
         let now = self.seam().now();
         self.with(|state, memory| {
             if self.stopping.get()
@@ -300,7 +300,7 @@ impl<S: Seam> Shard<S> {
                 Ok(Some(run)) => {
                     *cursor = run.end;
                     let first = run.start;
-                    self.note_run(quietly, BlockNo::count(&run));
+                    self.record_run(quietly, BlockNo::count(&run));
                     return self.start_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),

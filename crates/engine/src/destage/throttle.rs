@@ -53,7 +53,7 @@ pub struct Throttle {
 
 impl Throttle {
     /// Records that `units` more have reached the backing.
-    pub fn note_done(&self, units: u64) {
+    pub fn record_progress(&self, units: u64) {
         self.done.set(self.done.get() + units);
     }
 
@@ -100,7 +100,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records that a run of `blocks` is sent. `quietly`: no request waits for it.
-    pub fn note_run(&self, quietly: bool, blocks: u64) {
+    pub fn record_run(&self, quietly: bool, blocks: u64) {
         let units = 1 + blocks / BLOCKS_A_UNIT;
         self.core.record_destage(units);
         if quietly {

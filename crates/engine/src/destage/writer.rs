@@ -127,7 +127,7 @@ impl<S: Seam> Shard<S> {
             results.resize(job.targets.len(), results[0].clone());
         }
         drop(permit);
-        self.notice_reconnect();
+        self.detect_reconnect();
         if self.disk.incarnation() != incarnation {
             // Writes that completed before the connection broke may be lost: they count as failed.
             let lost = Err(DiskError::Io("the backing reconnected during the write".into()));
@@ -169,7 +169,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         let done = results.iter().filter(|result| result.is_ok()).count() as u64;
-        self.throttle.note_done(done);
+        self.throttle.record_progress(done);
         match results.iter().find_map(|result| result.as_ref().err()) {
             Some(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
@@ -239,7 +239,7 @@ impl<S: Seam> Shard<S> {
             self.end_write(mark, result.is_ok());
         }
         drop(permit);
-        self.notice_reconnect();
+        self.detect_reconnect();
         let lost = self.disk.incarnation() != incarnation;
         if lost {
             result = Err(DiskError::Io("the backing reconnected during the write".into()));
@@ -276,7 +276,7 @@ impl<S: Seam> Shard<S> {
             }
             Err(_) => {}
         }
-        self.throttle.note_done(1);
+        self.throttle.record_progress(1);
         self.work.notify();
         self.progress.notify();
     }

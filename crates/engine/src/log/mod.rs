@@ -89,7 +89,7 @@ fn disk_error(error: &StoreError) -> RequestError {
 impl<S: Seam> Shard<S> {
     /// Returns `None` for an abandoned volume: a flush in progress can no longer trust what it knows about the backing.
     fn store(&self) -> Option<Store<S>> {
-        self.core.log().filter(|_| !self.given_up.get())
+        self.core.log().filter(|_| !self.is_abandoned.get())
     }
 
     /// True if the log answers flushes.

@@ -30,7 +30,7 @@ impl<S: Seam> Shard<S> {
             state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep), now)
         });
         if spilled > 0 {
-            self.throttle.note_done(spilled);
+            self.throttle.record_progress(spilled);
             self.core.keep_ticking();
             self.progress.notify();
         }

@@ -11,13 +11,13 @@ use std::rc::Weak;
 
 use seam::{Block, Nanos, Seam};
 
-use super::place_of;
+use super::page_and_index;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
 /// Concurrent comparisons.
-const AT_ONCE: usize = 8;
+const COMPARISONS_MAX: usize = 8;
 /// Pause after the backing failed a comparison.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
@@ -34,7 +34,7 @@ enum Compared {
 #[derive(Clone, Copy)]
 enum Item {
     /// A block, by its checksum.
-    Ring(BlockNo, u32),
+    RecentWrite(BlockNo, u32),
     /// Blocks of a page on flash.
     Page(PageNo, u16),
 }
@@ -42,7 +42,7 @@ enum Item {
 impl Item {
     fn first(self) -> BlockNo {
         match self {
-            Item::Ring(block, _) => block,
+            Item::RecentWrite(block, _) => block,
             Item::Page(page, _) => page.first_block(),
         }
     }
@@ -54,12 +54,12 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     core.wait_for_map().await;
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        match strong.compare().await {
+        match strong.compare_with_backing().await {
             Compared::Same => break strong.flash_tier.checked.set(true),
             Compared::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.dropped.borrow_mut() = Some(text.to_owned());
-                if strong.forget_pages().await.is_ok() {
+                if strong.drop_pages().await.is_ok() {
                     break strong.flash_tier.checked.set(true);
                 }
             }
@@ -71,17 +71,17 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
-    async fn compare(self: &ShardRef<S>) -> Compared {
+    async fn compare_with_backing(self: &ShardRef<S>) -> Compared {
         let Some(pages) = self.flash_tier.pages.clone() else { return Compared::Same };
-        if !self.flash_tier.enabled || self.flash_tier.drops {
+        if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
             // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
             // read.
-            return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
+            return if self.drop_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }
         let spread = self.core.spec().flash_check_blocks;
         let sample = pages.sample(self.seam().random(), spread);
-        let ring = if spread > 0 { pages.ring() } else { Vec::new() };
-        if sample.is_empty() && ring.is_empty() {
+        let recent_writes = if spread > 0 { pages.ring() } else { Vec::new() };
+        if sample.is_empty() && recent_writes.is_empty() {
             return Compared::Same;
         }
         // The comparison must see content that survives a power cut, since it decides whether pages are trusted.
@@ -89,15 +89,16 @@ impl<S: Seam> Shard<S> {
             return Compared::Unknown;
         }
         let each = spread.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
-        let ring = ring.into_iter().map(|(block, checksum)| Item::Ring(block, checksum));
-        let spread = sample.into_iter().map(|(page, mask)| Item::Page(page, some_of(mask, each, self.seam().random())));
-        let mut items: Vec<Item> = ring.chain(spread).collect();
+        let recent_writes = recent_writes.into_iter().map(|(block, checksum)| Item::RecentWrite(block, checksum));
+        let spread =
+            sample.into_iter().map(|(page, mask)| Item::Page(page, sample_bits(mask, each, self.seam().random())));
+        let mut items: Vec<Item> = recent_writes.chain(spread).collect();
         items.sort_by_key(|item| item.first());
         let next = std::cell::Cell::new(0);
         let (worst, left, over) =
-            (std::cell::Cell::new(Compared::Same), std::cell::Cell::new(AT_ONCE), Signal::default());
+            (std::cell::Cell::new(Compared::Same), std::cell::Cell::new(COMPARISONS_MAX), Signal::default());
         let shared = std::rc::Rc::new((items, next, worst, left, over));
-        for _ in 0..AT_ONCE {
+        for _ in 0..COMPARISONS_MAX {
             let (shard, shared) = (std::rc::Rc::clone(self), std::rc::Rc::clone(&shared));
             self.seam().spawn(async move {
                 let (items, next, worst, left, over) = &*shared;
@@ -120,7 +121,7 @@ impl<S: Seam> Shard<S> {
     /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
-            Item::Ring(block, _) => (block.only(), 1),
+            Item::RecentWrite(block, _) => (block.only(), 1),
             Item::Page(page, mask) => {
                 let first = page.first_block();
                 let end = first.plus(u64::from(16 - mask.leading_zeros()));
@@ -147,10 +148,10 @@ impl<S: Seam> Shard<S> {
                         continue;
                     }
                     let same = match item {
-                        Item::Ring(_, checksum) => content.checksum(0) == checksum,
-                        Item::Page(..) => self.same_on_flash(block, content).await,
+                        Item::RecentWrite(_, checksum) => content.checksum(0) == checksum,
+                        Item::Page(..) => self.matches_flash(block, content).await,
                     };
-                    if !same && guard.invalidated(block) == Sectors::NONE && self.still_says(item) {
+                    if !same && guard.invalidated(block) == Sectors::NONE && self.is_current(item) {
                         result = Compared::Different;
                     }
                 }
@@ -161,9 +162,9 @@ impl<S: Seam> Shard<S> {
     }
 
     /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.
-    fn still_says(&self, item: Item) -> bool {
+    fn is_current(&self, item: Item) -> bool {
         match item {
-            Item::Ring(block, checksum) => {
+            Item::RecentWrite(block, checksum) => {
                 self.flash_tier.pages.as_ref().is_some_and(|pages| pages.ring().contains(&(block, checksum)))
             }
             Item::Page(..) => true,
@@ -171,9 +172,9 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if flash holds the same content, or no readable copy that could be wrong.
-    async fn same_on_flash(&self, block: BlockNo, content: &S::Block) -> bool {
+    async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
-        let (page, place) = place_of(block);
+        let (page, place) = page_and_index(block);
         if pages.valid(page) >> place & 1 == 0 {
             return true;
         }
@@ -186,7 +187,7 @@ impl<S: Seam> Shard<S> {
 }
 
 /// Up to `count` of the set bits, starting at a random position.
-fn some_of(mask: u16, count: u32, random: u64) -> u16 {
+fn sample_bits(mask: u16, count: u32, random: u64) -> u16 {
     let from = (random % 16) as u32;
     let places = (0..16).map(|place| (place + from) % 16).filter(|place| mask >> place & 1 == 1);
     places.take(count as usize).fold(0, |chosen, place| chosen | 1 << place)

@@ -27,7 +27,7 @@ use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::Destaged;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-use crate::{CacheMode, FlashShare, FlashStats, WritePolicy};
+use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
 use counters::TierCounters;
 use page_fill::PageFillBudget;
 use pin::Pins;
@@ -39,9 +39,9 @@ pub struct FlashTier<S: Seam> {
     /// True if the volume may use flash at all.
     enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
-    drops: bool,
+    drops_old_pages: bool,
     /// The volume's quota of flash.
-    share: RefCell<FlashShare>,
+    quota: RefCell<FlashQuota>,
     /// The pinned pages of the quota.
     pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
@@ -61,17 +61,17 @@ pub struct FlashTier<S: Seam> {
 
 impl<S: Seam> FlashTier<S> {
     /// Creates the flash tier of a volume over these pages.
-    pub fn new(pages: Option<PagesOf<S>>, share: FlashShare, drops: bool) -> Self {
+    pub fn new(pages: Option<PagesOf<S>>, quota: FlashQuota, drops_old_pages: bool) -> Self {
         let (checked, suspended, dropped, page_fill_budget, counters) = Default::default();
         if let Some(pages) = &pages {
-            pages.set_share(share.of_pages());
+            pages.set_share(quota.to_page_share());
         }
-        let (enabled, share) = (share.enabled, RefCell::new(share));
+        let (enabled, quota) = (quota.enabled, RefCell::new(quota));
         FlashTier {
             pages,
             enabled,
-            drops,
-            share,
+            drops_old_pages,
+            quota,
             pins: Pins::default(),
             checked,
             suspended,
@@ -83,25 +83,25 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// The quota of flash.
-    pub fn share(&self) -> FlashShare {
-        self.share.borrow().clone()
+    pub fn quota(&self) -> FlashQuota {
+        self.quota.borrow().clone()
     }
 
     /// Changes the quota if it is compatible with the minima of the other volumes. Whether the volume may use flash at
     /// all stays unchanged.
-    pub fn set_share(&self, share: FlashShare) -> Result<(), ShareError> {
+    pub fn set_quota(&self, quota: FlashQuota) -> Result<(), ShareError> {
         if let Some(pages) = &self.pages {
-            pages.check_share(&share.of_pages())?;
-            pages.set_share(share.of_pages());
+            pages.check_share(&quota.to_page_share())?;
+            pages.set_share(quota.to_page_share());
         }
-        self.share.replace(FlashShare { enabled: self.enabled, ..share });
+        self.quota.replace(FlashQuota { enabled: self.enabled, ..quota });
         Ok(())
     }
 
     /// Releases the volume's quota when the volume is detached.
-    pub fn give_up_share(&self) {
+    pub fn release_quota(&self) {
         if let Some(pages) = &self.pages {
-            pages.set_share(FlashShare::default().of_pages());
+            pages.set_share(FlashQuota::default().to_page_share());
         }
     }
 
@@ -154,7 +154,7 @@ impl<S: Seam> FlashTier<S> {
 }
 
 /// The page of a block, and the block's index in it.
-fn place_of(block: BlockNo) -> (PageNo, u32) {
+fn page_and_index(block: BlockNo) -> (PageNo, u32) {
     let (page, place) = block.page();
     (page, place as u32)
 }
@@ -162,12 +162,12 @@ fn place_of(block: BlockNo) -> (PageNo, u32) {
 impl<S: Seam> Shard<S> {
     /// The pages, if reads may be served from them.
     fn readable_pages(&self) -> Option<&PagesOf<S>> {
-        let serves = self.flash_tier.checked.get()
+        let is_readable = self.flash_tier.checked.get()
             && !self.flash_tier.suspended.get()
             && self.flash_tier.enabled
             && self.mode.get() != CacheMode::Paused
             && self.policy.get() != WritePolicy::None;
-        self.flash_tier.pages.as_ref().filter(|_| serves)
+        self.flash_tier.pages.as_ref().filter(|_| is_readable)
     }
 
     /// The pages, if pages may be added to them.
@@ -181,7 +181,7 @@ impl<S: Seam> Shard<S> {
             && !blocks.is_empty()
             && !self.sabotage(Sabotage::StaleOnFlash)
         {
-            self.unpinned(&blocks);
+            self.restore_pins(&blocks);
             pages.invalidate(blocks);
         }
     }
@@ -203,14 +203,14 @@ impl<S: Seam> Shard<S> {
         Some(pages.begin_write(blocks).await)
     }
 
-    /// Ends a write that [`Shard::begin_write`] announced. `well` is true if the write succeeded in full.
-    pub fn end_write(&self, mark: Option<WriteMark>, well: bool) {
+    /// Ends a write that [`Shard::begin_write`] announced. `succeeded` is true if the write succeeded in full.
+    pub fn end_write(&self, mark: Option<WriteMark>, succeeded: bool) {
         if self.flash_tier.pages.is_none() {
             return;
         }
         // The write gets its own completion number: no flush that began earlier covers it.
         let sequence = self.state.borrow_mut().next_completion();
-        if !well {
+        if !succeeded {
             self.flash_tier.settled.set(sequence.next());
         }
         if let (Some(pages), Some(mark)) = (&self.flash_tier.pages, mark) {
@@ -220,10 +220,10 @@ impl<S: Seam> Shard<S> {
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
     /// there.
-    pub fn note_flushed(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
+    pub fn record_backing_flush(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.flash_tier.pages {
             pages.flushed(covered);
-            self.refresh(&destaged.blocks);
+            self.queue_refresh(&destaged.blocks);
             let zeroes = self.seam().zero_block();
             destaged
                 .last
@@ -238,7 +238,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Flushes the backing if content read from it would otherwise not be durable. Returns true if it is durable.
-    async fn settle(self: &ShardRef<S>) -> bool {
+    async fn flush_if_unsettled(self: &ShardRef<S>) -> bool {
         self.is_settled() || (self.sync().await.is_durable() && self.is_settled())
     }
 
@@ -249,13 +249,13 @@ impl<S: Seam> Shard<S> {
         self.flash_tier.suspend();
         if shrinks {
             // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
-            self.forget_pages().await?;
+            self.drop_pages().await?;
         }
         Ok(self.begin_write(from.only()).await)
     }
 
     /// Drops all pages of the volume, durably.
-    pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
+    pub async fn drop_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
         self.invalidate_flash(self.all_blocks());
         let forgotten = pages.forget(self.incarnation).await;
@@ -276,7 +276,7 @@ pub async fn free_dirty_regions<S: Seam>(shards: Vec<ShardRef<S>>) {
 /// Starts the background tasks of a volume's pages after the attach.
 pub fn start<S: Seam>(shard: &ShardRef<S>) {
     if shard.flash_tier.pages.is_some() {
-        shard.repin();
+        shard.restart_pinning();
         let shard = Rc::downgrade(shard);
         if let Some(strong) = shard.upgrade() {
             strong.seam().clone().spawn(check::check(shard));

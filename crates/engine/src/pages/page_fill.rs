@@ -19,11 +19,11 @@ use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
 /// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
-const CHEAP_BYTES_A_SECOND: u64 = 25_000_000;
+const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
-const WAITING_MAX: usize = 32;
+const WAITING_PAGES_MAX: usize = 32;
 /// The same limit, as a fraction of memory.
-const WAITING_PART: usize = 16;
+const WAITING_MEMORY_DIVISOR: usize = 16;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Bytes read from a backing in the present second.
@@ -31,12 +31,12 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct PageFillBudget {
     second: Cell<u64>,
     bytes: Cell<u64>,
-    settling: Cell<bool>,
+    flush_running: Cell<bool>,
 }
 
 impl PageFillBudget {
     /// Records that `bytes` were read.
-    pub fn note(&self, now: Nanos, bytes: u64) {
+    pub fn record(&self, now: Nanos, bytes: u64) {
         let second = now.0 / SECOND_NS;
         let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
         self.bytes.set(before + bytes);
@@ -45,7 +45,7 @@ impl PageFillBudget {
     /// True if reading `bytes` more stays within the limit.
     fn has_room(&self, now: Nanos, bytes: u64) -> bool {
         let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
-        spent + bytes <= CHEAP_BYTES_A_SECOND
+        spent + bytes <= PAGE_FILL_BYTES_PER_SECOND
     }
 }
 
@@ -67,28 +67,28 @@ impl<S: Seam> Shard<S> {
         let inside = earned.contains(&page) && run.end <= page.next().first_block();
         let pages = self.growing_pages().filter(|_| inside)?;
         let mask = pages.valid(page) >> place;
-        let nothing_there = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
-        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
+        let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
+        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
-        let cheap =
-            self.flash_tier.page_fill_budget.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
-        if !nothing_there || !cheap {
+        let is_cheap = self.flash_tier.page_fill_budget.has_room(self.seam().now(), more)
+            && self.core.promoter().held_pages() < room;
+        if !is_absent || !is_cheap {
             return None;
         }
         if !self.is_settled() {
             // Content read now may not be durable on the backing. The flush lets the next page fill succeed.
-            self.settle_soon();
+            self.flush_in_background();
             return None;
         }
         Some(page)
     }
 
-    fn settle_soon(self: &ShardRef<S>) {
-        if !self.flash_tier.page_fill_budget.settling.replace(true) {
+    fn flush_in_background(self: &ShardRef<S>) {
+        if !self.flash_tier.page_fill_budget.flush_running.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
-                shard.settle().await;
-                shard.flash_tier.page_fill_budget.settling.set(false);
+                shard.flush_if_unsettled().await;
+                shard.flash_tier.page_fill_budget.flush_running.set(false);
             });
         }
     }
@@ -124,7 +124,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         self.release_fill_guards([&guard]);
-        self.promote_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
+        self.queue_page_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
         let mut filled = Filled::new(run.start, wanted, guard);
         filled.waited = waited;
         Ok(filled)
@@ -137,14 +137,14 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
-    pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
-        let usable = (0..).zip(read.blocks).filter(|(place, _)| {
-            let still = read.guard.invalidated(read.first.plus(u64::from(*place))) == Sectors::NONE
+    pub fn blocks_to_promote(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
+        let blocks_to_promote = (0..).zip(read.blocks).filter(|(place, _)| {
+            let is_valid = read.guard.invalidated(read.first.plus(u64::from(*place))) == Sectors::NONE
                 || self.sabotage(Sabotage::PageOverWrite);
-            still && valid >> place & 1 == 0 && self.is_settled()
+            is_valid && valid >> place & 1 == 0 && self.is_settled()
         });
-        let usable = usable.collect();
+        let blocks_to_promote = blocks_to_promote.collect();
         self.release_fill_guards([&read.guard]);
-        usable
+        blocks_to_promote
     }
 }

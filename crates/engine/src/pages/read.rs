@@ -5,7 +5,7 @@ use std::ops::Range;
 use flash::{BlockNo, Unread};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
-use super::place_of;
+use super::page_and_index;
 use crate::backing::Priority;
 use crate::shard::Shard;
 
@@ -52,7 +52,7 @@ impl<S: Seam> Shard<S> {
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
         let has = |block: BlockNo| {
-            let (page, place) = place_of(block);
+            let (page, place) = page_and_index(block);
             pages.valid(page) >> place & 1 == 1
         };
         let head = BlockNo::each(&blocks).take_while(|block| has(*block)).count() as u64;
@@ -62,7 +62,7 @@ impl<S: Seam> Shard<S> {
         for part in [blocks.start.run(head), blocks.end.minus(tail)..blocks.end] {
             let mut next = part.start;
             while next < part.end {
-                let (page, from) = place_of(next);
+                let (page, from) = page_and_index(next);
                 let end = part.end.min(page.next().first_block());
                 let places = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));

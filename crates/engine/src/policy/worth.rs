@@ -111,12 +111,12 @@ mod tests {
         let old = worth.admit(HORIZON - 1, HORIZON).expect("every return is admitted at first");
         for _ in 0..1_000 {
             worth.first_look(old, false, 100);
-            worth.let_go();
+            worth.record_eviction();
             worth.wanted_again(101);
         }
         assert_eq!(admissions(&mut worth), 1_000, "evicted blocks came back too late to matter");
         for _ in 0..1_000 {
-            worth.let_go();
+            worth.record_eviction();
             worth.wanted_again(99);
         }
         assert_eq!(admissions(&mut worth), 1_000 / PROBE as usize, "only probes are admitted");
@@ -136,7 +136,7 @@ mod tests {
         let mut worth = Worth::new(800);
         for _ in 0..1_000 {
             worth.first_look(Origin::PROBATION, false, 100);
-            worth.let_go();
+            worth.record_eviction();
         }
         assert_eq!(admissions(&mut worth), 1_000);
     }

@@ -72,7 +72,7 @@ impl<S: Seam> Shard<S> {
         if policy == WritePolicy::None {
             self.invalidate();
             // The remaining pages on flash are not read any more, and are evicted when room is needed.
-            let _ = self.forget_pages().await;
+            let _ = self.drop_pages().await;
         }
         self.work.notify();
         Ok(())
@@ -102,7 +102,7 @@ impl<S: Seam> Shard<S> {
     /// Durably drops all clean blocks and pages after the backing was changed from outside. Dirty data makes it fail,
     /// unless `discard_dirty` says to drop that too. The caller ensures that no request is served meanwhile. Returns
     /// the bytes dropped from memory.
-    pub async fn start_anew(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
+    pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
         let not_clean = self.state.borrow().not_clean_blocks();
         if not_clean > 0 && !discard_dirty {
             return Err(RequestError::Dirty(not_clean * BLOCK_BYTES as u64));
@@ -111,7 +111,7 @@ impl<S: Seam> Shard<S> {
         self.quiesce().await;
         self.flash_tier.suspend();
         let dropped = self.invalidate();
-        let forgotten = self.forget_pages().await;
+        let forgotten = self.drop_pages().await;
         self.flash_tier.resume();
         forgotten?;
         if discard_dirty {

@@ -219,7 +219,7 @@ impl<S: Seam> Shard<S> {
         drop((io_slot, permit));
         let now = self.seam().now();
         self.counters.backing(Op::Read, cause, bytes, result.is_ok(), now.since(began));
-        self.flash_tier.page_fill_budget.note(now, bytes);
+        self.flash_tier.page_fill_budget.record(now, bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
             let (len, mut block) = (piece.len(), piece.block);

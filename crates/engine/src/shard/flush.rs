@@ -149,7 +149,7 @@ impl<S: Seam> Shard<S> {
         }
         // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.
         let losses = self.state.borrow().losses;
-        self.notice_reconnect();
+        self.detect_reconnect();
         let target = self.state.borrow().sequence();
         loop {
             {
@@ -175,7 +175,7 @@ impl<S: Seam> Shard<S> {
             if let Err(error) = &result {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
             }
-            self.notice_reconnect();
+            self.detect_reconnect();
             let now = self.seam().now();
             let (lost, destaged) = self.with(|state, memory| {
                 state.flushing.syncing = false;
@@ -191,7 +191,7 @@ impl<S: Seam> Shard<S> {
                 (lost, destaged)
             });
             if result.is_ok() && !lost {
-                self.note_flushed(covered, destaged);
+                self.record_backing_flush(covered, destaged);
             }
             self.retire_records();
             self.progress.notify();

@@ -148,7 +148,7 @@ fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u
 impl<S: Seam> Shard<S> {
     /// Passes the volume's bounds to memory.
     pub fn apply_memory_quota(&self) {
-        let share = self.memory_share.get();
+        let share = self.memory_quota.get();
         self.core.memory().borrow_mut().update_usage(self.number, |usage| {
             usage.min = share.min_bytes.div_ceil(BLOCK_SIZE);
             usage.max = self.memory_max();
@@ -157,7 +157,7 @@ impl<S: Seam> Shard<S> {
 
     /// The most blocks of memory that the volume may have.
     pub fn memory_max(&self) -> u64 {
-        let share = self.memory_share.get();
+        let share = self.memory_quota.get();
         let max = share.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));
         max.max(share.min_bytes.div_ceil(BLOCK_SIZE))
     }

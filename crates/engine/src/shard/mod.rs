@@ -35,7 +35,7 @@ use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::telemetry::SlowRequests;
 use crate::wait::Signal;
-use crate::{CacheMode, MemoryShare, WritePolicy};
+use crate::{CacheMode, MemoryQuota, WritePolicy};
 use core_state::CoreState;
 use state::State;
 use streams::Streams;
@@ -81,7 +81,7 @@ pub struct Shard<S: Seam> {
     /// Miss-ratio curves.
     pub curves: RefCell<Curves>,
     /// Bounds of its part of the memory.
-    pub memory_share: Cell<MemoryShare>,
+    pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
     pub flash_tier: FlashTier<S>,
     /// The slowest requests.
@@ -99,7 +99,7 @@ pub struct Shard<S: Seam> {
     /// Earliest time of the next flush of the log without a waiting client.
     pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.
-    pub given_up: Cell<bool>,
+    pub is_abandoned: Cell<bool>,
     /// Time of the last backing flush without a waiting client.
     pub last_sync: Cell<Nanos>,
     /// Time of the last client request. Hits alone update it only at a tick, while something is dirty.
@@ -230,7 +230,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Detects a reconnect of the backing: written data that is not flushed is dirty again then.
-    pub fn notice_reconnect(&self) {
+    pub fn detect_reconnect(&self) {
         let incarnation = self.disk.incarnation();
         let changed = {
             let mut state = self.state.borrow_mut();

@@ -46,7 +46,7 @@ impl<S: Seam> Shard<S> {
             taken += 1;
         }
         if taken > 0 {
-            self.note_dirty(self.seam().now());
+            self.record_dirty(self.seam().now());
         }
         // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
         let is_due = taken > 0 || self.state.borrow().log_tracker.has_changes();

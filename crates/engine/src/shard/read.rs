@@ -35,14 +35,15 @@ impl<S: Seam> Shard<S> {
         let prefetched = self.with(|state, memory| {
             memory.hint_run(self.number, blocks_of(at, len as u64));
             let mut is_prefetched = false;
-            let whole = spans(at, len).all(|span| match self.look(state, memory, &span, &mut is_prefetched) {
-                Some(piece) => {
-                    out.push(piece);
-                    true
-                }
-                None => false,
-            });
-            whole.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
+            let is_complete =
+                spans(at, len).all(|span| match self.find_in_memory(state, memory, &span, &mut is_prefetched) {
+                    Some(piece) => {
+                        out.push(piece);
+                        true
+                    }
+                    None => false,
+                });
+            is_complete.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
         });
         let Some(prefetched) = prefetched else {
             out.truncate(before);
@@ -50,7 +51,7 @@ impl<S: Seam> Shard<S> {
         };
         self.counters.read_hit(len as u64, prefetched);
         self.curves.borrow_mut().used(at, len as u64);
-        self.note_read(at, len);
+        self.record_stream_read(at, len);
         true
     }
 
@@ -66,26 +67,26 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
-        let result = self.read_noting(at, len, out, keep, trace, &mut served).await;
-        self.note_served(len as u64, &served, result.is_ok());
+        let result = self.read_with_sources(at, len, out, keep, trace, &mut served).await;
+        self.count_read(len as u64, &served, result.is_ok());
         if result.is_ok() {
-            self.promote_soon(served.earned);
+            self.queue_promotions(served.earned);
         }
         result
     }
 
     /// Appends the range to `out` for a write that changes a part of it. It is not counted as a read.
-    pub async fn read_to_change(
+    pub async fn read_for_partial_write(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.read_noting(at, len, out, true, trace, &mut Served::default()).await
+        self.read_with_sources(at, len, out, true, trace, &mut Served::default()).await
     }
 
-    async fn read_noting(
+    async fn read_with_sources(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
@@ -95,36 +96,36 @@ impl<S: Seam> Shard<S> {
         served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
-        let mut got: Vec<Option<Piece<S::Block>>> = Vec::new();
-        got.resize_with(spans.len(), || None);
-        let sequential = keep && self.note_read(at, len);
-        let mut first_look = true;
+        let mut pieces: Vec<Option<Piece<S::Block>>> = Vec::new();
+        pieces.resize_with(spans.len(), || None);
+        let sequential = keep && self.record_stream_read(at, len);
+        let mut is_first_pass = true;
         self.last_request.set(self.seam().now());
         loop {
             let (plan, prefetched_bytes) = self.with(|state, memory| {
-                let plan = self.plan(state, memory, &spans, &mut got);
-                let found = spans.iter().zip(&got).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
+                let plan = self.plan(state, memory, &spans, &mut pieces);
+                let found = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
                 let bytes = if plan.is_prefetched { self.use_prefetched(memory, found) } else { 0 };
                 (plan, bytes)
             });
-            if std::mem::take(&mut first_look) {
+            if std::mem::take(&mut is_first_pass) {
                 served.wanted = spans.len();
-                served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
-                served.memory_bytes = got.iter().flatten().map(|piece| piece.len() as u64).sum();
+                served.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
+                served.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 served.prefetched_bytes = prefetched_bytes;
-                let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
-                served.earned = self.note_misses(missing.map(|(span, _)| span.block), sequential);
+                let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
+                served.earned = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
-            let rested = !plan.resting.is_empty();
-            for run in plan.resting {
+            let has_reloaded = !plan.spilled.is_empty();
+            for run in plan.spilled {
                 // A bad block fails only the requests for it (R11).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
-                for (span, place) in spans.iter().zip(&mut got) {
+                for (span, place) in spans.iter().zip(&mut pieces) {
                     take_filled(&filled, span, place);
                 }
             }
-            if rested {
+            if has_reloaded {
                 trace.record(Step::Flash, self.seam().now());
             }
             if plan.missing.is_empty() {
@@ -135,7 +136,7 @@ impl<S: Seam> Shard<S> {
                         served.joined = true;
                         trace.record(Step::Joined, self.seam().now());
                     }
-                    None if got.iter().all(Option::is_some) => break,
+                    None if pieces.iter().all(Option::is_some) => break,
                     None => {}
                 }
                 continue;
@@ -152,22 +153,24 @@ impl<S: Seam> Shard<S> {
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
             trace.move_time(step, Step::Shares, waited);
             for filled in filled {
-                for (span, place) in spans.iter().zip(&mut got) {
+                for (span, place) in spans.iter().zip(&mut pieces) {
                     take_filled(&filled, span, place);
                 }
             }
         }
-        out.extend(got.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
+        out.extend(pieces.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
         Ok(())
     }
 
-    fn note_served(&self, bytes: u64, served: &Served, well: bool) {
-        let elsewhere = served.from_backing > 0 || served.joined || !well;
+    fn count_read(&self, bytes: u64, served: &Served, succeeded: bool) {
+        let from_elsewhere = served.from_backing > 0 || served.joined || !succeeded;
         let from_cache = served.from_memory + served.from_flash;
         let kind = match () {
-            () if served.from_memory == served.wanted && well && served.prefetched_bytes > 0 => ReadKind::Prefetched,
-            () if served.from_memory == served.wanted && well => ReadKind::Memory,
-            () if !elsewhere && served.from_flash > 0 => ReadKind::Flash,
+            () if served.from_memory == served.wanted && succeeded && served.prefetched_bytes > 0 => {
+                ReadKind::Prefetched
+            }
+            () if served.from_memory == served.wanted && succeeded => ReadKind::Memory,
+            () if !from_elsewhere && served.from_flash > 0 => ReadKind::Flash,
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
@@ -175,8 +178,8 @@ impl<S: Seam> Shard<S> {
         let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
-            ReadKind::Flash => self.core.promoter().budget().hit(),
-            _ if !well => counters.not_hit(MissReason::Failed),
+            ReadKind::Flash => self.core.promoter().budget().record_hit(),
+            _ if !succeeded => counters.not_hit(MissReason::Failed),
             _ if served.bad > 0 => counters.not_hit(MissReason::BadCopy),
             _ if served.joined && served.from_backing == 0 => counters.not_hit(MissReason::Joined),
             _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => counters.not_hit(MissReason::Unchecked),
@@ -199,7 +202,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A block's part of the request, from memory or a zero-range. Sets `is_prefetched` if the block is prefetched.
-    fn look(
+    fn find_in_memory(
         &self,
         state: &State,
         memory: &mut Memory<S>,
@@ -221,11 +224,17 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.start, span.len))
     }
 
-    fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None, is_prefetched: false };
-        for (span, place) in spans.iter().zip(got) {
+    fn plan(
+        &self,
+        state: &State,
+        memory: &mut Memory<S>,
+        spans: &[Span],
+        pieces: &mut [Option<Piece<S::Block>>],
+    ) -> Plan {
+        let mut plan = Plan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
+        for (span, place) in spans.iter().zip(pieces) {
             if place.is_none() {
-                *place = self.look(state, memory, span, &mut plan.is_prefetched);
+                *place = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
             }
             if place.is_some() {
                 continue;
@@ -235,8 +244,8 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let block = span.block;
-            let rests = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
-            let runs = if rests { &mut plan.resting } else { &mut plan.missing };
+            let is_spilled = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
+            let runs = if is_spilled { &mut plan.spilled } else { &mut plan.missing };
             match runs.last_mut() {
                 Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
                 _ => runs.push(block.only()),
@@ -302,15 +311,15 @@ impl<S: Seam> Shard<S> {
     /// Reads only the sectors of a block that the request needs, after the whole block failed.
     async fn fill_sectors(&self, block: BlockNo, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
         let span = spans.iter().find(|span| span.block == block).expect("only blocks of the request are filled");
-        let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
-        if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
+        let is_narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
+        if !is_narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
             return Err(error.into());
         }
         Ok(self.fill_span(span).await?)
     }
 
     /// Records the read in its stream and starts readahead; true if the read is sequential.
-    fn note_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
+    fn record_stream_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
         let ahead_max = self.core.spec().readahead_max_bytes;
         if ahead_max == 0 {
             return false;
@@ -328,11 +337,11 @@ impl<S: Seam> Shard<S> {
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
     pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
-        self.bring(blocks, Admit::Stream, Cause::Readahead).await;
+        self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
     /// As [`Shard::read_ahead`], for another cause.
-    pub async fn bring(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
+    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
@@ -343,9 +352,9 @@ impl<S: Seam> Shard<S> {
                         && state.fill_guard_for(block, Sectors::ALL).is_none()
                 };
                 let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
-                let most = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
-                let end = BlockNo::each(&(start..most)).find(|block| !absent(*block));
-                Some(start..end.unwrap_or(most))
+                let run_end_max = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
+                let end = BlockNo::each(&(start..run_end_max)).find(|block| !absent(*block));
+                Some(start..end.unwrap_or(run_end_max))
             });
             let Some(run) = run else { return };
             next = run.end;
@@ -378,14 +387,14 @@ struct Served {
 impl Served {
     /// Bytes of a request of `all` bytes by source. A fill reads whole blocks: its parts are divided in proportion.
     fn bytes(&self, all: u64) -> SourceBytes {
-        let rest = all - self.memory_bytes;
+        let not_memory = all - self.memory_bytes;
         let filled = (self.from_flash + self.from_backing) as u64;
-        let flash = rest * self.from_flash as u64 / filled.max(1);
+        let flash = not_memory * self.from_flash as u64 / filled.max(1);
         SourceBytes {
             memory: self.memory_bytes - self.prefetched_bytes,
             prefetched: self.prefetched_bytes,
             flash,
-            backing: rest - flash,
+            backing: not_memory - flash,
         }
     }
 }
@@ -397,8 +406,8 @@ struct Plan {
     /// Runs to be read from the backing.
     missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
-    resting: Vec<Range<BlockNo>>,
-    /// Another request's fill that will bring more blocks.
+    spilled: Vec<Range<BlockNo>>,
+    /// Another request's fill that will install more of the blocks.
     join: Option<Rc<FillGuard>>,
     /// A block that was found is prefetched.
     is_prefetched: bool,

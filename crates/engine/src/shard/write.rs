@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
             memory.hint_run(self.number, blocks_of(at, len as u64));
             spans(at, len).all(|span| self.write_block(state, memory, &span, source, how).is_some())
         });
-        self.note_dirty(now);
+        self.record_dirty(now);
         if is_written {
             self.counters.write_done(len as u64, Nanos::ZERO);
             self.curves.borrow_mut().used(at, len as u64);
@@ -87,7 +87,7 @@ impl<S: Seam> Shard<S> {
                 drop(self.core.alloc().await);
             }
         }
-        self.note_dirty(begun);
+        self.record_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
@@ -152,7 +152,7 @@ impl<S: Seam> Shard<S> {
         state.log_tracker.record_change(span.block);
         let epoch = state.epochs.current();
         let Some(id) = found else {
-            self.note_write_miss(span.block);
+            self.record_write_miss(span.block);
             let mut data = spare.expect("an absent block was given a buffer");
             let rested = state.supersede_spilled(span.block.only()).unwrap_or_default();
             let (present, obligation) = match state.cut_zeroes(span.block.only()) {
@@ -227,7 +227,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records new dirty data: wakes the pump if necessary and keeps the tick running.
-    pub fn note_dirty(self: &ShardRef<S>, now: Nanos) {
+    pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
         self.last_request.set(now);
         self.core.keep_ticking();
         if self.wants_destage_now() {

@@ -62,7 +62,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-        self.note_dirty(begun);
+        self.record_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
         if flags.fua && self.log_matters() {
             self.flush_log().await?;

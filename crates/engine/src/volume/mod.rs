@@ -25,24 +25,24 @@ use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
+    Backing, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, RequestError, ShareError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 use heat::{Heat, HeatStats};
-use limit::Entry;
+use limit::LimitQueue;
 use range_lock::RangeLocks;
-use tap::{Taken, Tap};
+use tap::{Tap, TappedBatch};
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 /// Time for requests in progress to end before a volume is parked without waiting for them.
-const PARK_PATIENCE: Nanos = Nanos::from_secs(1);
+const PARK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 struct Inner<S: Seam> {
     spec: VolumeSpec,
     shard: ShardRef<S>,
-    entry: Rc<Entry>,
+    limit_queue: Rc<LimitQueue>,
     qos: Cell<Qos>,
     gate: Gate,
     /// Byte ranges that are being written.
@@ -85,7 +85,7 @@ impl<S: Seam> Volume<S> {
             flush_batcher: Default::default(),
             counters: Counters::default(),
             curves: Default::default(),
-            memory_share: Cell::new(spec.memory),
+            memory_quota: Cell::new(spec.memory),
             flash_tier: FlashTier::new(
                 core.pages().map(|pages| pages.volume(spec.incarnation)),
                 spec.flash.clone(),
@@ -97,7 +97,7 @@ impl<S: Seam> Volume<S> {
             holding: Cell::new(false),
             background_backing_flush_running: Cell::new(false),
             background_log_flush_running: Cell::new(false),
-            given_up: Cell::new(false),
+            is_abandoned: Cell::new(false),
             next_background_log_flush: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
@@ -114,11 +114,11 @@ impl<S: Seam> Volume<S> {
         crate::pages::start(&shard);
         let since = shard.seam().now();
         let heat = Heat::default();
-        heat.turn(since, geometry.size_bytes);
-        let entry = Rc::new(Entry::default());
-        entry.set_limits(spec.qos.limits, since);
+        heat.advance(since, geometry.size_bytes);
+        let limit_queue = Rc::new(LimitQueue::default());
+        limit_queue.set_limits(spec.qos.limits, since);
         let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
-        let volume = Volume(Rc::new(Inner { spec, shard, entry, qos, gate, locks, tap, heat, since }));
+        let volume = Volume(Rc::new(Inner { spec, shard, limit_queue, qos, gate, locks, tap, heat, since }));
         volume.set_datastore(&volume.spec().datastore);
         volume
     }
@@ -176,10 +176,10 @@ impl<S: Seam> Volume<S> {
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
-        let (entry, counters) = (&self.0.entry, &shard.counters);
+        let (limit_queue, counters) = (&self.0.limit_queue, &shard.counters);
         stats.qos = QosStats {
-            limit_waits: entry.waits.get(),
-            limit_waited_us: entry.waited.get().as_micros(),
+            limit_waits: limit_queue.waits.get(),
+            limit_waited_us: limit_queue.waited.get().as_micros(),
             share_waits: counters.share_waits.get(),
             share_waited_us: counters.share_waited_us.get(),
         };
@@ -212,13 +212,13 @@ impl<S: Seam> Volume<S> {
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
     pub fn record_request(&self, op: OpKind, at: u64, len: u64) {
-        self.0.heat.note(op, at);
-        self.0.tap.note(|| self.now(), op, at, len);
+        self.0.heat.record(op, at);
+        self.0.tap.record(|| self.now(), op, at, len);
     }
 
     /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
-    pub fn turn_heat(&self) {
-        self.0.heat.turn(self.now(), self.size_bytes());
+    pub fn advance_heat(&self) {
+        self.0.heat.advance(self.now(), self.size_bytes());
     }
 
     /// The heat map of the last hour.
@@ -233,8 +233,8 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Takes up to `most` recorded requests; `None` if the tap no longer belongs to this recorder.
-    pub fn take_tapped(&self, recorder: u64, most: usize) -> Option<Taken> {
-        self.0.tap.take(recorder, most, self.now())
+    pub fn take_tapped(&self, recorder: u64, requests_max: usize) -> Option<TappedBatch> {
+        self.0.tap.take(recorder, requests_max, self.now())
     }
 
     /// Closes the recorder's tap.
@@ -261,15 +261,15 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
     pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        self.read_keeping(at, len, out, true).await
+        self.read_with(at, len, out, true).await
     }
 
     /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
     pub async fn read_once(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        self.read_keeping(at, len, out, false).await
+        self.read_with(at, len, out, false).await
     }
 
-    async fn read_keeping(
+    async fn read_with(
         &self,
         at: u64,
         len: usize,
@@ -277,7 +277,7 @@ impl<S: Seam> Volume<S> {
         keep: bool,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.keep_to_limit(len as u64, &trace).await;
+        self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
@@ -298,7 +298,7 @@ impl<S: Seam> Volume<S> {
     /// [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
         let may = self.is_free() && self.check_write(at, len as u64).is_ok();
-        may && self.0.locks.is_open(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
+        may && self.0.locks.is_free(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
@@ -310,10 +310,10 @@ impl<S: Seam> Volume<S> {
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.keep_to_limit(len as u64, &trace).await;
+        self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
-        let _beside_others = self.0.locks.write(at..at + len as u64).await;
+        let _range_lock = self.0.locks.lock_shared(at..at + len as u64).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len, flags, source, &trace).await;
         self.0.shard.slow.ended(&trace, OpKind::Write, at, len as u64, self.now());
@@ -336,10 +336,10 @@ impl<S: Seam> Volume<S> {
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         // One request that moves no data, regardless of its length.
-        self.keep_to_limit(0, &LatencyTrace::new(self.now())).await;
+        self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
-        let _beside_others = self.0.locks.write(at..at + len).await;
+        let _range_lock = self.0.locks.lock_shared(at..at + len).await;
         let result = self.0.shard.zero(at, len, flags).await;
         self.count(result)
     }
@@ -356,7 +356,7 @@ impl<S: Seam> Volume<S> {
         self.check(at, len)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
         let blocks = blocks_of(at, len.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
-        self.0.shard.bring(blocks, Admit::Normal, Cause::Readahead).await;
+        self.0.shard.fill_absent(blocks, Admit::Normal, Cause::Readahead).await;
         Ok(())
     }
 
@@ -394,7 +394,7 @@ impl<S: Seam> Volume<S> {
             datastore.check_reservation(shard.number, qos.reservation_iops)?;
         }
         self.0.qos.set(qos);
-        self.0.entry.set_limits(qos.limits, self.now());
+        self.0.limit_queue.set_limits(qos.limits, self.now());
         self.apply_entitlement();
         Ok(())
     }
@@ -431,36 +431,36 @@ impl<S: Seam> Volume<S> {
     }
 
     /// The memory quota.
-    pub fn memory_share(&self) -> MemoryShare {
-        self.0.shard.memory_share.get()
+    pub fn memory_quota(&self) -> MemoryQuota {
+        self.0.shard.memory_quota.get()
     }
 
     /// Changes the memory quota. Blocks above the maximum are evicted when the volume's next block arrives.
-    pub fn set_memory_share(&self, share: MemoryShare) {
-        self.0.shard.memory_share.set(share);
+    pub fn set_memory_quota(&self, quota: MemoryQuota) {
+        self.0.shard.memory_quota.set(quota);
         self.0.shard.apply_memory_quota();
         self.0.shard.refresh_throttle();
     }
 
     /// The flash quota of the clean pages.
-    pub fn flash_share(&self) -> FlashShare {
-        self.0.shard.flash_tier.share()
+    pub fn flash_quota(&self) -> FlashQuota {
+        self.0.shard.flash_tier.quota()
     }
 
     /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
     /// the maximum are evicted when room is needed.
-    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
-        self.0.shard.flash_tier.set_share(share)?;
-        self.0.shard.repin();
+    pub fn set_flash_quota(&self, quota: FlashQuota) -> Result<(), ShareError> {
+        self.0.shard.flash_tier.set_quota(quota)?;
+        self.0.shard.restart_pinning();
         Ok(())
     }
 
     /// Drops all cached data, on flash too, because the backing was changed from outside. Returns the number of bytes
     /// dropped from memory. Requests wait meanwhile. Refused while data is dirty, unless `discard_dirty` drops that as
     /// well.
-    pub async fn start_anew(&self, discard_dirty: bool) -> Result<u64, RequestError> {
+    pub async fn drop_cached_data(&self, discard_dirty: bool) -> Result<u64, RequestError> {
         let _held = self.0.gate.hold().await?;
-        self.0.shard.start_anew(discard_dirty).await
+        self.0.shard.drop_cached_data(discard_dirty).await
     }
 
     /// Drops all clean blocks, on flash too until the next start. Returns the number of bytes dropped from memory.
@@ -479,7 +479,7 @@ impl<S: Seam> Volume<S> {
     /// Destages all data that is dirty now and flushes the backing, without tombstones, because the flash log can no
     /// longer be written. The volume's records in it are stale afterwards and must never be recovered. Abandon the map
     /// of clean pages first ([`flash::Pages::abandon`]), otherwise the call never returns.
-    pub async fn destage_past_log(&self) -> Result<(), RequestError> {
+    pub async fn destage_without_log(&self) -> Result<(), RequestError> {
         self.0.shard.flush_all().await
     }
 
@@ -517,8 +517,8 @@ impl<S: Seam> Volume<S> {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_PATIENCE)).await?;
-        self.0.entry.release();
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_TIMEOUT)).await?;
+        self.0.limit_queue.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
             closed.open_again();
@@ -532,13 +532,13 @@ impl<S: Seam> Volume<S> {
 
     /// Lifts the limit before a stop, so that clients get their answers.
     pub fn lift_limits(&self) {
-        self.0.entry.lift();
+        self.0.limit_queue.lift();
     }
 
     /// Abandons the volume without destage or flush; its log records stay.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn abandon(&self) {
         let shard = &self.0.shard;
-        shard.given_up.set(true);
+        shard.is_abandoned.set(true);
         shard.holding.set(true);
         shard.stopping.set(true);
         shard.work.notify();
@@ -564,18 +564,18 @@ impl<S: Seam> Volume<S> {
 
     async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {
         let closed = self.0.gate.close().await?;
-        self.0.entry.release();
+        self.0.limit_queue.release();
         Ok(closed)
     }
 
     /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
-        self.0.gate.is_open() && !self.0.entry.is_limited()
+        self.0.gate.is_open() && !self.0.limit_queue.is_limited()
     }
 
-    async fn keep_to_limit(&self, bytes: u64, trace: &LatencyTrace) {
-        if self.0.entry.is_limited() {
-            self.0.entry.pass(self.0.shard.seam(), bytes).await;
+    async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
+        if self.0.limit_queue.is_limited() {
+            self.0.limit_queue.wait(self.0.shard.seam(), bytes).await;
             trace.record(Step::Limit, self.now());
         }
     }

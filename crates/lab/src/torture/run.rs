@@ -397,7 +397,7 @@ async fn begin(
         }
         let backing = Backing::plain(disk.clone());
         let served = match left.get(&spec.incarnation.0) {
-            Some(left) => core.attach_left(spec, backing, left, |place| Tags(kept.tags(place))).await,
+            Some(left) => core.attach_with_memory(spec, backing, left, |place| Tags(kept.tags(place))).await,
             None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
         };
         let (served, taken) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;

@@ -1,7 +1,7 @@
 //! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
 //! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
 
-use engine::{CoreSpec, MemoryShare, Volume, VolumeSpec, WriteFlags};
+use engine::{CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, lively_disk};
 use lab::random::Random;
 use seam::Nanos;
@@ -96,12 +96,12 @@ impl TwoVolumes {
     }
 }
 
-fn share(min: u64, max: Option<u64>) -> MemoryShare {
-    MemoryShare { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
+fn share(min: u64, max: Option<u64>) -> MemoryQuota {
+    MemoryQuota { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
 }
 
 /// Hits of both volumes in the second half of the reads.
-fn hits(blocks: u64, reads: &Reads, divide_every: Nanos, shares: [MemoryShare; 2]) -> u64 {
+fn hits(blocks: u64, reads: &Reads, divide_every: Nanos, shares: [MemoryQuota; 2]) -> u64 {
     let end = |volume| reads.iter().filter(|read| read.0 == volume).map(|read| read.1 + read.2).max().unwrap_or(0);
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
     let pair = two_volumes(blocks, divide_every, |number, spec| spec.memory = shares[number], sizes);
@@ -200,13 +200,13 @@ fn memory_minimum_and_maximum_override_the_curves() {
         assert!(pair.held()[0] <= 500, "{:?}", pair.held());
     }
     assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
-    pair.volumes[0].set_memory_share(MemoryShare::default());
+    pair.volumes[0].set_memory_quota(MemoryQuota::default());
     for some in reads.chunks(1_000) {
         pair.play(some);
         assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
     }
     assert!(pair.held()[0] > 2_000, "{:?}", pair.held());
-    pair.volumes[0].set_memory_share(share(0, Some(300)));
+    pair.volumes[0].set_memory_quota(share(0, Some(300)));
     pair.play(&reads[..20_000]);
     assert!(pair.held()[0] <= 300, "{:?}", pair.held());
 }

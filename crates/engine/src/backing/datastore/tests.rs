@@ -82,7 +82,7 @@ fn other_volumes_proceed_while_one_backing_hangs() {
     assert!(more > 500, "{more} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
-    assert!(stats.under_way < 16.0, "{} under way: the hung volume took all free slots", stats.under_way);
+    assert!(stats.outstanding < 16.0, "{} under way: the hung volume took all free slots", stats.outstanding);
 }
 
 #[test]
@@ -109,13 +109,13 @@ fn leaving_volume_releases_only_its_own_waiting_requests() {
         }
     }
     pass(&world, &seam, Nanos::from_millis(5));
-    let before = datastore.stats().under_way;
+    let before = datastore.stats().outstanding;
     datastore.remove_volume(2);
     pass(&world, &seam, Nanos::from_millis(1));
-    let after = datastore.stats().under_way;
+    let after = datastore.stats().outstanding;
     assert!(after >= before + 10.0, "{before} under way, {after} with the waiting requests");
     pass(&world, &seam, Nanos::from_secs(5));
-    assert_eq!(datastore.stats().under_way, 0.0);
+    assert_eq!(datastore.stats().outstanding, 0.0);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn cancelled_wait_returns_its_place() {
     });
     let stats = datastore.stats();
     assert_eq!(stats.members[1].waiting, 0);
-    assert!(stats.under_way <= 4.0, "{} under way", stats.under_way);
+    assert!(stats.outstanding <= 4.0, "{} under way", stats.outstanding);
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
                 return;
             }
             drop(volume.flush().await);
-            volume.destage_past_log().await.expect("a backing without faults");
+            volume.destage_without_log().await.expect("a backing without faults");
         });
         let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
         hot_reads_as(&fixture, &volume, expected);
@@ -265,7 +265,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         }
         fixture.world.block_on(async {
             volume.destage_all().await.expect("a disk without faults");
-            volume.start_anew(false).await.expect("nothing is dirty");
+            volume.drop_cached_data(false).await.expect("nothing is dirty");
         });
         fixture.world.run_for(Nanos::from_secs(30)).expect("no task is stuck");
         let stats = volume.stats();

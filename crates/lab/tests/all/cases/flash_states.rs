@@ -2,7 +2,7 @@
 //! spilled, for four blocks on both sides of a page boundary × starts and ends × policies, with racing eviction,
 //! discard and destage.
 
-use engine::{CoreSpec, FlashShare, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{CoreSpec, FlashQuota, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -56,7 +56,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
             let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
             let pinned = if number == 1 { std::iter::once(PageNo(0)..PageNo(2)).collect() } else { Vec::new() };
-            let flash = FlashShare { enabled: number == 1, pinned, ..FlashShare::default() };
+            let flash = FlashQuota { enabled: number == 1, pinned, ..FlashQuota::default() };
             let spec = VolumeSpec { flash, ..VolumeSpec::new(name, VolumeId(number)) };
             attached.push(fixture.core.attach_recovered(spec, disk).await.expect("the log is readable"));
         }

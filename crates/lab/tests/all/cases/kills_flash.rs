@@ -59,7 +59,7 @@ fn attach(fixture: &Fixture, kept: &LeftBehind) -> Result<Volume<SimSeam>, Attac
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_left(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
+            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
             .await
     });
     attached.map(|(volume, _)| volume)
