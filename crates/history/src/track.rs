@@ -72,8 +72,8 @@ impl Tracker {
             }
         }
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies);
-        let of_datastore = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
-        let datastores = datastores.iter().take(DATASTORES_MAX).map(of_datastore).collect();
+        let named_point = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
+        let datastores = datastores.iter().take(DATASTORES_MAX).map(named_point).collect();
         SamplePoints { whole: point(&all), volumes, datastores }
     }
 
@@ -113,14 +113,14 @@ impl Counters {
     /// Increases since `before`. After a restart of counters, which shows in a decrease, the full counts are returned.
     fn since(&self, before: &Counters) -> Counters {
         let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
-        let shrank = |(now, before): (&Latencies, &Latencies)| {
+        let has_decreased = |(now, before): (&Latencies, &Latencies)| {
             now.counts.iter().zip(before.counts).any(|(now, before)| *now < before) || now.sum_us < before.sum_us
         };
-        let anew = self.incarnation != before.incarnation
+        let was_reset = self.incarnation != before.incarnation
             || counters().any(|at| self.figures[at] < before.figures[at])
-            || self.latencies.iter().zip(&before.latencies).any(shrank);
+            || self.latencies.iter().zip(&before.latencies).any(has_decreased);
         let mut since = self.clone();
-        if !anew {
+        if !was_reset {
             counters().for_each(|at| since.figures[at] -= before.figures[at]);
             for (now, before) in since.latencies.iter_mut().zip(&before.latencies) {
                 now.sum_us -= before.sum_us;

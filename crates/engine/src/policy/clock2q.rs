@@ -19,7 +19,7 @@ const PROBATION_PERCENT: usize = 5;
 const COUNT_MAX: u8 = 7;
 /// A hit in main counts only when at least the capacity divided by this many accesses has passed since the last counted
 /// hit.
-const MAIN_WINDOW_PART: u32 = 4;
+const MAIN_WINDOW_DIVISOR: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -84,7 +84,7 @@ pub struct Clock2Q {
     /// Blocks that left probation unused, noted with the value of `insertions`.
     ghost: History,
     /// Blocks that left the main part, noted with the value of `accesses`.
-    gone: History,
+    evicted: History,
     worth: Worth,
     insertions: u32,
     accesses: u32,
@@ -101,7 +101,7 @@ impl Clock2Q {
             linked: 0,
             links_made: 0,
             ghost: History::new(capacity as u64),
-            gone: History::new(capacity as u64),
+            evicted: History::new(capacity as u64),
             worth: Worth::new(capacity),
             insertions: 0,
             accesses: 0,
@@ -152,15 +152,15 @@ impl Clock2Q {
 
     /// Returns how an absent block has earned a place in the main part, if it has. Removes the block from both
     /// histories.
-    fn returns(&mut self, key: u64) -> Option<Origin> {
-        if let Some(place) = self.gone.find(key) {
-            self.worth.wanted_again(self.accesses.wrapping_sub(place.note));
-            place.forget();
+    fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
+        if let Some(entry) = self.evicted.find(key) {
+            self.worth.record_reuse(self.accesses.wrapping_sub(entry.stamp));
+            entry.clear();
             return None;
         }
-        let place = self.ghost.find(key)?;
-        let age = self.insertions.wrapping_sub(place.note);
-        place.forget();
+        let entry = self.ghost.find(key)?;
+        let age = self.insertions.wrapping_sub(entry.stamp);
+        entry.clear();
         let horizon = self.capacity as u32;
         if age < horizon { self.worth.admit(age, horizon) } else { None }
     }
@@ -189,7 +189,7 @@ impl Policy for Clock2Q {
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
-        let origin = if how == Admit::Normal { self.returns(key) } else { None };
+        let origin = if how == Admit::Normal { self.origin_of_return(key) } else { None };
         let (queue, stamp) = match how {
             Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
             Admit::Normal => {
@@ -205,7 +205,7 @@ impl Policy for Clock2Q {
     fn hit(&mut self, slot: u32) {
         self.accesses = self.accesses.wrapping_add(1);
         let window = (self.probation_target() / 2) as u32;
-        let main_window = self.capacity as u32 / MAIN_WINDOW_PART;
+        let main_window = self.capacity as u32 / MAIN_WINDOW_DIVISOR;
         let entry = &mut self.entries[slot as usize];
         match entry.queue {
             Queue::Main => {
@@ -247,7 +247,7 @@ impl Policy for Clock2Q {
             let slot = self.oldest(owners, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
-            self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
+            self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
         // Each round of the clock lowers a count, so the loop ends after at most `COUNT_MAX` rounds.
@@ -257,11 +257,11 @@ impl Policy for Clock2Q {
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
             if let Some(origin) = entry.origin.take() {
-                self.worth.first_look(origin, entry.count > 0, now.wrapping_sub(entry.since));
+                self.worth.record_first_visit(origin, entry.count > 0, now.wrapping_sub(entry.since));
             }
             if entry.count == 0 {
                 self.worth.record_eviction();
-                self.gone.note(entry.key, now, |note| now.wrapping_sub(note));
+                self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }
             entry.count -= 1;
@@ -276,16 +276,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// A cache of `capacity` blocks that counts misses.
-    struct Small {
+    struct TestCache {
         policy: Box<dyn Policy>,
         slots: BTreeMap<u64, u32>,
         owner: Vec<u64>,
         capacity: usize,
     }
 
-    impl Small {
+    impl TestCache {
         fn new(policy: Box<dyn Policy>, capacity: usize) -> Self {
-            Small { policy, slots: BTreeMap::new(), owner: Vec::new(), capacity }
+            TestCache { policy, slots: BTreeMap::new(), owner: Vec::new(), capacity }
         }
 
         fn access(&mut self, block: u64) -> bool {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn hot_hits_after_a_scan(policy: Box<dyn Policy>) -> usize {
-        let mut cache = Small::new(policy, 1000);
+        let mut cache = TestCache::new(policy, 1000);
         for _ in 0..8 {
             for block in 0..600 {
                 cache.access(block);
@@ -331,9 +331,9 @@ mod tests {
 
     #[test]
     fn scan_of_ten_times_the_cache_leaves_hot_set_alone() {
-        let ours = hot_hits_after_a_scan(Box::new(Clock2Q::new(1000)));
+        let clock2q = hot_hits_after_a_scan(Box::new(Clock2Q::new(1000)));
         let lru = hot_hits_after_a_scan(Box::new(super::super::Lru::new(1000)));
-        assert!(ours >= 570, "{ours} of 600 hot blocks are left");
+        assert!(clock2q >= 570, "{clock2q} of 600 hot blocks are left");
         assert_eq!(lru, 0, "the same scan empties an LRU, so the test can fail");
     }
 

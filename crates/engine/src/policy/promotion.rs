@@ -25,10 +25,10 @@ const BURST_PERCENT: u64 = 50;
 /// Length of the ghost in percent of the flash.
 const GHOST_PERCENT: u64 = 25;
 /// Uses in bursts that advance the order by one: this many blocks bring as much into memory as one new page.
-const BURSTS_A_NOTE: u32 = 16;
-/// Low bits of a note; they count returns.
+const BURST_USES_PER_STEP: u32 = 16;
+/// Low bits of a stamp; they count returns.
 const RETURN_BITS: u32 = 2;
-const NOTE_STEP: u32 = 1 << RETURN_BITS;
+const STAMP_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote under [`ThirdTouch`].
 const TOUCHES: u32 = 3;
 
@@ -118,8 +118,8 @@ pub struct LateReturn {
     memory_pages: u64,
     slots: u64,
     price: Price,
-    /// Notes taken so far, in steps of [`NOTE_STEP`].
-    notes: u32,
+    /// Notes taken so far, in steps of [`STAMP_STEP`].
+    clock: u32,
     /// Uses in bursts since they last advanced the order.
     bursts: u32,
     /// Notes within which a return is part of the same burst.
@@ -131,23 +131,23 @@ pub struct LateReturn {
 impl LateReturn {
     /// A policy for a flash with room for `slots` pages behind a memory with room for `memory_pages`.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
-        let (notes, bursts, burst, horizon) = Default::default();
+        let (clock, bursts, burst, horizon) = Default::default();
         let (history, price) = (History::new(0), Price::default());
-        let mut policy = LateReturn { history, memory_pages, slots, price, notes, bursts, burst, horizon };
+        let mut policy = LateReturn { history, memory_pages, slots, price, clock, bursts, burst, horizon };
         policy.resize(slots);
         policy
     }
 
     /// Notes taken since `note`.
-    fn age(&self, note: u32) -> u32 {
-        (self.notes.wrapping_sub(note & !(NOTE_STEP - 1))) >> RETURN_BITS
+    fn age(&self, stamp: u32) -> u32 {
+        (self.clock.wrapping_sub(stamp & !(STAMP_STEP - 1))) >> RETURN_BITS
     }
 
     /// Notes a page with its number of returns.
-    fn note(&mut self, key: u64, returns: u32) {
-        self.notes = self.notes.wrapping_add(NOTE_STEP);
-        let notes = self.notes;
-        self.history.note(key, notes | returns, |note| notes.wrapping_sub(note & !(NOTE_STEP - 1)));
+    fn record(&mut self, key: u64, returns: u32) {
+        self.clock = self.clock.wrapping_add(STAMP_STEP);
+        let clock = self.clock;
+        self.history.record(key, clock | returns, |stamp| clock.wrapping_sub(stamp & !(STAMP_STEP - 1)));
     }
 
     /// Length of the stage in notes, for a flash with room for `slots` pages.
@@ -158,35 +158,35 @@ impl LateReturn {
 
 impl Admission for LateReturn {
     fn used(&mut self, key: u64) -> Verdict {
-        let Some(note) = self.history.find(key).map(|place| place.note) else {
-            self.note(key, 0);
+        let Some(stamp) = self.history.find(key).map(|entry| entry.stamp) else {
+            self.record(key, 0);
             return Verdict::First;
         };
-        let age = self.age(note);
+        let age = self.age(stamp);
         if age < self.burst {
             self.bursts += 1;
-            if self.bursts == BURSTS_A_NOTE {
-                (self.bursts, self.notes) = (0, self.notes.wrapping_add(NOTE_STEP));
+            if self.bursts == BURST_USES_PER_STEP {
+                (self.bursts, self.clock) = (0, self.clock.wrapping_add(STAMP_STEP));
             }
             return Verdict::Burst;
         }
         if age > self.horizon {
-            self.note(key, 0);
+            self.record(key, 0);
             return Verdict::First;
         }
-        let returns = (note & (NOTE_STEP - 1)) + 1;
+        let returns = (stamp & (STAMP_STEP - 1)) + 1;
         if returns < self.price.returns() {
-            self.note(key, returns);
+            self.record(key, returns);
             return Verdict::First;
         }
-        self.history.find(key).expect("just found").forget();
+        self.history.find(key).expect("the page was found above").clear();
         Verdict::Earned
     }
 
     fn prepare(&mut self, key: u64) {
-        let note = self.history.find(key).map(|place| place.note);
-        if note.is_none_or(|note| self.age(note) > self.horizon) {
-            self.note(key, 0);
+        let stamp = self.history.find(key).map(|entry| entry.stamp);
+        if stamp.is_none_or(|stamp| self.age(stamp) > self.horizon) {
+            self.record(key, 0);
         }
     }
 
@@ -195,8 +195,8 @@ impl Admission for LateReturn {
         let stage = LateReturn::stage(slots);
         let horizon = stage + (slots * GHOST_PERCENT * self.price.ghosts() / 100).max(4);
         let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
-        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * NOTE_STEP));
-        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * NOTE_STEP));
+        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * STAMP_STEP));
+        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
         self.history.grow(u64::from(self.horizon));
     }
 
@@ -227,22 +227,22 @@ impl ThirdTouch {
 
 impl Admission for ThirdTouch {
     fn used(&mut self, key: u64) -> Verdict {
-        // The two low bits of a note count touches; the others tell the time of the last touch.
+        // The two low bits of a stamp count touches; the others tell the time of the last touch.
         self.touches = self.touches.wrapping_add(4);
         let now = self.touches;
         let before = match self.history.find(key) {
-            Some(place) => {
-                let before = place.note & 3;
+            Some(entry) => {
+                let before = entry.stamp & 3;
                 if before + 1 >= TOUCHES {
-                    place.forget();
+                    entry.clear();
                     return Verdict::Earned;
                 }
-                place.forget();
+                entry.clear();
                 before
             }
             None => 0,
         };
-        self.history.note(key, now | (before + 1), |note| now.wrapping_sub(note & !3));
+        self.history.record(key, now | (before + 1), |stamp| now.wrapping_sub(stamp & !3));
         Verdict::First
     }
 

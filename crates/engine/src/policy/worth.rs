@@ -8,15 +8,15 @@
 //! is, so that a change of the load is noticed.
 
 /// Number of age classes.
-const AGES: usize = 8;
+const AGE_CLASSES: usize = 8;
 /// The youngest age classes, which are always admitted.
-const ALWAYS: usize = 2;
+const ALWAYS_ADMITTED: usize = 2;
 /// One of this many rejected returns is admitted as a probe.
-const PROBE: u32 = 16;
+const PROBE_INTERVAL: u32 = 16;
 /// Means are taken over the capacity divided by this many events.
-const MEMORY_PART: usize = 8;
+const WEIGHT_DIVISOR: usize = 8;
 /// The value 1, as a sample of a mean.
-const ALL: u32 = 1 << 20;
+const ONE: u32 = 1 << 20;
 
 /// How a block came into the main part: by a return of some age class, or from probation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Origin(u8);
 
 impl Origin {
     /// Promoted by a hit in probation.
-    pub const PROBATION: Origin = Origin(AGES as u8);
+    pub const PROBATION: Origin = Origin(AGE_CLASSES as u8);
 }
 
 /// An exponential mean over about the last `weight` samples, with 20 fraction bits.
@@ -45,28 +45,29 @@ impl Mean {
 pub struct Worth {
     weight: i64,
     /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
-    /// [`ALL`].
-    used: [Mean; AGES],
+    /// [`ONE`].
+    used: [Mean; AGE_CLASSES],
     /// Part of the evicted blocks that are wanted again within a round.
     missed: Mean,
     /// Accesses between entry into the main part and the first visit of the clock hand; `None` before the first visit.
     round: Option<Mean>,
-    refused: u32,
+    rejected: u32,
 }
 
 impl Worth {
     /// For a cache of `capacity` blocks.
     pub fn new(capacity: usize) -> Self {
-        let weight = (capacity / MEMORY_PART).max(16) as i64;
-        Worth { weight, used: [Mean::of(ALL / 2); AGES], missed: Mean::of(0), round: None, refused: 0 }
+        let weight = (capacity / WEIGHT_DIVISOR).max(16) as i64;
+        Worth { weight, used: [Mean::of(ONE / 2); AGE_CLASSES], missed: Mean::of(0), round: None, rejected: 0 }
     }
 
     /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is not worth it.
     pub fn admit(&mut self, age: u32, horizon: u32) -> Option<Origin> {
-        let bucket = (u64::from(age) * AGES as u64 / u64::from(horizon.max(1))).min(AGES as u64 - 1) as usize;
-        if bucket >= ALWAYS && self.used[bucket].0 < self.missed.0 {
-            self.refused = self.refused.wrapping_add(1);
-            if !self.refused.is_multiple_of(PROBE) {
+        let bucket =
+            (u64::from(age) * AGE_CLASSES as u64 / u64::from(horizon.max(1))).min(AGE_CLASSES as u64 - 1) as usize;
+        if bucket >= ALWAYS_ADMITTED && self.used[bucket].0 < self.missed.0 {
+            self.rejected = self.rejected.wrapping_add(1);
+            if !self.rejected.is_multiple_of(PROBE_INTERVAL) {
                 return None;
             }
         }
@@ -74,9 +75,9 @@ impl Worth {
     }
 
     /// Records the first visit of the clock hand to a block that has been in the main part for `accesses`.
-    pub fn first_look(&mut self, origin: Origin, used: bool, accesses: u32) {
+    pub fn record_first_visit(&mut self, origin: Origin, used: bool, accesses: u32) {
         if let Some(mean) = self.used.get_mut(usize::from(origin.0)) {
-            mean.add(if used { ALL } else { 0 }, self.weight);
+            mean.add(if used { ONE } else { 0 }, self.weight);
         }
         self.round.get_or_insert(Mean::of(accesses)).add(accesses, self.weight);
     }
@@ -87,9 +88,9 @@ impl Worth {
     }
 
     /// Records a use of a block that was evicted `accesses` ago.
-    pub fn wanted_again(&mut self, accesses: u32) {
+    pub fn record_reuse(&mut self, accesses: u32) {
         if self.round.is_some_and(|round| Mean::of(accesses).0 <= round.0) {
-            self.missed.0 += Mean::of(ALL).0 / self.weight;
+            self.missed.0 += Mean::of(ONE).0 / self.weight;
         }
     }
 }
@@ -110,23 +111,23 @@ mod tests {
         let mut worth = Worth::new(800);
         let old = worth.admit(HORIZON - 1, HORIZON).expect("every return is admitted at first");
         for _ in 0..1_000 {
-            worth.first_look(old, false, 100);
+            worth.record_first_visit(old, false, 100);
             worth.record_eviction();
-            worth.wanted_again(101);
+            worth.record_reuse(101);
         }
         assert_eq!(admissions(&mut worth), 1_000, "evicted blocks came back too late to matter");
         for _ in 0..1_000 {
             worth.record_eviction();
-            worth.wanted_again(99);
+            worth.record_reuse(99);
         }
-        assert_eq!(admissions(&mut worth), 1_000 / PROBE as usize, "only probes are admitted");
+        assert_eq!(admissions(&mut worth), 1_000 / PROBE_INTERVAL as usize, "only probes are admitted");
         assert_eq!(
             (0..1_000).filter(|_| worth.admit(100, HORIZON).is_some()).count(),
             1_000,
             "young returns are always admitted"
         );
         for _ in 0..1_000 {
-            worth.first_look(old, true, 100);
+            worth.record_first_visit(old, true, 100);
         }
         assert!(admissions(&mut worth) >= 990, "the load has changed");
     }
@@ -135,7 +136,7 @@ mod tests {
     fn fate_of_blocks_from_probation_does_not_affect_returns() {
         let mut worth = Worth::new(800);
         for _ in 0..1_000 {
-            worth.first_look(Origin::PROBATION, false, 100);
+            worth.record_first_visit(Origin::PROBATION, false, 100);
             worth.record_eviction();
         }
         assert_eq!(admissions(&mut worth), 1_000);

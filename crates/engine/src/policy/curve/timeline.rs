@@ -13,20 +13,20 @@ pub const POSITIONS: usize = WORDS * WORD;
 
 /// The time line. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
 /// set at or past `next`.
-pub struct Line {
+pub struct Timeline {
     words: Vec<u64>,
     counts: Vec<u8>,
     sums: [u16; GROUPS],
     next: usize,
 }
 
-impl Default for Line {
+impl Default for Timeline {
     fn default() -> Self {
-        Line { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
+        Timeline { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
     }
 }
 
-impl Line {
+impl Timeline {
     /// Memory in bytes.
     pub const BYTES: usize = WORDS * (size_of::<u64>() + size_of::<u8>());
 
@@ -61,7 +61,7 @@ impl Line {
     }
 
     /// Number of marks behind a position.
-    pub fn behind(&self, position: u32) -> u64 {
+    pub fn marks_after(&self, position: u32) -> u64 {
         let (word, bit) = (position as usize / WORD, position as usize % WORD);
         // Two shifts, because a shift by all 64 bits overflows.
         let same_word = (self.words[word] >> bit >> 1).count_ones();
@@ -74,7 +74,7 @@ impl Line {
 
     /// Closes up the line: moves all marks to the beginning, in their order. Returns a function from an old position to
     /// its new one.
-    pub fn close_up(&mut self) -> impl Fn(u32) -> u32 + use<> {
+    pub fn compact(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);
         for (before, count) in before.iter_mut().zip(&self.counts) {
             *before = sum;
@@ -103,20 +103,20 @@ mod tests {
 
     #[test]
     fn marks_keep_count_and_order_when_line_is_closed_up() {
-        let mut line = Line::default();
-        let positions: Vec<u32> = std::iter::from_fn(|| (!line.is_full()).then(|| line.mark())).collect();
-        assert_eq!((positions.len(), line.behind(0)), (POSITIONS, POSITIONS as u64 - 1));
+        let mut timeline = Timeline::default();
+        let positions: Vec<u32> = std::iter::from_fn(|| (!timeline.is_full()).then(|| timeline.mark())).collect();
+        assert_eq!((positions.len(), timeline.marks_after(0)), (POSITIONS, POSITIONS as u64 - 1));
         let (kept, gone): (Vec<u32>, Vec<u32>) = positions.iter().partition(|position| *position % 97 == 13);
-        gone.iter().for_each(|position| line.clear(*position));
-        let behind = |line: &Line, positions: &[u32]| -> Vec<u64> {
-            positions.iter().map(|position| line.behind(*position)).collect()
+        gone.iter().for_each(|position| timeline.clear(*position));
+        let marks_after = |timeline: &Timeline, positions: &[u32]| -> Vec<u64> {
+            positions.iter().map(|position| timeline.marks_after(*position)).collect()
         };
-        let before = behind(&line, &kept);
+        let before = marks_after(&timeline, &kept);
         assert_eq!(before, (0..kept.len() as u64).rev().collect::<Vec<_>>());
-        let moved = line.close_up();
+        let moved = timeline.compact();
         let now: Vec<u32> = kept.iter().map(|position| moved(*position)).collect();
         assert_eq!(now, (0..kept.len() as u32).collect::<Vec<_>>());
-        assert_eq!(behind(&line, &now), before);
-        assert_eq!((line.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
+        assert_eq!(marks_after(&timeline, &now), before);
+        assert_eq!((timeline.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
     }
 }
