@@ -26,18 +26,18 @@ pub enum AttachError {
     SameIncarnation(VolumeId),
     /// The flash log holds data of the volume, but the volume would not use the log.
     #[error(
-        "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, \
-         then change that"
+        "the flash log holds dirty data of \"{0}\": attach it with policy write-back and mode active, then change the \
+         policy or mode"
     )]
     DirtyOnFlash(String),
     /// The volume's records in the flash log could not be recovered.
-    #[error("what the flash log holds of \"{0}\" could not be read: {1}; it stays there")]
+    #[error("the records of \"{0}\" in the flash log could not be recovered: {1}; the log keeps them")]
     Recovery(String, RequestError),
     /// The volume's persisted memory could not be recovered.
-    #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
+    #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
     /// An earlier recovery of persisted memory was partial, and the flash log has changed since.
-    #[error("what was left in memory of \"{0}\" could be taken back in part only: it stays there for the next start")]
+    #[error("the persisted memory of \"{0}\" was recovered only in part: the memory file keeps it for the next start")]
     PartiallyRecovered(String),
 }
 
@@ -150,7 +150,7 @@ impl<S: Seam> Core<S> {
 
     /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
     /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
-    /// Returns the number of recovered blocks and zero-ranges too. On an error nothing that was left is forgotten.
+    /// Returns the number of recovered blocks and zero-ranges too. On an error the persisted memory stays complete.
     pub async fn attach_with_memory<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
@@ -166,7 +166,7 @@ impl<S: Seam> Core<S> {
             volume.abandon();
             // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old
             // content over writes of that time.
-            volume.shard().forget();
+            volume.shard().drop_all_blocks();
             AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
         self.register_recovered(&volume);
@@ -235,7 +235,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Detaches a volume: waits for its requests, destages, flushes and forgets it. On an error it stays attached.
+    /// Detaches a volume: waits for its requests, destages, flushes and removes it. On an error it stays attached.
     pub async fn detach(&self, name: &str) -> Result<(), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;

@@ -14,7 +14,7 @@ use flash::{BlockNo, CompletionNo, Position};
 use super::outdated::Outdated;
 use super::record_index::RecordIndex;
 
-/// Limit of listed ranges; beyond it the whole volume counts as changed.
+/// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
 
 /// Write-back stage: how far the content of a block's record, or newer content, has come on its way to the backing.
@@ -119,8 +119,8 @@ impl LogTracker {
         self.outdated.as_mut()
     }
 
-    /// Records that the newest content of these blocks is durable on the backing or given up, and that memory no longer
-    /// says so.
+    /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no longer
+    /// records it.
     pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
         let is_pending = |changed: &Changes| changed.overlaps(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)
@@ -145,7 +145,7 @@ impl LogTracker {
         self.record_index.spilled_blocks()
     }
 
-    /// Bytes of memory that their index takes.
+    /// Bytes of memory that the index of spilled blocks takes.
     pub fn index_bytes(&self) -> usize {
         self.record_index.bytes()
     }
@@ -182,9 +182,9 @@ impl LogTracker {
 
     /// Records that the block leaves memory: its record holds the same content.
     pub fn spill(&mut self, block: BlockNo) {
-        assert!(self.can_spill(block), "the only copy of a block leaves memory");
-        let entry = self.entries.remove(&block).expect("just looked at");
-        self.record_index.insert(block, entry.position.expect("just looked at"), true);
+        assert!(self.can_spill(block), "a spilled block has a durable record of the same content");
+        let entry = self.entries.remove(&block).expect("the entry exists");
+        self.record_index.insert(block, entry.position.expect("the entry exists"), true);
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.only()));
     }
 
@@ -271,7 +271,7 @@ impl LogTracker {
 
     /// Records that the appended record of the block is durable at `position`.
     pub fn record_append(&mut self, block: BlockNo, position: Position) {
-        let entry = self.entries.get_mut(&block).expect("it was taken");
+        let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = Some(position);
         self.retirable.extend(entry.older.take());
         if entry.stage == WritebackStage::Durable {
@@ -282,7 +282,7 @@ impl LogTracker {
     /// Records that the append of the block's record failed. A recovery may then find the older record, if there is
     /// one.
     pub fn record_failed_append(&mut self, block: BlockNo) {
-        let entry = self.entries.get_mut(&block).expect("it was taken");
+        let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = entry.older.take();
         match entry.position {
             // The write in flight may carry content older than that of the older record, so it proves nothing.
@@ -295,7 +295,7 @@ impl LogTracker {
 
     /// Records that the first append of a volume without records failed: the log still holds none.
     pub fn record_failed_first_append(&mut self) {
-        assert!(self.len() == 0, "a volume with records has records");
+        assert!(self.len() == 0, "the first append of a volume without records failed");
         self.may_have_records = false;
     }
 
@@ -355,7 +355,7 @@ impl LogTracker {
     /// Records a flush of the backing that covers all completions below `covered`.
     pub fn record_backing_flush(&mut self, covered: CompletionNo) {
         for _ in 0..self.written.len() {
-            let (block, sequence) = self.written.pop_front().expect("counted");
+            let (block, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
             if sequence >= covered {
                 self.written.push_back((block, sequence));
                 continue;
@@ -419,7 +419,7 @@ impl LogTracker {
     }
 
     fn retire_record(&mut self, block: BlockNo) {
-        let entry = self.entries.remove(&block).expect("just looked at");
+        let entry = self.entries.remove(&block).expect("the entry exists");
         self.retirable.extend(entry.position);
         self.retirable.extend(entry.older);
     }

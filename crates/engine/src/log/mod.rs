@@ -33,9 +33,9 @@ use log_tracker::{Changes, WritebackStage};
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
 /// Attempts to free space before the volume bypasses the log.
 const APPEND_TRIES: u32 = 2;
-/// Attempts to append the last tombstones, which cannot bypass the log.
+/// Attempts to append the tombstones of a whole volume, which cannot bypass the log.
 const TOMBSTONE_TRIES: u32 = 1_200;
-/// More blocks than any volume has: a recovery may find records past an end that has moved.
+/// Upper bound of a volume's blocks: a recovery may find records past an end that has moved.
 const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
 /// Longest range of one tombstone, in blocks.
 const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
@@ -68,12 +68,12 @@ enum Chunk<S: Seam> {
 
 /// The parts of `range` outside `blocks`.
 fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<BlockNo>> {
-    let (mut left, mut start) = (Vec::new(), range.start);
+    let (mut remaining, mut start) = (Vec::new(), range.start);
     for block in blocks.range(range.clone()).copied().chain([range.end]) {
-        left.extend((start < block).then_some(start..block));
+        remaining.extend((start < block).then_some(start..block));
         start = block.next();
     }
-    left
+    remaining
 }
 
 /// `range` in pieces of at most one tombstone each.
@@ -138,7 +138,7 @@ impl<S: Seam> Shard<S> {
         self.append_tombstones_from(BlockNo::ZERO).await
     }
 
-    /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or given up.
+    /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or discarded.
     pub async fn append_tombstones_from(self: &ShardRef<S>, first: BlockNo) -> Result<(), RequestError> {
         if !self.state.borrow().log_tracker.has_records() {
             return Ok(());
@@ -163,11 +163,11 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Retires the records that are no longer needed.
+    /// Retires the records that newer content has replaced.
     pub fn retire_records(&self) {
-        let freed = self.state.borrow_mut().log_tracker.take_retirable();
-        if let Some(store) = self.store().filter(|_| !freed.is_empty()) {
-            store.retire(&freed);
+        let retired = self.state.borrow_mut().log_tracker.take_retirable();
+        if let Some(store) = self.store().filter(|_| !retired.is_empty()) {
+            store.retire(&retired);
         }
     }
 
@@ -193,8 +193,8 @@ impl<S: Seam> Shard<S> {
             }
         }
         let blocks: Vec<BlockNo> = blocks.into_iter().collect();
-        let most = self.store().map_or(1, |store| store.records_max());
-        for chunk in blocks.chunks(most) {
+        let batch_max = self.store().map_or(1, |store| store.records_max());
+        for chunk in blocks.chunks(batch_max) {
             if self.log_chunk(chunk).await? == MadeDurable::Volume {
                 break;
             }
@@ -329,14 +329,14 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Makes tombstones of the ranges durable, if a recovery could find records of the volume. The content of the
-    /// ranges must be durable on the backing or given up.
+    /// ranges must be durable on the backing or discarded.
     async fn append_tombstones(
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = Range<BlockNo>>,
     ) -> Result<MadeDurable, RequestError> {
         let pieces: Vec<Range<BlockNo>> = ranges.into_iter().flat_map(pieces_of).collect();
-        let most = self.store().map_or(1, |store| store.records_max());
-        for pieces in pieces.chunks(most) {
+        let batch_max = self.store().map_or(1, |store| store.records_max());
+        for pieces in pieces.chunks(batch_max) {
             if !self.state.borrow().log_tracker.has_records() || self.sabotage(Sabotage::NoTombstones) {
                 return Ok(MadeDurable::Blocks);
             }
@@ -374,8 +374,8 @@ impl<S: Seam> Shard<S> {
             return Ok(());
         }
         let pieces: Vec<Range<BlockNo>> = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).collect();
-        let most = self.store().map_or(1, |store| store.records_max());
-        for pieces in pieces.chunks(most) {
+        let batch_max = self.store().map_or(1, |store| store.records_max());
+        for pieces in pieces.chunks(batch_max) {
             let mut tries_left = TOMBSTONE_TRIES;
             loop {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
@@ -403,7 +403,7 @@ impl<S: Seam> Shard<S> {
         pieces.iter().map(record).collect()
     }
 
-    /// Frees space in a full log: asks all volumes to destage their oldest records, and destages this volume's. With
+    /// Frees space in a full log: starts destage of all volumes' oldest records, and waits for this volume's. With
     /// `is_retry`, an earlier attempt has failed, and the whole volume is destaged.
     async fn free_log_space(self: &ShardRef<S>, is_retry: bool) -> Result<(), RequestError> {
         self.core.destage_to_free_log();
@@ -415,11 +415,11 @@ impl<S: Seam> Shard<S> {
         // A clean block has its newest content durable on the backing. If a recovery restores its record before the
         // tail has passed it, that content still satisfies the last flush.
         self.with(|state, memory| {
-            let clean = |block: BlockNo| match memory.find(self.number, block) {
+            let is_clean = |block: BlockNo| match memory.find(self.number, block) {
                 Some(id) => memory.slot(id).is_clean(),
                 None => !state.zeroes.contains(block),
             };
-            state.log_tracker.retire_records_if(clean);
+            state.log_tracker.retire_records_if(is_clean);
         });
         self.retire_records();
         self.seam().sleep(FULL_PAUSE).await;

@@ -117,10 +117,10 @@ impl RecordIndex {
     /// # Panics
     /// If the index is not empty or the order is not ascending.
     pub fn bulk_load(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
-        assert!(self.len == 0, "what is filled is empty");
+        assert!(self.len == 0, "bulk load needs an empty index");
         let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), BlockNo::ZERO, None);
         for (block, position, is_spilled) in records {
-            assert!(last.replace(block).is_none_or(|last| last < block), "block {block} in its order");
+            assert!(last.replace(block).is_none_or(|last| last < block), "block {block} is out of order");
             if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
                 chunk.shrink_to_fit();
                 chunks.push((first, std::mem::take(&mut chunk)));
@@ -179,7 +179,7 @@ impl RecordIndex {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
             let entries = inside(upper(key), chunk, &blocks);
             taken.extend(chunk.drain(entries).map(|entry| {
-                assert!(!entry.is_spilled(), "the only copy of a block is never let go");
+                assert!(!entry.is_spilled(), "the only copy of a block is never retired");
                 entry.position()
             }));
             self.shrink_or_merge(key);
@@ -219,9 +219,9 @@ impl RecordIndex {
         });
         let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
         let start = blocks.next()?;
-        let most = start.align_down(boundary).plus(boundary).min(start.plus(count));
+        let end_max = start.align_down(boundary).plus(boundary).min(start.plus(count));
         let mut end = start.next();
-        while end < most && blocks.next() == Some(end) && wanted(end) {
+        while end < end_max && blocks.next() == Some(end) && wanted(end) {
             end = end.next();
         }
         Some(start..end)
@@ -234,7 +234,7 @@ impl RecordIndex {
 
     /// Releases unused capacity of a chunk, or merges a small chunk into the one before it.
     fn shrink_or_merge(&mut self, key: BlockNo) {
-        let chunk = self.chunks.get_mut(&key).expect("a chunk that was changed");
+        let chunk = self.chunks.get_mut(&key).expect("the changed chunk exists");
         let len = chunk.len();
         if len >= ENTRIES_MIN {
             chunk.shrink_to(len + ENTRIES_STEP);
@@ -249,11 +249,11 @@ impl RecordIndex {
             && left.len() + len <= ENTRIES_MAX - ENTRIES_STEP
         {
             left.reserve_exact(len);
-            let left_key = *self.chunks.range(..key).next_back().expect("just seen").0;
-            let mut entries = self.chunks.remove(&key).expect("just seen");
-            self.chunks.get_mut(&left_key).expect("just seen").append(&mut entries);
+            let left_key = *self.chunks.range(..key).next_back().expect("the chunk exists").0;
+            let mut entries = self.chunks.remove(&key).expect("the chunk exists");
+            self.chunks.get_mut(&left_key).expect("the chunk exists").append(&mut entries);
         } else {
-            self.chunks.get_mut(&key).expect("just seen").shrink_to(len + ENTRIES_STEP);
+            self.chunks.get_mut(&key).expect("the chunk exists").shrink_to(len + ENTRIES_STEP);
         }
     }
 }
@@ -326,11 +326,11 @@ mod tests {
                     .find(|(block, (_, is_spilled))| *is_spilled && accepts(**block))
                     .map(|(block, _)| *block);
                 let expected = start.map(|start| {
-                    let most = start.align_down(16).plus(16).min(start.plus(8));
+                    let end_max = start.align_down(16).plus(16).min(start.plus(8));
                     start
-                        ..BlockNo::each(&(start..most))
+                        ..BlockNo::each(&(start..end_max))
                             .find(|block| !is_spilled(block) || !accepts(*block))
-                            .unwrap_or(most)
+                            .unwrap_or(end_max)
                 });
                 assert_eq!(run, expected);
                 assert_eq!(
@@ -338,9 +338,9 @@ mod tests {
                     (map.len(), map.values().filter(|(_, is_spilled)| *is_spilled).count() as u64)
                 );
             }
-            let held: Vec<BlockNo> =
+            let superseded: Vec<BlockNo> =
                 map.iter().filter(|(_, (_, is_spilled))| !is_spilled).map(|(block, _)| *block).collect();
-            assert_eq!(index.superseded(), held);
+            assert_eq!(index.superseded(), superseded);
         }
     }
 
@@ -369,17 +369,17 @@ mod tests {
 
     #[test]
     fn spilled_blocks_cost_at_most_24_bytes_each() {
-        let per_line = |index: &RecordIndex| index.bytes().div_ceil(index.len());
+        let bytes_per_entry = |index: &RecordIndex| index.bytes().div_ceil(index.len());
         let (mut scattered, mut ordered, mut draw) = (RecordIndex::default(), RecordIndex::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
         blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), position(*block), true));
         (1..blocks.len()).rev().for_each(|at| blocks.swap(at, draw(at as u64 + 1) as usize));
         blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), position(*block), true));
         assert!(
-            per_line(&ordered) <= 18 && per_line(&scattered) <= 19,
+            bytes_per_entry(&ordered) <= 18 && bytes_per_entry(&scattered) <= 19,
             "{} {}",
-            per_line(&ordered),
-            per_line(&scattered)
+            bytes_per_entry(&ordered),
+            bytes_per_entry(&scattered)
         );
         // 19 of 20 blocks are removed again.
         for block in &blocks[blocks.len() / 20..] {
@@ -387,10 +387,10 @@ mod tests {
             ordered.remove(BlockNo(*block));
         }
         assert!(
-            per_line(&ordered) <= 24 && per_line(&scattered) <= 24,
+            bytes_per_entry(&ordered) <= 24 && bytes_per_entry(&scattered) <= 24,
             "{} {}",
-            per_line(&ordered),
-            per_line(&scattered)
+            bytes_per_entry(&ordered),
+            bytes_per_entry(&scattered)
         );
     }
 }

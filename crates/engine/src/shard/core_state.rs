@@ -21,7 +21,7 @@ const TICK: Nanos = Nanos::from_millis(50);
 const BUSY_REQUESTS: u64 = 100;
 /// Destage units of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded if less than one segment in this many is free.
+/// The log is crowded if fewer than 1/4 of its segments are free.
 const CROWDED_FREE_DIVISOR: usize = 4;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
@@ -52,7 +52,7 @@ pub struct CoreState<S: Seam> {
     requests: Cell<u64>,
     /// Destage units left until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
-    /// The last division of memory.
+    /// The last partition of memory among the volumes.
     pub memory_partition: Cell<MemoryPartition>,
     /// Datastores by name.
     datastores: RefCell<BTreeMap<String, Rc<Datastore<S>>>>,
@@ -127,7 +127,7 @@ impl<S: Seam> CoreState<S> {
         self.pages.borrow().clone()
     }
 
-    /// The result of reading the map of clean pages; `None` until that is done.
+    /// The result of reading the map of clean pages; `None` while it is being read.
     pub fn map_loaded(&self) -> Option<MapLoaded> {
         self.map_loaded.borrow().clone()
     }
@@ -152,7 +152,7 @@ impl<S: Seam> CoreState<S> {
         &self.promoter
     }
 
-    /// Flushes backings in the background, because marks of the write-intent log are scarce.
+    /// Flushes backings in the background to free dirty regions of the write-intent log, which are running out.
     pub fn flush_backings_to_free_dirty_regions(self: &Rc<Self>) {
         if !self.is_freeing_dirty_regions.replace(true) {
             let core_state = Rc::clone(self);
@@ -187,8 +187,8 @@ impl<S: Seam> CoreState<S> {
         })
     }
 
-    /// Used part of the segments that the log may fill until it is crowded, in percent. Measured at each tick, because
-    /// counting visits each segment.
+    /// Fill level of the log in percent: 100 when the log is crowded. Measured at each tick, because counting visits
+    /// each segment.
     pub fn log_pressure_percent(&self) -> u64 {
         self.log_pressure.get()
     }
@@ -202,12 +202,12 @@ impl<S: Seam> CoreState<S> {
         self.log_pressure.set(pressure);
     }
 
-    /// Records that a volume found the log full, and not with its own records.
+    /// Records the number of free segments at which a volume found the log full of other volumes' records.
     pub fn record_full_log(&self) {
         self.free_segments_when_full.set(self.log.borrow().as_ref().map(|store| store.room().0));
     }
 
-    /// True while the log has no more room than at the last [`CoreState::record_full_log`].
+    /// True while the log has no more free segments than at the last [`CoreState::record_full_log`].
     pub fn is_log_still_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
         self.free_segments_when_full.get().is_some_and(|then| room.is_some_and(|room| room <= then))
@@ -224,8 +224,8 @@ impl<S: Seam> CoreState<S> {
                     && !state.logging.single_flight.is_running()
             };
             if idle {
-                // Changes since the shard's last flush may be all that keeps old records alive. A failure shows at the
-                // next flush.
+                // A flush appends newer records or tombstones, so that old records can be retired. The next flush
+                // reports an error.
                 let shard = Rc::clone(&shard);
                 self.seam.spawn(async move { drop(shard.flush_log().await) });
             }
@@ -246,7 +246,7 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Forgets a datastore; its present volumes keep it.
+    /// Removes a datastore from the list; its present volumes keep using it.
     pub fn remove_datastore(&self, name: &str) {
         self.datastores.borrow_mut().remove(name);
     }
@@ -278,7 +278,7 @@ impl<S: Seam> CoreState<S> {
         self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Not-clean blocks of all shards.
+    /// Number of blocks of all shards that are not clean.
     pub fn not_clean_blocks(&self) -> u64 {
         let shards = self.shards.borrow();
         shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
@@ -338,7 +338,7 @@ impl<S: Seam> CoreState<S> {
         self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(units)));
     }
 
-    /// Ticks until nothing is dirty: an idle engine has no timer.
+    /// Runs the tick until no shard has dirty data: an idle engine has no timer.
     pub fn keep_ticking(self: &Rc<Self>) {
         if self.ticking.replace(true) {
             return;

@@ -1,4 +1,4 @@
-//! Fills: reads of blocks from the backing into memory, each guarded by a guard (R2).
+//! Fills: reads of blocks from the backing into memory, each under a fill guard (R2).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,8 +14,8 @@ use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::wait::Signal;
 
-/// Fill guard (R2): permission of a fill to install the content that it read. A change of a block during the fill voids
-/// the guard for the changed sectors.
+/// Fill guard (R2): lets a fill install only content that no write has superseded. A change of a block during the fill
+/// invalidates the guard for the changed sectors.
 pub struct FillGuard {
     blocks: Range<BlockNo>,
     /// Other requests may wait for its content. False for a query and for a read past a bad sector.
@@ -37,7 +37,7 @@ impl FillGuard {
         self.blocks.contains(&block)
     }
 
-    /// Sectors of a block for which the guard is void.
+    /// Sectors of a block that changed since the fill began.
     pub fn invalidated(&self, block: BlockNo) -> Sectors {
         self.invalidated.borrow()[block.since(self.blocks.start) as usize]
     }
@@ -58,7 +58,7 @@ impl FillGuard {
 }
 
 impl State {
-    /// Voids these sectors in all fill_guards: their newest content is no longer the backing's, so no fill may install them
+    /// Invalidates these sectors in all fill guards: their newest content is no longer the backing's, so no fill may install them
     /// (R2).
     pub fn invalidate_fills(&self, blocks: Range<BlockNo>, sectors: Sectors) {
         for guard in &self.fill_guards {
@@ -73,7 +73,7 @@ impl State {
         guard
     }
 
-    /// A fill in flight that will bring valid content of these sectors.
+    /// A fill in flight that will install valid content of these sectors.
     pub fn fill_guard_for(&self, block: BlockNo, sectors: Sectors) -> Option<&Rc<FillGuard>> {
         let has_content = |guard: &&Rc<FillGuard>| {
             guard.installs
@@ -83,7 +83,7 @@ impl State {
         self.fill_guards.iter().find(has_content)
     }
 
-    /// Issues a guard. Sectors that are newer in memory than on the backing are void from the start. `installs`: other
+    /// Issues a guard. Sectors that are newer in memory than on the backing are invalid from the start. `installs`: other
     /// requests may wait for the fill and find its content in memory.
     pub fn issue_fill_guard<S: Seam>(
         &mut self,
@@ -167,7 +167,7 @@ impl<S: Seam> Shard<S> {
         // the writes that make room.
         let may_wait = cause != Cause::Readahead;
         let Some(buffers) = self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await else {
-            return Err(DiskError::Io("no memory is free to read ahead".into()));
+            return Err(DiskError::Io("no buffers are free for readahead".into()));
         };
         let mut found = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = found.missing();
@@ -181,7 +181,11 @@ impl<S: Seam> Shard<S> {
             found.waited += waited;
             run.zip(read).for_each(|(place, block)| found.content[place] = Some(block));
         }
-        let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
+        let content: Vec<_> = found
+            .content
+            .into_iter()
+            .map(|block| block.expect("every block was read from flash or from the backing"))
+            .collect();
         self.with(|state, memory| {
             for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
                 let new = self.install(state, memory, guard, block, data, how);
@@ -204,8 +208,8 @@ impl<S: Seam> Shard<S> {
         cause: Cause,
     ) -> Result<(Vec<S::Block>, Nanos), DiskError> {
         if first.plus(buffers.len() as u64) > self.end_block() {
-            // The volume has been shrunk or removed since the caller looked.
-            return Err(DiskError::Io("the block lies past the end of the volume".into()));
+            // The volume has been shrunk or removed since the caller planned the read.
+            return Err(DiskError::Io("the block is past the end of the volume".into()));
         }
         let piece_of = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = first.onward().zip(buffers).map(piece_of).collect();

@@ -1,13 +1,13 @@
-//! Division of memory between the volumes of a core by their miss-ratio curves.
+//! Partition of memory among the volumes of a core by their miss-ratio curves.
 //!
-//! A division is considered when a miss needs buffers or something is dirty, so an idle engine has no timer. Its result
-//! is a target for each volume. Volumes above their target lose blocks first (`memory/usage.rs`), so memory moves with
-//! the misses and no block is dropped for it. As long as the curves promise little gain, all stays as it is: at first a
-//! common pool, later the last division. A division that does not bring the promised gain is given up.
+//! A new partition is considered when a miss needs buffers or something is dirty, so an idle engine has no timer. Its
+//! result is a target for each volume. Volumes above their target lose blocks first (`memory/usage.rs`), so memory moves
+//! with the misses and no block is dropped for it. While the curves predict little gain, the partition stays as it is:
+//! at first a common pool, later the last partition. A partition that does not bring its expected gain is abandoned.
 //!
 //! Only recent uses count, within the time in which memory turns over once: a curve over hours would serve a load that
-//! is over. The curves describe an LRU, but the policy does better for some loads. So the hits of a volume's
-//! present part are counted, not estimated.
+//! is over. The curves describe an LRU, but the policy does better for some loads. So the hits of a volume's present
+//! part are counted, not estimated.
 
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
@@ -18,17 +18,18 @@ use crate::policy::division::{Claim, divide};
 use crate::{CacheMode, WritePolicy};
 
 const BLOCK_SIZE: u64 = BLOCK_BYTES as u64;
-/// The least part of an equal share for each volume with requests: two reads in a moment should hit, and a curve is
-/// unreliable at small sizes.
+/// Each volume with requests gets at least 1/64 of an equal part: repeated reads should hit, and a curve is unreliable
+/// at small sizes.
 const FLOOR_DIVISOR: u64 = 64;
 /// Uses for each block of memory, averaged over all volumes, after which memory has turned over: older uses fade.
 const MEMORY_USES: f64 = 8.0;
-/// Least gain of a new division: this part of the misses, or of the hits if they are fewer. The error of a curve's
+/// A new partition must gain at least 1/32 of the misses, or of the hits if they are fewer. The error of a curve's
 /// difference between two sizes is smaller.
 const GAIN_DIVISOR: f64 = 32.0;
-/// Part of the promised gain that has to be there once memory has turned over.
+/// Part of the expected gain that must be reached once memory has turned over.
 const KEPT_GAIN_RATIO: f64 = 0.25;
-/// Maximum doublings of the pause after partitions that missed their promised gain: the pause is two turnovers at first, then four, and so on.
+/// Maximum doublings of the pause after partitions that missed their expected gain. The pause is two turnovers at first,
+/// then four, and so on.
 const BACKOFF_MAX: u32 = 6;
 /// Least maximum in blocks; a long request would evict itself otherwise.
 const MAX_BLOCKS_MIN: u64 = 64;
@@ -37,23 +38,23 @@ const SIZE_STEPS: i32 = 64;
 const SIZE_MAX_RATIO: f64 = 4.0;
 const SIZE_STEP_RATIO: f64 = 1.15;
 
-/// The last division of memory and its result.
+/// The last partition of memory and its result.
 #[derive(Clone, Copy)]
 pub struct MemoryPartition {
-    /// Time of the last look, and the uses that were counted then.
+    /// Time of the last check, and the uses that were counted then.
     checked_at: Nanos,
     counted_uses: f64,
     /// All uses until then.
     uses: f64,
-    /// The promised gain that the division has to bring.
-    promise: Option<Promise>,
-    /// Consecutive divisions that missed their promised gain, and the count of uses before which no new one is made.
-    broken_promises: u32,
+    /// The gain that the partition has to bring.
+    expected_gain: Option<ExpectedGain>,
+    /// Consecutive partitions that missed their expected gain, and the count of uses before which no new one is made.
+    missed_gains: u32,
     not_before: f64,
 }
 
 #[derive(Clone, Copy)]
-struct Promise {
+struct ExpectedGain {
     /// The count of uses when the promise was made.
     since: f64,
     /// Least hit ratio from then on.
@@ -61,21 +62,21 @@ struct Promise {
 }
 
 impl MemoryPartition {
-    /// The state before the first division.
+    /// The state before the first partition.
     pub fn new(now: Nanos) -> Self {
         MemoryPartition {
             checked_at: now,
             counted_uses: 0.0,
             uses: 0.0,
-            promise: None,
-            broken_promises: 0,
+            expected_gain: None,
+            missed_gains: 0,
             not_before: 0.0,
         }
     }
 }
 
 impl<S: Seam> CoreState<S> {
-    /// Divides memory if it is due.
+    /// Partitions memory anew if the interval has passed.
     pub fn repartition_memory_if_due(&self) {
         let (every, now, mut partition) = (self.spec().divide_every, self.seam().now(), self.memory_partition.get());
         if every == Nanos::ZERO || now.since(partition.checked_at) < every {
@@ -91,8 +92,8 @@ impl<S: Seam> CoreState<S> {
         // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
         if shards.len() > 1 && all >= turnover / 2.0 {
             let hits: u64 = shards.iter().map(|shard| memory.usage(shard.number).hits).sum();
-            partition.check_promise(hits as f64 / all, turnover);
-            if partition.promise.is_none() {
+            partition.check_gain(hits as f64 / all, turnover);
+            if partition.expected_gain.is_none() {
                 shards.iter().for_each(|shard| memory.update_usage(shard.number, |usage| usage.target = None));
             }
             if partition.uses >= partition.not_before
@@ -102,7 +103,7 @@ impl<S: Seam> CoreState<S> {
                     memory.update_usage(shard.number, |usage| usage.target = Some(target));
                 }
                 let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / all;
-                partition.promise = Some(Promise { since: partition.uses, hit_ratio });
+                partition.expected_gain = Some(ExpectedGain { since: partition.uses, hit_ratio });
             }
         }
         let part = (-new_uses / turnover).exp();
@@ -117,19 +118,23 @@ impl<S: Seam> CoreState<S> {
 
 impl MemoryPartition {
     /// Checks the promise once memory has turned over. If the gain falls short, the volumes return to the common pool.
-    fn check_promise(&mut self, hit_ratio: f64, turnover: f64) {
-        let Some(promise) = self.promise.filter(|promise| self.uses - promise.since >= turnover) else { return };
-        if hit_ratio >= promise.hit_ratio {
-            self.broken_promises = 0;
+    fn check_gain(&mut self, hit_ratio: f64, turnover: f64) {
+        let Some(expected_gain) =
+            self.expected_gain.filter(|expected_gain| self.uses - expected_gain.since >= turnover)
+        else {
+            return;
+        };
+        if hit_ratio >= expected_gain.hit_ratio {
+            self.missed_gains = 0;
             return;
         }
-        self.promise = None;
-        self.broken_promises = (self.broken_promises + 1).min(BACKOFF_MAX);
-        self.not_before = self.uses + turnover * f64::from(1 << self.broken_promises);
+        self.expected_gain = None;
+        self.missed_gains = (self.missed_gains + 1).min(BACKOFF_MAX);
+        self.not_before = self.uses + turnover * f64::from(1 << self.missed_gains);
     }
 }
 
-/// Returns a division that is worth it, with the hits that it promises to gain.
+/// Returns targets of a partition with sufficient gain, and the hits that it is expected to gain.
 fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
     let floor = blocks / shards.len() as u64 / FLOOR_DIVISOR;
     let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
@@ -155,7 +160,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// The most blocks of memory that the volume may have.
+    /// Maximum number of blocks of memory that the volume may have.
     pub fn memory_max(&self) -> u64 {
         let share = self.memory_quota.get();
         let max = share.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));

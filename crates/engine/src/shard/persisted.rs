@@ -4,7 +4,7 @@ use flash::BlockNo;
 use seam::kept::Left;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
-use super::write::How;
+use super::write::WriteMode;
 use super::{Shard, ShardRef, spans};
 use crate::memory::Sectors;
 use crate::{RequestError, WriteSource, ZeroFlags};
@@ -68,8 +68,8 @@ impl<S: Seam> Shard<S> {
                 if span.len < BLOCK_BYTES {
                     self.reload_for_partial_write(span.block).await?;
                 }
-                let how = How { keep: self.keeps_writes(), acked_unwritten: true, now: self.seam().now() };
-                if self.with(|state, memory| self.write_block(state, memory, &span, source, how)).is_some() {
+                let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: true, now: self.seam().now() };
+                if self.with(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
                     break;
                 }
                 drop(self.core.alloc().await);

@@ -34,7 +34,7 @@ impl<S: Seam> Shard<S> {
         (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.last_not_clean_limit() * ROOM_PERCENT
     }
 
-    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to look
+    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to try
     /// again.
     pub async fn reload(
         self: &ShardRef<S>,
@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
         reason: ReloadReason,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let count = BlockNo::count(&blocks) as usize;
-        let buffers = self.core.alloc_all(count, true).await.expect("a may_wait caller gets its buffers");
+        let buffers = self.core.alloc_all(count, true).await.expect("a caller that may wait gets its buffers");
         self.reload_into(blocks, buffers, reason).await
     }
 

@@ -29,7 +29,7 @@ impl<E> SingleFlight<E> {
 
     /// Starts a run.
     pub fn begin(&mut self) {
-        assert!(!self.running, "one run at a time");
+        assert!(!self.running, "only one run is in progress");
         self.running = true;
     }
 
@@ -44,7 +44,7 @@ impl<E> SingleFlight<E> {
         }
     }
 
-    /// Ends a run that was for another purpose.
+    /// Ends an exclusive run, which covers none of the numbered work.
     pub fn finish_exclusive(&mut self) {
         self.finish(Ok(self.covered));
     }

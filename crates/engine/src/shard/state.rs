@@ -78,11 +78,11 @@ pub struct Destaged<B> {
     pub blocks: Vec<BlockNo>,
 }
 
-/// Most blocks listed with their content.
+/// Maximum number of blocks listed with their content.
 const LAST_MAX: usize = 256;
-/// Most blocks listed without their content.
+/// Maximum number of blocks listed without their content.
 const BLOCKS_MAX: usize = 4_096;
-/// Most blocks listed of one zero-range, spread over it: other blocks have to find room too.
+/// Maximum number of blocks listed of one zero-range, spread over it, so that other blocks fit into the list.
 const OF_RANGE_MAX: u64 = 8;
 
 impl<B> Default for Destaged<B> {
@@ -168,7 +168,7 @@ impl State {
         State { incarnation, next_sequence: CompletionNo(1), ..State::default() }
     }
 
-    /// Number of not-clean blocks and zero-ranges.
+    /// Number of zero-ranges and of blocks that are not clean.
     pub fn not_clean_blocks(&self) -> u64 {
         self.not_clean + self.zeroes.len() as u64
     }
@@ -332,15 +332,15 @@ impl State {
         self.redirty(memory, id, sent.epoch, now);
     }
 
-    /// True if no content of a block in flight was ever acknowledged or written: then it may be forgotten.
+    /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
     pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &Sent) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
         slot.is_none_or(|slot| !slot.acked_unwritten && slot.written.is_none())
     }
 
-    /// Forgets a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
+    /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
     pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
-        assert!(self.may_abandon(memory, sent), "acknowledged data is kept until it is on the backing");
+        assert!(self.may_abandon(memory, sent), "acknowledged data is dropped only when it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
@@ -354,7 +354,7 @@ impl State {
         memory.remove(id);
     }
 
-    /// Forgets a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
+    /// Drops a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
     /// its flush obligation.
     pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> FlushObligation {
         let slot = memory.slot_mut(id);
@@ -546,7 +546,7 @@ impl State {
     pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
         let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
-            let range = self.zeroes.get_mut(start).expect("just listed");
+            let range = self.zeroes.get_mut(start).expect("a listed range exists");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
             range.acked_unwritten = false;
             let epoch = range.epoch;
@@ -557,9 +557,9 @@ impl State {
         }
     }
 
-    /// Lets `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
-    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
-    /// told so.
+    /// Makes `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
+    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced
+    /// are marked as replaced.
     pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
@@ -580,22 +580,22 @@ impl State {
     /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
     pub fn zeroes_failed(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
-            self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
+            self.zeroes.get_mut(start).expect("a listed range exists").state = ZeroState::Dirty;
             self.failed.add(start, now);
         }
     }
 
-    /// Forgets the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
+    /// Drops the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
     /// again.
     pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
-            let range = self.zeroes.get_mut(start).expect("just listed");
+            let range = self.zeroes.get_mut(start).expect("a listed range exists");
             if range.acked_unwritten {
                 range.state = ZeroState::Dirty;
                 self.failed.add(start, now);
                 continue;
             }
-            let range = self.zeroes.remove(start).expect("just listed");
+            let range = self.zeroes.remove(start).expect("a listed range exists");
             self.failed.remove(start);
             self.epochs.remove(range.epoch);
         }
@@ -606,7 +606,7 @@ impl State {
         let mut destaged = Destaged::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
-            let (unit, sequence) = self.written.pop_front().expect("counted");
+            let (unit, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
             if sequence >= covered {
                 self.written.push_back((unit, sequence));
                 continue;
@@ -688,7 +688,7 @@ impl State {
         }
     }
 
-    /// Makes a slot that counts as not-clean dirty (again) in `epoch` or an older one.
+    /// Makes a slot that counts as not clean dirty (again) in `epoch` or an older one.
     fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);

@@ -18,9 +18,9 @@ use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 /// Longest write tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 
-/// How a write enters memory.
+/// WriteMode a write enters memory.
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct WriteMode {
     /// The block may stay in memory.
     pub keep: bool,
     /// The write is acknowledged before it is on the backing.
@@ -38,9 +38,9 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         let is_written = self.with(|state, memory| {
             let keep = self.keeps_writes();
-            let how = How { keep, acked_unwritten: true, now };
+            let mode = WriteMode { keep, acked_unwritten: true, now };
             memory.hint_run(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| self.write_block(state, memory, &span, source, how).is_some())
+            spans(at, len).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
         self.record_dirty(now);
         if is_written {
@@ -73,9 +73,9 @@ impl<S: Seam> Shard<S> {
                     self.reload_for_partial_write(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
-                let how = How { keep, acked_unwritten: wait.is_none(), now: self.seam().now() };
+                let mode = WriteMode { keep, acked_unwritten: wait.is_none(), now: self.seam().now() };
                 let is_written = self.with(|state, memory| {
-                    self.write_block(state, memory, &span, source, how)?;
+                    self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
                         state.waits.add(span.block, wait);
                     }
@@ -125,7 +125,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         span: &Span,
         source: &mut impl WriteSource<S>,
-        how: How,
+        mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
         let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
@@ -153,8 +153,8 @@ impl<S: Seam> Shard<S> {
         let epoch = state.epochs.current();
         let Some(id) = found else {
             self.record_write_miss(span.block);
-            let mut data = spare.expect("an absent block was given a buffer");
-            let rested = state.supersede_spilled(span.block.only()).unwrap_or_default();
+            let mut data = spare.expect("an absent block has a spare buffer");
+            let spilled = state.supersede_spilled(span.block.only()).unwrap_or_default();
             let (present, obligation) = match state.cut_zeroes(span.block.only()) {
                 Some(obligation) => {
                     if !filled {
@@ -167,7 +167,7 @@ impl<S: Seam> Shard<S> {
                     for (start, len) in outside.runs() {
                         data.zero(start, len);
                     }
-                    (outside.with(sectors), rested)
+                    (outside.with(sectors), spilled)
                 }
             };
             if !filled {
@@ -175,8 +175,8 @@ impl<S: Seam> Shard<S> {
             }
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
             let slot = memory.slot_mut(id);
-            (slot.transit, slot.acked_unwritten) = (!how.keep, how.acked_unwritten || obligation.acked_unwritten);
-            state.dirty(memory, id, obligation.oldest_epoch(epoch), how.now);
+            (slot.transit, slot.acked_unwritten) = (!mode.keep, mode.acked_unwritten || obligation.acked_unwritten);
+            state.dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
             memory.record_new_content(id, None);
             return Some(());
         };
@@ -198,11 +198,11 @@ impl<S: Seam> Shard<S> {
         let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
-            slot.transit = !how.keep;
+            slot.transit = !mode.keep;
         }
-        slot.acked_unwritten |= how.acked_unwritten;
+        slot.acked_unwritten |= mode.acked_unwritten;
         memory.touch(id);
-        state.dirty(memory, id, epoch, how.now);
+        state.dirty(memory, id, epoch, mode.now);
         if !self.sabotage(Sabotage::NoPersistenceTags) {
             memory.record_new_content(id, old);
         }
@@ -213,8 +213,8 @@ impl<S: Seam> Shard<S> {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
-        let is_kept = self.seam().keeps() && !slot.is_clean();
-        (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
+        let is_persisted = self.seam().keeps() && !slot.is_clean();
+        (data.is_unique() && !is_persisted) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
@@ -223,7 +223,7 @@ impl<S: Seam> Shard<S> {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
             return data.sabotage_thaw();
         }
-        memory.take_unique(id).expect("it was unique a moment ago")
+        memory.take_unique(id).expect("the buffer is unique")
     }
 
     /// Records new dirty data: wakes the pump if necessary and keeps the tick running.

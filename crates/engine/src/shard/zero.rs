@@ -7,7 +7,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
 
 use super::state::FlushObligation;
 use super::wait::WriteWait;
-use super::write::How;
+use super::write::WriteMode;
 use super::{Shard, ShardRef, Span, spans};
 use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
@@ -93,8 +93,8 @@ impl<S: Seam> Shard<S> {
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
         self.with(|state, memory| {
-            let how = How { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), now };
-            if self.write_block(state, memory, span, &mut Zeroes, how).is_none() {
+            let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), now };
+            if self.write_block(state, memory, span, &mut Zeroes, mode).is_none() {
                 return false;
             }
             if let Some(wait) = wait {

@@ -459,7 +459,7 @@ impl<S: Seam> Volume<S> {
     /// dropped from memory. Requests wait meanwhile. Refused while data is dirty, unless `discard_dirty` drops that as
     /// well.
     pub async fn drop_cached_data(&self, discard_dirty: bool) -> Result<u64, RequestError> {
-        let _held = self.0.gate.hold().await?;
+        let _hold = self.0.gate.hold().await?;
         self.0.shard.drop_cached_data(discard_dirty).await
     }
 
@@ -487,7 +487,7 @@ impl<S: Seam> Volume<S> {
     /// possible. Requests wait meanwhile. Shrinking destages dirty data first, or with `discard_dirty` drops the data
     /// past the new end. Returns the new size.
     pub async fn resize(&self, size_bytes: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let _held = self.0.gate.hold().await?;
+        let _hold = self.0.gate.hold().await?;
         self.0.shard.resize(size_bytes, discard_dirty).await
     }
 
@@ -503,7 +503,7 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
-        shard.forget();
+        shard.drop_all_blocks();
         shard.stopping.set(true);
         shard.work.notify();
         Ok(())
@@ -526,7 +526,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.stopping.set(true);
         shard.work.notify();
-        shard.end_destage_in_time().await;
+        shard.stop_destage_with_timeout().await;
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 
