@@ -85,7 +85,8 @@ fn upper_end(bucket: usize) -> u64 {
     ((9 + part) << octave) >> 3
 }
 
-/// A histogram with the bounds of [`REPORTED_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no percentiles.
+/// A histogram with the bounds of [`REPORTED_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no
+/// percentiles.
 #[derive(Default)]
 pub struct OctaveCounts {
     /// Counts between each bound and the one before it; the last count is of latencies past all bounds.

@@ -100,8 +100,8 @@ pub struct CoreSpec {
     /// Number of blocks, spread over a volume's pages, that are compared with its backing on attach. 0: no comparison,
     /// not even of the blocks destaged last; only safe if nothing else writes to the backing.
     pub flash_check_blocks: usize,
-    /// Interval at which memory is divided anew between volumes by their miss-ratio curves. 0: never; volumes then lose
-    /// blocks in proportion to their size.
+    /// Interval at which memory is partitioned anew between volumes by their miss-ratio curves. 0: never; volumes then
+    /// lose blocks in proportion to their size.
     pub divide_every: Nanos,
     /// Latency of flash past which shares of volumes act there.
     pub flash_threshold: Threshold,
@@ -240,7 +240,7 @@ pub struct VolumeSpec {
     pub qos: Qos,
     /// Its clean pages on flash may be outdated: they are dropped before any is served.
     pub drops_pages: bool,
-    /// The clients to be told of lost acknowledged writes.
+    /// The clients whose next flush must report lost acknowledged writes.
     pub unflushed_loss: UnflushedLoss,
 }
 
@@ -311,7 +311,7 @@ impl DatastoreSpec {
 pub struct MemoryQuota {
     /// Up to this size, its blocks are not evicted for other volumes.
     pub min_bytes: u64,
-    /// The most memory that it gets; blocks that are not clean may exceed it.
+    /// Maximum size; blocks that are not clean may exceed it.
     pub max_bytes: Option<u64>,
 }
 

@@ -60,7 +60,7 @@ pub struct VolumeStats {
     pub read_bytes: u64,
     /// Bytes written by clients.
     pub write_bytes: u64,
-    /// Reads served whole from memory, of blocks that the backing was not asked for in advance.
+    /// Reads served whole from memory, without blocks that readahead had just brought there.
     pub memory_hits: u64,
     /// Reads served whole from memory, at least one block of which was prefetched and is read for the first time: the
     /// backing has read it for this request.
@@ -77,7 +77,7 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Cached blocks in memory, in bytes.
     pub memory_bytes: u64,
-    /// Memory that the division among volumes assigns to it, in bytes; `None` while volumes compete for the common
+    /// Memory that the partition among volumes assigns to it, in bytes; `None` while volumes compete for the common
     /// pool.
     pub memory_target_bytes: Option<u64>,
     /// Dirty data in memory, in bytes.
@@ -148,7 +148,7 @@ impl fmt::Display for VolumeProblem {
             VolumeProblem::PagesDropped(reason) => f.write_str(reason),
             VolumeProblem::DestageFailing { error, dirty_bytes } => write!(
                 f,
-                "dirty data does not get to the backing ({error}); {} KiB are kept and tried again",
+                "destage to the backing fails ({error}); {} KiB of dirty data are kept and retried",
                 dirty_bytes / 1024
             ),
         }
@@ -183,9 +183,9 @@ pub struct FlashStats {
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
-    /// Pinned pages that are whole on flash, at the last look.
+    /// Pinned pages that were whole on flash at the last check.
     pub pinned_whole: u64,
-    /// Why the last pinned page that is not whole could not be filled.
+    /// Reason why the last pinned page could not be filled.
     pub pin_waits: Option<&'static str>,
     /// Pages promoted.
     pub promotions: u64,

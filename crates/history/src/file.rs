@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 16 << 10;
 const WAL_PAGES: u32 = 256;
 /// Part of the size limit that is reserved for the write-ahead log and a surplus batch, in bytes.
 pub const RESERVE_BYTES: u64 = 16 << 20;
-/// Most ranges deleted at one check of the size limit.
+/// Maximum number of ranges deleted at one check of the size limit.
 const DELETIONS_MAX: usize = 64;
 
 const TABLES: &str = "

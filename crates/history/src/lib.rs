@@ -50,7 +50,7 @@ use work_timer::WorkTimer;
 pub use query::Query;
 pub use subject::Subject;
 
-/// Most waiting messages: a minute of samples.
+/// Maximum number of waiting messages: a minute of samples.
 const WAITING_MAX: usize = 64;
 /// Time limit of the last batch at a stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

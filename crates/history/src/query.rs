@@ -14,7 +14,7 @@ use super::series::{Kind, SERIES, Series};
 use super::subject::Subject;
 use super::tiers::TIERS;
 
-/// Most steps of an answer: an hour of the finest tier, and a minute by which a query may be late.
+/// Maximum number of steps of a report: an hour of the finest tier, and a minute by which a query may be late.
 const STEPS_MAX: u64 = 3660;
 /// Approximate default number of steps: the width of a chart.
 const DEFAULT_STEPS: u64 = 600;
@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn unknown_series_is_refused_by_name() {
-        let ask = |volume: Option<&str>, name: &str| {
+        let select = |volume: Option<&str>, name: &str| {
             let series = vec![name.to_owned()];
             let subject = volume.map_or(Subject::Whole, |name| Subject::Volume(name.to_owned()));
             select_series(&Query { subject, series, ..Query::default() })
         };
-        assert!(ask(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
-        assert!(ask(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));
+        assert!(select(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
+        assert!(select(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));
         assert!(
-            ask(Some("v"), "write_latency").is_ok_and(|(figures, latencies)| figures.is_empty() && latencies == [1])
+            select(Some("v"), "write_latency").is_ok_and(|(figures, latencies)| figures.is_empty() && latencies == [1])
         );
     }
 }

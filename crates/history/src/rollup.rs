@@ -9,7 +9,7 @@ use super::subject::Subject;
 use super::tiers::TIERS;
 use super::track::SamplePoints;
 
-/// Most bytes of waiting rows; beyond it the finest and oldest rows are dropped.
+/// Maximum size of waiting rows in bytes; beyond it the finest and oldest rows are dropped.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Key of a row: tier, first second, subject.
@@ -116,7 +116,8 @@ impl RollUp {
         full.into_iter().for_each(|(name, row)| self.queue_row(tier, &name, row));
     }
 
-    /// Ends subjects that are gone, once their longest points are closed, so that `until` holds for them as well.
+    /// Ends subjects that no longer exist, once their longest points are closed, so that `until` holds for them as
+    /// well.
     fn end_idle_subjects(&mut self) {
         let idle = self
             .subjects

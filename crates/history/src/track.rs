@@ -9,7 +9,7 @@ use messages::{Counts, StatusReport, VolumeReport};
 use super::point::{BUCKETS, Latencies, Point};
 use super::series::{COUNT, Kind, SERIES, Source};
 
-/// Most datastores that are recorded, the first by name.
+/// Maximum number of datastores that are recorded, the first by name.
 const DATASTORES_MAX: usize = 64;
 
 /// Counters at a sample.

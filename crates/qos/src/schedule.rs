@@ -30,7 +30,7 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Entitlement {
     /// Weight relative to the other clients.
     pub shares: u32,
-    /// Small accesses a second that the client gets whatever the others ask for; 0 means none.
+    /// Small accesses a second that the client gets regardless of the other clients; 0 means none.
     pub reservation: u64,
 }
 
@@ -185,8 +185,8 @@ impl<T> Scheduler<T> {
         Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
     }
 
-    /// Takes the oldest request of a client that its reservation entitles to it, or that recently had less than its part,
-    /// if `may` permits it. Clients with few requests pass a full window this way.
+    /// Takes the oldest request of a client that its reservation entitles to it, or that recently had less than its
+    /// part, if `may` permits it. Clients with few requests pass a full window this way.
     pub fn pop_small(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
         if let Some(owed) = self.next_reserved(now, &may) {
             return Some(self.take(owed, true, now));

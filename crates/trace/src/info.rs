@@ -8,8 +8,8 @@ use crate::request::{Op, Request};
 pub const SMALL_PAGE_BYTES: u64 = 4 << 10;
 /// Bytes of the larger page, for footprint.
 pub const LARGE_PAGE_BYTES: u64 = 64 << 10;
-/// Maximum number of pages remembered of each size. Beyond it, one of 2, 4, 8 … pages is sampled (Waldspurger et al., FAST 2015).
-/// Seven eighths of a power of two is the capacity of a hash table of that size.
+/// Maximum number of pages remembered of each size. Beyond it, one of 2, 4, 8 … pages is sampled (Waldspurger et al.,
+/// FAST 2015). Seven eighths of a power of two is the capacity of a hash table of that size.
 const PAGES_MAX: usize = 7 << 18;
 /// Number of streams tracked for the detection of sequential requests.
 const STREAMS: usize = 32;

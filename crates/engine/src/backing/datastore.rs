@@ -31,8 +31,8 @@ const CONTENDERS_MAX: usize = 16;
 /// no more than this. Otherwise one large request, which may fill a small window alone, would make all volumes wait for
 /// its end.
 const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
-/// A volume without a completion for this long, and for this many thresholds, has a hung backing: the other volumes
-/// proceed without it.
+/// A volume without a completion for this long, and for this many thresholds, has a hung backing: its outstanding work
+/// no longer counts against the window.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
 const STALLED_THRESHOLDS: u64 = 10;
 /// Smallest window of flash devices: small accesses that they serve in parallel with profit.
@@ -44,8 +44,8 @@ const RESERVABLE_PERCENT: f64 = 90.0;
 /// Why a reservation is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {measured_iops} of 4 KiB, \
-     of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
+    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": its measured rate is {measured_iops} requests \
+     of 4 KiB a second, of which {reservable_iops} may be reserved; other volumes have reserved {others_iops}"
 )]
 pub struct ReservationError {
     /// Name of the datastore.
@@ -54,7 +54,7 @@ pub struct ReservationError {
     pub wanted_iops: u64,
     /// Reservations of the other volumes.
     pub others_iops: u64,
-    /// Most requests a second that may be reserved in all.
+    /// Upper limit of all reservations, in requests a second.
     pub reservable_iops: u64,
     /// Requests a second that the datastore completed while it was busy.
     pub measured_iops: u64,
@@ -187,7 +187,7 @@ struct QueuedRequest {
     priority: Cell<Priority>,
 }
 
-/// A place in the queue. A drop before the grant was claimed withdraws the request or returns its slot.
+/// An entry of the queue. A drop before the grant was claimed withdraws the request or returns its slot.
 struct QueueEntry<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
@@ -291,17 +291,17 @@ impl<S: Seam> Datastore<S> {
     /// Removes a volume; its waiting requests are admitted.
     pub fn remove_volume(&self, number: u32) {
         let now = self.seam.now();
-        let (gone, granted) = {
+        let (waiting, granted) = {
             let mut inner = self.inner.borrow_mut();
-            let gone = inner.members.remove(&number);
-            inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
-            let mut gone = inner.scheduler.remove(number);
-            gone.extend(inner.background.remove(number));
+            let removed = inner.members.remove(&number);
+            inner.active -= usize::from(removed.is_some_and(|member| member.active));
+            let mut waiting = inner.scheduler.remove(number);
+            waiting.extend(inner.background.remove(number));
             let disk_time = inner.clock.time(now);
-            gone.iter().for_each(|(cost, queued)| inner.window.begin(*cost, queued.priority.get(), disk_time));
-            (gone, inner.admit(now))
+            waiting.iter().for_each(|(cost, queued)| inner.window.begin(*cost, queued.priority.get(), disk_time));
+            (waiting, inner.admit(now))
         };
-        gone.into_iter().map(|(_, queued)| queued).chain(granted).for_each(|queued| queued.grant.give());
+        waiting.into_iter().map(|(_, queued)| queued).chain(granted).for_each(|queued| queued.grant.give());
     }
 
     /// Moves the waiting background work of a volume among the client requests, because a client waits for it.
@@ -348,7 +348,7 @@ impl<S: Seam> Datastore<S> {
         self.inner.borrow().clock.time(self.seam.now())
     }
 
-    /// Queues the request and returns its queued. Returns `None` if there is nothing to wait for; the request then has
+    /// Queues the request and returns its entry. Returns `None` if there is nothing to wait for; the request then has
     /// its slot.
     fn enqueue(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<QueuedRequest>> {
         let mut inner = self.inner.borrow_mut();
@@ -499,7 +499,7 @@ impl Inner {
         self.scheduler.waiting_of(number) + self.background.waiting_of(number)
     }
 
-    /// Admits the requests that may go now and returns their tickets. Their cost counts as outstanding from here on.
+    /// Admits the requests that the window allows and returns them. Their cost counts as outstanding from here on.
     fn admit(&mut self, now: Nanos) -> Vec<Rc<QueuedRequest>> {
         let mut granted = Vec::new();
         if !self.has_waiting() {

@@ -1,5 +1,5 @@
-//! Back-pressure: slows writers in proportion to the lag of their volume's destage, one after the other, and never
-//! stops all at once.
+//! Back-pressure: delays writers in proportion to the lag of their volume's destage. Writers are delayed one after the
+//! other, never all at once.
 //!
 //! Below the soft mark no write waits. Between the soft mark and the limit, each write gets a start time. The spacing
 //! follows the recent pace of destage and widens towards the limit. At the limit, writers queue for room.
@@ -16,7 +16,7 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const SOFT_PERCENT: u64 = 70;
 /// Percentage of the limit above which destage works without a flush or a waiting request.
 const PRESSURE_PERCENT: u64 = 25;
-/// Percentage of the limit above which dirty data in memory presses destage although there is a flash log. Below it,
+/// Percentage of the limit above which dirty data in memory starts destage although there is a flash log. Below it,
 /// memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
 /// Units that destage may spend between two ticks at the soft mark, while clients are busy and there is room. No disk
@@ -26,7 +26,7 @@ const ALLOWANCE_MAX: u64 = 256;
 /// Lower bound of the allowance.
 const ALLOWANCE_MIN: u64 = 32;
 /// Blocks of a run that cost as much as its request.
-const BLOCKS_A_UNIT: u64 = 16;
+const BLOCKS_PER_UNIT: u64 = 16;
 /// Longest delay of one write by pacing alone.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
@@ -35,9 +35,9 @@ const DELAY_MAX: Nanos = Nanos::from_millis(500);
 pub struct Throttle {
     limit: Cell<u64>,
     /// Start time of the next write above the soft mark.
-    next_turn: Cell<Nanos>,
+    next_start: Cell<Nanos>,
     /// Next queue number for a writer that waits for room, and the number being served.
-    given: Cell<u64>,
+    next_number: Cell<u64>,
     serving: Cell<u64>,
     /// Units that reached the backing; time and count at the last measurement.
     done: Cell<u64>,
@@ -65,7 +65,7 @@ impl Throttle {
             return;
         }
         self.measured.set((now, self.done.get()));
-        // An interval without work says nothing about the pace.
+        // An interval without destage gives no measurement of the pace.
         if units > 0 && elapsed < 2_000_000_000 {
             let latest = elapsed / units;
             let old = self.unit_ns.get();
@@ -89,21 +89,21 @@ impl<S: Seam> Shard<S> {
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
-    /// True if destage may send another run now. `quietly`: no request waits for it.
-    pub fn may_destage(&self, quietly: bool, not_clean: u64) -> bool {
+    /// True if destage may send another run now. `is_background`: no request waits for it.
+    pub fn may_destage(&self, is_background: bool, not_clean: u64) -> bool {
         let throttle = &self.throttle;
         if self.slows_writers(not_clean) {
             return true;
         }
-        let held = quietly && throttle.clients_busy.get() && throttle.allowance.get() == 0;
-        !held && self.core.may_destage()
+        let is_exhausted = is_background && throttle.clients_busy.get() && throttle.allowance.get() == 0;
+        !is_exhausted && self.core.may_destage()
     }
 
-    /// Records that a run of `blocks` is sent. `quietly`: no request waits for it.
-    pub fn record_run(&self, quietly: bool, blocks: u64) {
-        let units = 1 + blocks / BLOCKS_A_UNIT;
+    /// Records that a run of `blocks` is sent. `is_background`: no request waits for it.
+    pub fn record_run(&self, is_background: bool, blocks: u64) {
+        let units = 1 + blocks / BLOCKS_PER_UNIT;
         self.core.record_destage(units);
-        if quietly {
+        if is_background {
             let allowance = &self.throttle.allowance;
             allowance.set(allowance.get().saturating_sub(units));
         }
@@ -137,8 +137,8 @@ impl<S: Seam> Shard<S> {
         if !self.uses_log() {
             return memory;
         }
-        let above = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
-        above.max(self.core.log_pressure_percent())
+        let memory_pressure = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
+        memory_pressure.max(self.core.log_pressure_percent())
     }
 
     /// Dirty data in percent of the limit.
@@ -151,39 +151,39 @@ impl<S: Seam> Shard<S> {
         let blocks = blocks_of(at, len as u64);
         let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
         not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.throttle.given.get() == self.throttle.serving.get()
+            && self.throttle.next_number.get() == self.throttle.serving.get()
     }
 
     /// Waits until `blocks` may become dirty.
-    pub async fn make_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
+    pub async fn wait_for_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         let throttle = &self.throttle;
         let begun = self.seam().now();
         self.refresh_throttle();
-        let turn = throttle.given.get();
-        throttle.given.set(turn + 1);
+        let number = throttle.next_number.get();
+        throttle.next_number.set(number + 1);
         // A write larger than the limit enters when it is alone.
         let room = |limit: u64| {
             let want = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
             self.state.borrow().not_clean_blocks() + want <= limit
         };
-        let ready = || (throttle.serving.get() == turn && room(throttle.limit.get())).then_some(());
+        let ready = || (throttle.serving.get() == number && room(throttle.limit.get())).then_some(());
         if ready().is_none() {
             self.core.keep_ticking();
             self.work.notify();
             self.progress.wait_for(ready).await;
         }
-        throttle.serving.set(turn + 1);
-        if throttle.given.get() > turn + 1 {
+        throttle.serving.set(number + 1);
+        if throttle.next_number.get() > number + 1 {
             self.progress.notify();
         }
-        self.pace(BlockNo::count(&blocks)).await;
+        self.delay_write(BlockNo::count(&blocks)).await;
         let waited = self.seam().now().since(begun);
         if waited > Nanos::ZERO {
             self.counters.add(&self.counters.throttled_us, waited.as_micros());
         }
     }
 
-    async fn pace(&self, units: u64) {
+    async fn delay_write(&self, units: u64) {
         let throttle = &self.throttle;
         let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
         let soft = limit * SOFT_PERCENT / 100;
@@ -193,10 +193,10 @@ impl<S: Seam> Shard<S> {
         // The spacing grows from zero at the soft mark to 1.5 times the time that destage takes at the limit.
         let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (not_clean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
-        let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);
-        throttle.next_turn.set(turn + Nanos(spacing));
-        if turn > now {
-            self.seam().sleep_until(turn).await;
+        let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
+        throttle.next_start.set(start + Nanos(spacing));
+        if start > now {
+            self.seam().sleep_until(start).await;
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A volume's records in the flash log, the write-back stage of each, and the changes since the last flush.
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
-//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7). [`WritebackStage`]
-//! is the write-back stage of a block. Records still at the first stage whose block is not in memory are held compactly
-//! in a [`RecordIndex`].
+//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7).
+//! [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block is not in memory
+//! are held compactly in a [`RecordIndex`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -100,7 +100,8 @@ pub struct LogTracker {
     outdated: Option<Outdated>,
     blocks_max: usize,
     entries: BTreeMap<BlockNo, Entry>,
-    /// Records that need no [`Entry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No block is in both.
+    /// Records that need no [`Entry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No block is
+    /// in both.
     record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
     /// Positions of records that may be retired.
@@ -108,7 +109,8 @@ pub struct LogTracker {
 }
 
 impl LogTracker {
-    /// Starts recording changes, at most `blocks_max` blocks individually. `survives_restart`: memory outlives the process.
+    /// Starts recording changes, at most `blocks_max` blocks individually. `survives_restart`: memory outlives the
+    /// process.
     pub fn start_tracking(&mut self, blocks_max: usize, survives_restart: bool) {
         (self.tracks_changes, self.blocks_max, self.outdated) =
             (true, blocks_max, survives_restart.then(Outdated::default));
@@ -119,8 +121,8 @@ impl LogTracker {
         self.outdated.as_mut()
     }
 
-    /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no longer
-    /// records it.
+    /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no
+    /// longer records it.
     pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
         let is_pending = |changed: &Changes| changed.overlaps(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)

@@ -25,8 +25,8 @@ impl Noted {
         self.changed.clear();
     }
 
-    /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block. Returns the
-    /// places of obsolete tags, which the caller clears.
+    /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block.
+    /// Returns the places of obsolete tags, which the caller clears.
     pub fn update(
         &mut self,
         range_at: impl Fn(BlockNo) -> Option<RangeNote>,

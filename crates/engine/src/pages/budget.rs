@@ -16,7 +16,7 @@ const DAY_NS: u128 = 86_400_000_000_000;
 const PAIR_BYTES: u64 = 8_704;
 /// Promotions in one measurement of the gain.
 const ROUND_PROMOTIONS: u64 = 256;
-/// Upper bound of `Budget::rate_shift`.
+/// Upper bound of `Budget::rate_shift`: at least one promotion in 64 is carried out.
 const RATE_SHIFT_MAX: u32 = 6;
 
 /// Limits of the promotions of a core.
@@ -67,7 +67,7 @@ impl Budget {
         1 << self.rate_shift.get()
     }
 
-    /// Asks for permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
+    /// Requests permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
     /// far; while none is evicted, a promotion costs no hits.
     pub fn request_write(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();

@@ -26,7 +26,7 @@ pub enum RejectReason {
     /// Every page that could be evicted is as hot.
     Hot,
     /// The volume has reached its quota, and none of its own pages could be evicted.
-    Share,
+    Quota,
     /// The flash device failed the write.
     Failed,
     /// The endurance budget of the day is used up.
@@ -47,7 +47,7 @@ impl RejectReason {
         ("no-content", RejectReason::NoContent),
         ("no-slot", RejectReason::Busy),
         ("all-hot", RejectReason::Hot),
-        ("share-used", RejectReason::Share),
+        ("share-used", RejectReason::Quota),
         ("device-failed", RejectReason::Failed),
         ("endurance", RejectReason::Endurance),
         ("low-gain", RejectReason::Gain),
@@ -105,12 +105,12 @@ impl TierCounters {
     }
 
     /// Counts a page that was not promoted.
-    pub fn not_promoted(&self, why: RejectReason) {
+    pub fn count_rejection(&self, why: RejectReason) {
         self.add(&self.not_promoted[why as usize], 1);
     }
 
     /// Counts a read that was not a hit.
-    pub fn not_hit(&self, why: MissReason) {
+    pub fn count_miss(&self, why: MissReason) {
         self.add(&self.not_hit[why as usize], 1);
     }
 
@@ -121,12 +121,12 @@ impl TierCounters {
     }
 
     /// Number of rejected promotions by reason; reasons that never occurred are left out.
-    pub fn why_not_promoted(&self) -> Vec<(&'static str, u64)> {
+    pub fn rejections(&self) -> Vec<(&'static str, u64)> {
         named(&RejectReason::ALL.map(|(name, _)| name), &self.not_promoted)
     }
 
     /// Number of cache misses by reason; reasons that never occurred are left out.
-    pub fn why_not_hit(&self) -> Vec<(&'static str, u64)> {
+    pub fn miss_reasons(&self) -> Vec<(&'static str, u64)> {
         named(&MissReason::ALL.map(|(name, _)| name), &self.not_hit)
     }
 }
@@ -143,13 +143,13 @@ mod tests {
     fn every_reason_is_counted_under_its_own_name() {
         let counters = TierCounters::default();
         for (times, (_, why)) in (1..).zip(RejectReason::ALL) {
-            (0..times).for_each(|_| counters.not_promoted(why));
+            (0..times).for_each(|_| counters.count_rejection(why));
         }
         let expected: Vec<_> = RejectReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect();
-        assert_eq!(counters.why_not_promoted(), expected);
+        assert_eq!(counters.rejections(), expected);
         for (times, (_, why)) in (1..).zip(MissReason::ALL) {
-            (0..times).for_each(|_| counters.not_hit(why));
+            (0..times).for_each(|_| counters.count_miss(why));
         }
-        assert_eq!(counters.why_not_hit(), MissReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect::<Vec<_>>());
+        assert_eq!(counters.miss_reasons(), MissReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect::<Vec<_>>());
     }
 }

@@ -142,8 +142,8 @@ impl<S: Seam> FlashTier<S> {
             promotions: counters.pages.get(),
             promoted_bytes: counters.blocks.get() * block,
             logged_bytes: 0,
-            not_hit: counters.why_not_hit(),
-            not_promoted: counters.why_not_promoted(),
+            not_hit: counters.miss_reasons(),
+            not_promoted: counters.rejections(),
         }
     }
 
@@ -248,7 +248,8 @@ impl<S: Seam> Shard<S> {
     pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
         self.flash_tier.suspend();
         if shrinks {
-            // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
+            // The range past the new end may exceed the free dirty regions. Shrinking is rare, so all pages are
+            // dropped.
             self.drop_pages().await?;
         }
         Ok(self.begin_write(from.only()).await)
@@ -263,8 +264,8 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Flushes backings with dirty regions while marks are scarce. A backing that cannot be flushed is skipped until the
-/// next write: without a free mark, a write waits until the invalidation of its blocks is durable in the map.
+/// Flushes backings with dirty regions while few regions are free. A backing that cannot be flushed is skipped until
+/// the next write: without a free region, a write waits until the invalidation of its blocks is durable in the map.
 pub async fn free_dirty_regions<S: Seam>(shards: Vec<ShardRef<S>>) {
     for shard in shards {
         if shard.flash_tier.pages.as_ref().is_some_and(PagesOf::wants_flush) {

@@ -1,6 +1,6 @@
-//! Pins: pages that stay on flash regardless of use. A background task brings them to flash, and again after a client
-//! has changed them. The task ends when all are there, so that an idle volume has no timer. The store exempts pinned
-//! pages from eviction.
+//! Pins: pages that stay on flash regardless of use. A background task copies them to flash, and again after a client
+//! has changed them. The task ends when all are whole on flash, so that an idle volume has no timer. The store exempts
+//! pinned pages from eviction.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -17,7 +17,7 @@ const PACE: Nanos = Nanos::from_millis(2);
 const PACE_BUSY: Nanos = Nanos::from_millis(20);
 /// Pages checked before the task yields.
 const PAGES_BEFORE_YIELD: u64 = 1_024;
-/// Pause before the next pass over the pins; it grows to the maximum while the passes bring no page.
+/// Pause before the next pass over the pins; it grows to the maximum while the passes fill no page.
 const PAUSE: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 
@@ -26,7 +26,7 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 pub struct Pins {
     /// True if pages are pinned.
     any: Cell<bool>,
-    /// True while a task brings pages.
+    /// True while the task runs.
     running: Cell<bool>,
     /// Number of changes of the pins.
     changes: Cell<u64>,
@@ -59,7 +59,7 @@ struct Pass {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads the changed pins and starts bringing pages.
+    /// Reads the changed pins and starts the task.
     pub fn restart_pinning(&self) {
         let all = self.flash_tier.quota.borrow().to_page_share().pinned_pages();
         self.flash_tier.pins.any.set(all > 0 && self.flash_tier.pages.is_some());
@@ -142,7 +142,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Brings pinned pages until all are on flash.
+/// Fills pinned pages until all are whole on flash.
 async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
     let mut pause = PAUSE;
     loop {

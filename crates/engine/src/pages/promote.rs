@@ -29,7 +29,7 @@ use crate::spec::AdmissionRule;
 const HELPERS: usize = 7;
 /// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
-/// A backing without client requests for this long counts as quiet and may be read in the background.
+/// A backing without client requests for this long counts as idle and may be read in the background.
 const QUIET: Nanos = Nanos::from_millis(20);
 /// Pause before the next check whether a backing is quiet.
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
@@ -186,7 +186,7 @@ impl<S: Seam> Shard<S> {
             return chosen;
         }
         let Some(pages) = self.growing_pages() else {
-            counters.not_promoted(RejectReason::Off);
+            counters.count_rejection(RejectReason::Off);
             return chosen;
         };
         let mut last = None;
@@ -205,18 +205,18 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             if pages.suspect(page) != 0 {
-                counters.not_promoted(RejectReason::Suspect);
+                counters.count_rejection(RejectReason::Suspect);
                 self.queue_task(page, Task::VerifySuspect);
                 continue;
             }
             if sequential {
-                counters.not_promoted(RejectReason::Stream);
+                counters.count_rejection(RejectReason::Stream);
                 continue;
             }
             match self.record_use(page) {
                 Verdict::Earned => chosen.push(page),
-                Verdict::First => counters.not_promoted(RejectReason::FirstUse),
-                Verdict::Burst => counters.not_promoted(RejectReason::Burst),
+                Verdict::First => counters.count_rejection(RejectReason::FirstUse),
+                Verdict::Burst => counters.count_rejection(RejectReason::Burst),
             }
         }
         chosen
@@ -232,8 +232,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Renews the flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
-    /// pages in use are renewed; without that, each write would cost a read of the backing later.
+    /// Queues new flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
+    /// pages in use get new copies; without them, each write would cost a read of the backing later.
     pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
@@ -265,7 +265,7 @@ impl<S: Seam> Shard<S> {
         let promoter = self.core.promoter();
         let shard = self.core.weak_of(self.number).unwrap_or_default();
         if let Err(job) = promoter.push(Job { shard, page, task, read }) {
-            self.flash_tier.counters.not_promoted(RejectReason::QueueFull);
+            self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
             self.release_fill_guards(job.read.iter().map(|read| &read.guard));
         }
         if !promoter.running.replace(true) {
@@ -339,12 +339,12 @@ impl<S: Seam> Shard<S> {
         };
         if content.is_empty() {
             if known == 0 {
-                counters.not_promoted(RejectReason::NoContent);
+                counters.count_rejection(RejectReason::NoContent);
             }
             return;
         }
         if let Err(why) = self.core.promoter().budget.request_write(self.seam().now(), known == 0, self.evictions()) {
-            return counters.not_promoted(why);
+            return counters.count_rejection(why);
         }
         self.put_page(page, content, true).await;
         if pages.valid(page).count_ones() < BlockNo::each(&blocks).count() as u32 {
@@ -450,13 +450,13 @@ impl<S: Seam> Shard<S> {
                 let why = match error {
                     PutError::Busy => RejectReason::Busy,
                     PutError::Hot => RejectReason::Hot,
-                    PutError::Share => RejectReason::Share,
+                    PutError::Share => RejectReason::Quota,
                     PutError::Failed(_) => RejectReason::Failed,
                 };
                 if !earned {
                     return self.flash_tier.pins.set_wait_reason(why);
                 }
-                counters.not_promoted(why);
+                counters.count_rejection(why);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));

@@ -31,9 +31,9 @@ impl<S: Seam> Drop for Hold<'_, S> {
 const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// Starts no more writes, waits for the writes in flight, and then flushes the backing. The next start can then detect
-    /// whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait ends after
-    /// [`DESTAGE_STOP_TIMEOUT`].
+    /// Starts no more writes, waits for the writes in flight, and then flushes the backing. The next start can then
+    /// detect whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait
+    /// ends after [`DESTAGE_STOP_TIMEOUT`].
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
         self.holding.set(true);
         let is_over = Rc::new(Cell::new(false));
@@ -54,8 +54,8 @@ impl<S: Seam> Shard<S> {
         self.progress.wait_for(|| is_over.get().then_some(())).await;
     }
 
-    /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged first. On an
-    /// error the old policy stays.
+    /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged
+    /// first. On an error the old policy stays.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let old = self.policy.replace(policy);
         let is_stricter = old.defers_writes() && policy != old;
@@ -100,8 +100,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Durably drops all clean blocks and pages after the backing was changed from outside. Dirty data makes it fail,
-    /// unless `discard_dirty` is set, which drops it too. The caller ensures that no request is served meanwhile. Returns
-    /// the bytes dropped from memory.
+    /// unless `discard_dirty` is set, which drops it too. The caller ensures that no request is served meanwhile.
+    /// Returns the bytes dropped from memory.
     pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
         let not_clean = self.state.borrow().not_clean_blocks();
         if not_clean > 0 && !discard_dirty {

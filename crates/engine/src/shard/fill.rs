@@ -58,8 +58,8 @@ impl FillGuard {
 }
 
 impl State {
-    /// Invalidates these sectors in all fill guards: their newest content is no longer the backing's, so no fill may install them
-    /// (R2).
+    /// Invalidates these sectors in all fill guards: their newest content is no longer the backing's, so no fill may
+    /// install them (R2).
     pub fn invalidate_fills(&self, blocks: Range<BlockNo>, sectors: Sectors) {
         for guard in &self.fill_guards {
             guard.invalidate(&blocks, sectors);
@@ -83,8 +83,8 @@ impl State {
         self.fill_guards.iter().find(has_content)
     }
 
-    /// Issues a guard. Sectors that are newer in memory than on the backing are invalid from the start. `installs`: other
-    /// requests may wait for the fill and find its content in memory.
+    /// Issues a guard. Sectors that are newer in memory than on the backing are invalid from the start. `installs`:
+    /// other requests may wait for the fill and find its content in memory.
     pub fn issue_fill_guard<S: Seam>(
         &mut self,
         memory: &Memory<S>,

@@ -1,9 +1,10 @@
 //! Partition of memory among the volumes of a core by their miss-ratio curves.
 //!
 //! A new partition is considered when a miss needs buffers or something is dirty, so an idle engine has no timer. Its
-//! result is a target for each volume. Volumes above their target lose blocks first (`memory/usage.rs`), so memory moves
-//! with the misses and no block is dropped for it. While the curves predict little gain, the partition stays as it is:
-//! at first a common pool, later the last partition. A partition that does not bring its expected gain is abandoned.
+//! result is a target for each volume. Volumes above their target lose blocks first (`memory/usage.rs`), so memory
+//! moves with the misses and no block is dropped for it. While the curves predict little gain, the partition stays as
+//! it is: at first a common pool, later the last partition. A partition that does not bring its expected gain is
+//! abandoned.
 //!
 //! Only recent uses count, within the time in which memory turns over once: a curve over hours would serve a load that
 //! is over. The curves describe an LRU, but the policy does better for some loads. So the hits of a volume's present
@@ -28,8 +29,8 @@ const MEMORY_USES: f64 = 8.0;
 const GAIN_DIVISOR: f64 = 32.0;
 /// Part of the expected gain that must be reached once memory has turned over.
 const KEPT_GAIN_RATIO: f64 = 0.25;
-/// Maximum doublings of the pause after partitions that missed their expected gain. The pause is two turnovers at first,
-/// then four, and so on.
+/// Maximum doublings of the pause after partitions that missed their expected gain. The pause is two turnovers at
+/// first, then four, and so on.
 const BACKOFF_MAX: u32 = 6;
 /// Least maximum in blocks; a long request would evict itself otherwise.
 const MAX_BLOCKS_MIN: u64 = 64;

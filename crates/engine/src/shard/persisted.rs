@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
             let block = BlockNo(note.block);
             let inside = self.bytes_inside(block);
             let mut source = source(*place);
-            self.make_room(block.only()).await;
+            self.wait_for_room(block.only()).await;
             for (start, len) in Sectors(note.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {

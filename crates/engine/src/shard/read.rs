@@ -179,12 +179,14 @@ impl<S: Seam> Shard<S> {
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().record_hit(),
-            _ if !succeeded => counters.not_hit(MissReason::Failed),
-            _ if served.bad > 0 => counters.not_hit(MissReason::BadCopy),
-            _ if served.joined && served.from_backing == 0 => counters.not_hit(MissReason::Joined),
-            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => counters.not_hit(MissReason::Unchecked),
-            ReadKind::Part => counters.not_hit(MissReason::Part),
-            ReadKind::Miss => counters.not_hit(MissReason::Absent),
+            _ if !succeeded => counters.count_miss(MissReason::Failed),
+            _ if served.bad > 0 => counters.count_miss(MissReason::BadCopy),
+            _ if served.joined && served.from_backing == 0 => counters.count_miss(MissReason::Joined),
+            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
+                counters.count_miss(MissReason::Unchecked)
+            }
+            ReadKind::Part => counters.count_miss(MissReason::Part),
+            ReadKind::Miss => counters.count_miss(MissReason::Absent),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 /// Longest write tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 
-/// WriteMode a write enters memory.
+/// Properties of a write that enters memory.
 #[derive(Clone, Copy)]
 pub struct WriteMode {
     /// The block may stay in memory.
@@ -61,7 +61,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.curves.borrow_mut().used(at, len as u64);
-        self.make_room(blocks_of(at, len as u64)).await;
+        self.wait_for_room(blocks_of(at, len as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.uses_log();

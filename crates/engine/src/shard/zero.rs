@@ -54,8 +54,8 @@ impl<S: Seam> Shard<S> {
             while next < whole.end {
                 let step = next..whole.end.min(next.plus(STEP_BLOCKS));
                 next = step.end;
-                self.make_room(step.start.only()).await;
-                self.make_room_for_range().await;
+                self.wait_for_room(step.start.only()).await;
+                self.wait_for_range_room().await;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
                     self.seam().yield_now().await;
@@ -78,7 +78,7 @@ impl<S: Seam> Shard<S> {
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {
         for span in spans(at, len as usize) {
-            self.make_room(span.block.only()).await;
+            self.wait_for_room(span.block.only()).await;
             loop {
                 self.reload_for_partial_write(span.block).await?;
                 if self.zero_span(&span, wait) {
@@ -137,7 +137,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    async fn make_room_for_range(&self) {
+    async fn wait_for_range_room(&self) {
         if self.state.borrow().zeroes.len() >= RANGES_CROWDED {
             self.work.notify();
         }

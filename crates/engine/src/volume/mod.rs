@@ -185,7 +185,7 @@ impl<S: Seam> Volume<S> {
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
         stats.problems.extend(shard.flash_tier.dropped().map(VolumeProblem::PagesDropped));
-        if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
+        if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
             stats.problems.push(VolumeProblem::DestageFailing { error, dirty_bytes: stats.dirty_bytes });

@@ -13,7 +13,7 @@ use crate::telemetry::OpKind;
 
 /// Capacity of a ring in requests: 2 MiB, outside the configured memory.
 pub const TAP_REQUESTS_MAX: usize = 65_536;
-/// Time after which a recorder that took nothing counts as gone.
+/// Time after which a recorder that took nothing loses the tap.
 const RECORDER_TIMEOUT: Nanos = Nanos::from_secs(10);
 
 /// A recorded request.

@@ -1,4 +1,4 @@
-//! Waiting requests when backings hang, volumes leave and clients give up.
+//! Waiting requests when backings hang, volumes are removed and clients cancel.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -82,7 +82,7 @@ fn other_volumes_proceed_while_one_backing_hangs() {
     assert!(more > 500, "{more} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
-    assert!(stats.outstanding < 16.0, "{} under way: the hung volume took all free slots", stats.outstanding);
+    assert!(stats.outstanding < 16.0, "{} outstanding: the hung volume took all free slots", stats.outstanding);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn waiting_volume_stays_active() {
 }
 
 #[test]
-fn leaving_volume_releases_only_its_own_waiting_requests() {
+fn removed_volume_releases_only_its_own_waiting_requests() {
     let (world, seam, datastore) = congested_datastore(3);
     for number in 0..3 {
         for _ in 0..16 {
@@ -113,7 +113,7 @@ fn leaving_volume_releases_only_its_own_waiting_requests() {
     datastore.remove_volume(2);
     pass(&world, &seam, Nanos::from_millis(1));
     let after = datastore.stats().outstanding;
-    assert!(after >= before + 10.0, "{before} under way, {after} with the waiting requests");
+    assert!(after >= before + 10.0, "{before} outstanding, {after} with the waiting requests");
     pass(&world, &seam, Nanos::from_secs(5));
     assert_eq!(datastore.stats().outstanding, 0.0);
 }
@@ -136,7 +136,7 @@ fn cancelled_wait_returns_its_place() {
     });
     let stats = datastore.stats();
     assert_eq!(stats.members[1].waiting, 0);
-    assert!(stats.outstanding <= 4.0, "{} under way", stats.outstanding);
+    assert!(stats.outstanding <= 4.0, "{} outstanding", stats.outstanding);
 }
 
 #[test]

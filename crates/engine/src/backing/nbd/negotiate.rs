@@ -21,11 +21,11 @@ pub(super) enum NegotiateError {
     Broken(#[from] Broken),
     #[error("the server refuses the export \"{export}\": {reason}")]
     Refused { export: String, reason: String },
-    #[error("the server takes requests of {min} to {max} bytes; 4096 must be among them")]
+    #[error("the server accepts requests of {min} to {max} bytes; 4096 must be in this range")]
     BlockSize { min: u32, max: u32 },
-    #[error("that is an export of this daemon itself; name the volume's own storage as its backing")]
+    #[error("the export belongs to this daemon itself; name the volume's own storage as its backing")]
     Own,
-    #[error("the export's size of {0} bytes is no multiple of its block size")]
+    #[error("the export's size of {0} bytes is not a multiple of its block size")]
     Size(u64),
 }
 
@@ -134,8 +134,8 @@ async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         incoming.more().await?;
     }
     let bytes = incoming.bytes();
-    let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes are there");
-    let (flags, _) = rest.split_first_chunk::<2>().expect("ten bytes are there");
+    let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes were received");
+    let (flags, _) = rest.split_first_chunk::<2>().expect("ten bytes were received");
     let size_and_flags = (u64::from_be_bytes(*size), u16::from_be_bytes(*flags));
     incoming.consume(len);
     Ok(size_and_flags)
@@ -150,7 +150,7 @@ async fn receive_replies<S: Seam, R: StreamReader<S>>(
     loop {
         let header = receive(incoming, OptionReplyHeader::decode).await?;
         if header.option != kind {
-            return Err(Broken::Malformed("handshake: an answer to what was not asked").into());
+            return Err(Broken::Malformed("handshake: a reply to another option").into());
         }
         let len = header.len as usize;
         while incoming.bytes().len() < len {

@@ -76,13 +76,13 @@ impl<S: Seam> Shared<S> {
         let longest = self.table.borrow().longest_data();
         let reason = match () {
             () if now.size_bytes < before.size_bytes => {
-                format!("its size is {} bytes, it was {}", now.size_bytes, before.size_bytes)
+                format!("size {} bytes instead of {}", now.size_bytes, before.size_bytes)
             }
             () if now.logical_block > before.logical_block => {
-                format!("it takes blocks of {} bytes only, it took {}", now.logical_block, before.logical_block)
+                format!("block size {} bytes instead of {}", now.logical_block, before.logical_block)
             }
             () if now.request_bytes_max < longest => {
-                format!("it takes requests of {} bytes, one of {longest} waits", now.request_bytes_max)
+                format!("maximum request {} bytes, but a request of {longest} bytes waits", now.request_bytes_max)
             }
             () => {
                 self.export_info.set(now);
@@ -90,7 +90,7 @@ impl<S: Seam> Shared<S> {
                 return Ok(());
             }
         };
-        let text = format!("{} has come back as something else ({reason}); bring the old export back", self.target);
+        let text = format!("{} changed while disconnected ({reason}); restore the old export", self.target);
         Err(DiskError::Open(text))
     }
 

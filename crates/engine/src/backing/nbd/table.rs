@@ -1,4 +1,4 @@
-//! Unanswered requests: the request itself, the place for its answer, and the waiting task.
+//! Outstanding requests: the operation, buffers for the reply, and the waiting task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +20,7 @@ pub(super) enum Operation<S: Seam> {
     Status,
 }
 
-/// One request, from the call to its answer, over as many connections as needed.
+/// One request, from the call to its reply, over as many connections as needed.
 pub(super) struct OpenRequest<S: Seam> {
     pub(super) operation: Operation<S>,
     pub(super) at: u64,
@@ -118,7 +118,7 @@ impl<S: Seam> OpenRequest<S> {
             begin = end;
         }
         if !self.received.borrow_mut().add(first..last) {
-            self.fail(DiskError::Io("the server's answer names the same bytes twice, or is in too many pieces".into()));
+            self.fail(DiskError::Io("the server's reply repeats bytes or has too many gaps".into()));
         }
     }
 
@@ -134,7 +134,7 @@ impl<S: Seam> OpenRequest<S> {
             || matches!(self.operation, Operation::Status) && self.extents.borrow().is_empty();
         self.finish(match self.failed.take() {
             Some(error) => Err(error),
-            None if incomplete => Err(DiskError::Io("the server's answer covers only a part of the request".into())),
+            None if incomplete => Err(DiskError::Io("the server's reply covers only a part of the request".into())),
             None => Ok(()),
         });
     }
@@ -194,7 +194,7 @@ impl<S: Seam> Table<S> {
     /// The next request to be sent.
     pub(super) fn next_to_send(&mut self) -> Option<(u64, Rc<OpenRequest<S>>)> {
         let cookie = self.to_send.pop_front()?;
-        let request = self.open.get(&cookie).expect("a request stays open until its answer, which follows its sending");
+        let request = self.open.get(&cookie).expect("a request stays open until its reply, which follows its sending");
         Some((cookie, Rc::clone(request)))
     }
 

@@ -25,7 +25,7 @@ pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
 use timeline::Timeline;
 use uses::{FRACTION, Uses};
 
-/// Most sampled pages: half of the table's places, so that the table never grows past that.
+/// Maximum number of sampled pages: half of the table's places, so that the table never grows past that.
 const SAMPLED_MAX: usize = 7_168;
 /// Enough samples for an error of a hundredth or two. The threshold falls if there are more and if more than one use in
 /// [`SAMPLE_INTERVAL_MIN`] is sampled.

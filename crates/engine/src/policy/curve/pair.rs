@@ -5,8 +5,8 @@ use seam::BLOCK_BYTES;
 use super::Curve;
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
 
-/// Most points reported of a curve: from a 4,096th of the working set to slightly more than all of it, each 14 % above
-/// the last.
+/// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
+/// each 14 % above the last.
 pub const POINTS_MAX: usize = 64;
 const SMALLEST_DIVISOR: f64 = 4_096.0;
 
