@@ -25,11 +25,11 @@ const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Comparison of the blocks destaged last with a backing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DestagedFound {
+pub struct DestagedComparison {
     /// Blocks with the destaged content. Zeroes are not counted, because any new disk has them too.
-    pub found: u64,
+    pub matching: u64,
     /// Blocks with other content.
-    pub missing: u64,
+    pub different: u64,
 }
 
 /// Dirty blocks of a volume that wait to be destaged.
@@ -69,8 +69,8 @@ impl<S: Seam> Core<S> {
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
     /// the map of clean pages is read.
-    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedFound {
-        let Some(pages) = self.pages() else { return DestagedFound::default() };
+    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedComparison {
+        let Some(pages) = self.pages() else { return DestagedComparison::default() };
         self.wait_for_pages().await;
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
@@ -83,11 +83,11 @@ impl<S: Seam> Core<S> {
         // A shrunk backing is detected by its size.
         newest.retain(|block, _| *block < end);
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
-        let mut result = DestagedFound::default();
+        let mut result = DestagedComparison::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match found {
-                Some(found) if found == *checksum => result.found += u64::from(found != zeroes),
-                Some(_) => result.missing += 1,
+                Some(found) if found == *checksum => result.matching += u64::from(found != zeroes),
+                Some(_) => result.different += 1,
                 None => {}
             }
         }

@@ -102,7 +102,7 @@ pub struct CoreSpec {
     pub flash_check_blocks: usize,
     /// Interval at which memory is partitioned anew between volumes by their miss-ratio curves. 0: never; volumes then
     /// lose blocks in proportion to their size.
-    pub divide_every: Nanos,
+    pub repartition_interval: Nanos,
     /// Latency of flash past which shares of volumes act there.
     pub flash_threshold: Threshold,
     /// Deliberate faults for tests that prove that a checker can fail.
@@ -155,7 +155,7 @@ impl Default for CoreSpec {
             flash_bytes_a_day: 0,
             spill_percent: 50,
             flash_check_blocks: 1_200,
-            divide_every: Nanos::from_secs(10),
+            repartition_interval: Nanos::from_secs(10),
             flash_threshold: Threshold::Latency(Nanos::from_millis(5)),
             sabotage: Sabotage::None,
         }

@@ -150,7 +150,7 @@ impl<S: Seam> Shard<S> {
             {
                 return Some(Job::Stop);
             }
-            if self.holding.get() {
+            if self.destage_held.get() {
                 return None;
             }
             self.update_queue_part(state, now);

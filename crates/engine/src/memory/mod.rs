@@ -75,8 +75,8 @@ impl<S: Seam> Memory<S> {
         self.index.find(volume, block)
     }
 
-    /// Prefetches into the processor's cache what look-ups of these blocks will touch. All slots are prefetched first,
-    /// then the data that they point to, so that the memory latencies overlap.
+    /// Prefetches into the processor's cache the memory that look-ups of these blocks will touch. All slots are
+    /// prefetched first, then the data that they point to, so that the memory latencies overlap.
     pub fn hint(&self, volume: u32, blocks: &[BlockNo]) {
         let mut slots = [None; HINTS_MAX];
         for (block, slot) in blocks.iter().zip(&mut slots) {
@@ -220,7 +220,7 @@ impl<S: Seam> Memory<S> {
         if !held.as_ref().is_some_and(Block::is_unique) {
             return None;
         }
-        let data = held.take().expect("just looked at");
+        let data = held.take().expect("the slot holds a block");
         Some(data.thaw().unwrap_or_else(|_| unreachable!("a unique block thaws")))
     }
 

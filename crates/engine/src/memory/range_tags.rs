@@ -10,7 +10,7 @@ use seam::RangeNote;
 pub struct Noted {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
-    /// The tags and their places; no place if there was no room.
+    /// The tags and their places; no place if all places were taken.
     written: BTreeMap<BlockNo, (RangeNote, Option<u32>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Memory quotas of the volumes, and the choice of the volume that loses a block when room is needed. The replacement
+//! Memory quotas of the volumes, and the choice of the volume that loses a block when memory is full. The replacement
 //! policy chooses the block.
 
 use seam::Seam;
@@ -47,13 +47,13 @@ pub struct VolumeUsages {
     usages: Vec<VolumeUsage>,
     /// Attached volumes, and detached ones that still hold blocks.
     volumes: Vec<u32>,
-    /// The detached ones.
+    /// Detached volumes that still hold blocks.
     detached: Vec<u32>,
     /// Number of volumes with a maximum or a target; at zero, no search for them is needed.
     bounded: usize,
     /// Position at which the next search for victims starts.
     hand: usize,
-    /// Volumes that may lose a block; kept here to avoid allocation.
+    /// Volumes that may lose a block; a field only to avoid allocation.
     candidates: Vec<u32>,
 }
 
@@ -77,7 +77,7 @@ impl VolumeUsages {
         self.bounded = self.bounded + usize::from(usage.is_bounded()) - usize::from(was_bounded);
     }
 
-    /// Forgets detached volumes that no longer hold blocks.
+    /// Removes detached volumes that no longer hold blocks.
     fn remove_empty_detached(&mut self) {
         if !self.detached.iter().any(|volume| self.usages[*volume as usize].held == 0) {
             return;
@@ -116,7 +116,7 @@ impl<S: Seam> Memory<S> {
         self.usages.update(volume, change);
     }
 
-    /// Forgets a detached volume; its remaining blocks are evicted first.
+    /// Marks a volume as detached; its remaining blocks are evicted first.
     pub fn detach_volume(&mut self, volume: u32) {
         self.update_usage(volume, |usage| *usage = VolumeUsage { held: usage.held, max: 0, ..VolumeUsage::UNBOUNDED });
         self.usages.detached.push(volume);
@@ -152,7 +152,7 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Evicts blocks of a volume that has reached its maximum, to make room for one more of its own.
+    /// Evicts blocks of a volume that has reached its maximum, for a new block of its own.
     pub(super) fn evict_to_max(&mut self, volume: u32) {
         for _ in 0..SHRINK_MAX {
             let usage = self.usages.get(volume);

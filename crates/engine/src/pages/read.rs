@@ -16,7 +16,7 @@ pub struct FromFlash<S: Seam> {
     /// A buffer for each block without content.
     pub buffers: Vec<Option<S::BlockMut>>,
     /// Number of blocks on flash that could not be read.
-    pub bad: usize,
+    pub unreadable: usize,
     /// Time spent waiting for I/O slots.
     pub waited: Nanos,
 }
@@ -47,7 +47,7 @@ impl<S: Seam> Shard<S> {
         let mut found = FromFlash {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
-            bad: 0,
+            unreadable: 0,
             waited: Nanos::ZERO,
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
@@ -79,7 +79,7 @@ impl<S: Seam> Shard<S> {
                             read += 1;
                         }
                         Err(unread) => {
-                            found.bad += usize::from(matches!(unread, Unread::Bad(_)));
+                            found.unreadable += usize::from(matches!(unread, Unread::Bad(_)));
                             found.buffers[place] = Some(unread.into_buffer());
                         }
                     }
@@ -89,7 +89,7 @@ impl<S: Seam> Shard<S> {
         }
         let counters = &self.flash_tier.counters;
         counters.add(&counters.read_blocks, read);
-        counters.add(&counters.bad_blocks, found.bad as u64);
+        counters.add(&counters.bad_blocks, found.unreadable as u64);
         found
     }
 }

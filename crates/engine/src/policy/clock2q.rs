@@ -3,16 +3,16 @@
 //! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed since
 //! the block came in, so that the touches of one burst are one use. A block that falls out unused is remembered, by
 //! address alone, in a ghost list as long as the cache. A late hit moves a block to the main part, a clock with three
-//! bits. A return from the ghost does so too, if it is worth it (`worth.rs`). Scans and one-hit wonders pass through
-//! probation and leave the main part alone. Structure and constants gave the best results over block traces
-//! (Clock2Q+, with a ghost list that learns its useful length).
+//! bits. A return from the ghost list does so too, if the filter admits it (`return_filter.rs`). Scans and one-hit
+//! wonders pass through probation and leave the main part alone. Structure and constants gave the best results on block
+//! traces (Clock2Q+, with a ghost list that learns its useful length).
 //!
-//! Each owner has its own queues, so that room can be taken from chosen owners. Blocks carry their insertion order, so
+//! Each owner has its own queues, so that chosen owners can lose blocks. Blocks carry their insertion order, so
 //! that the queues of several owners act as one. Windows, ghost list and learned values are common to all owners.
 
 use super::history::History;
 use super::list::{Links, List};
-use super::worth::{Origin, Worth};
+use super::return_filter::{Origin, ReturnFilter};
 use super::{Admit, Policy};
 
 const PROBATION_PERCENT: usize = 5;
@@ -81,11 +81,11 @@ pub struct Clock2Q {
     linked: usize,
     /// Count of all links ever made; it wraps.
     links_made: u32,
-    /// Blocks that left probation unused, noted with the value of `insertions`.
+    /// Blocks that left probation unused, with the value of `insertions` at that time.
     ghost: History,
-    /// Blocks that left the main part, noted with the value of `accesses`.
+    /// Blocks that left the main part, with the value of `accesses` at that time.
     evicted: History,
-    worth: Worth,
+    return_filter: ReturnFilter,
     insertions: u32,
     accesses: u32,
 }
@@ -102,7 +102,7 @@ impl Clock2Q {
             links_made: 0,
             ghost: History::new(capacity as u64),
             evicted: History::new(capacity as u64),
-            worth: Worth::new(capacity),
+            return_filter: ReturnFilter::new(capacity),
             insertions: 0,
             accesses: 0,
         }
@@ -154,7 +154,7 @@ impl Clock2Q {
     /// histories.
     fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
         if let Some(entry) = self.evicted.find(key) {
-            self.worth.record_reuse(self.accesses.wrapping_sub(entry.stamp));
+            self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));
             entry.clear();
             return None;
         }
@@ -162,7 +162,7 @@ impl Clock2Q {
         let age = self.insertions.wrapping_sub(entry.stamp);
         entry.clear();
         let horizon = self.capacity as u32;
-        if age < horizon { self.worth.admit(age, horizon) } else { None }
+        if age < horizon { self.return_filter.admit(age, horizon) } else { None }
     }
 
     fn move_to_main(&mut self, slot: u32) {
@@ -257,10 +257,10 @@ impl Policy for Clock2Q {
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
             if let Some(origin) = entry.origin.take() {
-                self.worth.record_first_visit(origin, entry.count > 0, now.wrapping_sub(entry.since));
+                self.return_filter.record_first_visit(origin, entry.count > 0, now.wrapping_sub(entry.since));
             }
             if entry.count == 0 {
-                self.worth.record_eviction();
+                self.return_filter.record_eviction();
                 self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }

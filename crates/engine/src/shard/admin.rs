@@ -14,14 +14,14 @@ struct Hold<'a, S: Seam>(&'a Shard<S>);
 
 impl<'a, S: Seam> Hold<'a, S> {
     fn new(shard: &'a Shard<S>) -> Self {
-        shard.holding.set(true);
+        shard.destage_held.set(true);
         Hold(shard)
     }
 }
 
 impl<S: Seam> Drop for Hold<'_, S> {
     fn drop(&mut self) {
-        self.0.holding.set(false);
+        self.0.destage_held.set(false);
         self.0.work.notify();
         self.0.progress.notify();
     }
@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
     /// detect whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait
     /// ends after [`DESTAGE_STOP_TIMEOUT`].
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
-        self.holding.set(true);
+        self.destage_held.set(true);
         let is_over = Rc::new(Cell::new(false));
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {

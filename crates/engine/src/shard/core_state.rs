@@ -284,7 +284,7 @@ impl<S: Seam> CoreState<S> {
         shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
     }
 
-    /// Waits for a buffer. Destage, which makes room, never waits here.
+    /// Waits for a buffer. Destage, which frees buffers, never waits here.
     pub async fn alloc(self: &Rc<Self>) -> S::BlockMut {
         loop {
             let block = self.memory.borrow_mut().alloc();

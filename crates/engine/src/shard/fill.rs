@@ -124,7 +124,7 @@ pub struct Filled<S: Seam> {
     /// Number of blocks from flash.
     pub from_flash: usize,
     /// Number of blocks that flash failed to deliver.
-    pub bad: usize,
+    pub unreadable: usize,
     /// Time that the fill waited for requests of other volumes.
     pub waited: Nanos,
     guard: Rc<FillGuard>,
@@ -133,7 +133,7 @@ pub struct Filled<S: Seam> {
 impl<S: Seam> Filled<S> {
     /// Blocks from `first` on, read under `guard`.
     pub fn new(first: BlockNo, blocks: Vec<S::Block>, guard: Rc<FillGuard>) -> Self {
-        Filled { first, blocks, guard, from_flash: 0, bad: 0, waited: Nanos::ZERO }
+        Filled { first, blocks, guard, from_flash: 0, unreadable: 0, waited: Nanos::ZERO }
     }
 
     /// The content of a block, if all of `sectors` were still valid when the fill ended.
@@ -195,8 +195,8 @@ impl<S: Seam> Shard<S> {
             }
         });
         let from_flash = content.len() - from_backing;
-        let (bad, waited) = (found.bad, found.waited);
-        Ok(Filled { first: blocks.start, blocks: content, from_flash, bad, waited, guard: Rc::clone(guard) })
+        let (unreadable, waited) = (found.unreadable, found.waited);
+        Ok(Filled { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard: Rc::clone(guard) })
     }
 
     /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns
@@ -252,7 +252,7 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, waited, guard })
+        Ok(Filled { first: block, blocks, from_flash: 0, unreadable: 0, waited, guard })
     }
 
     /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a

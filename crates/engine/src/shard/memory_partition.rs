@@ -15,7 +15,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 use super::core_state::CoreState;
 use super::{Shard, ShardRef};
 use crate::memory::{Memory, VolumeUsage};
-use crate::policy::division::{Claim, divide};
+use crate::policy::partition::{VolumeDemand, partition};
 use crate::{CacheMode, WritePolicy};
 
 const BLOCK_SIZE: u64 = BLOCK_BYTES as u64;
@@ -79,7 +79,8 @@ impl MemoryPartition {
 impl<S: Seam> CoreState<S> {
     /// Partitions memory anew if the interval has passed.
     pub fn repartition_memory_if_due(&self) {
-        let (every, now, mut partition) = (self.spec().divide_every, self.seam().now(), self.memory_partition.get());
+        let (every, now, mut partition) =
+            (self.spec().repartition_interval, self.seam().now(), self.memory_partition.get());
         if every == Nanos::ZERO || now.since(partition.checked_at) < every {
             return;
         }
@@ -139,14 +140,14 @@ impl MemoryPartition {
 fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
     let floor = blocks / shards.len() as u64 / FLOOR_DIVISOR;
     let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
-    let claims: Vec<Claim> =
-        shards.iter().zip(&usages).map(|(shard, usage)| shard.claim(*usage, floor, blocks)).collect();
-    let wanted = divide(blocks, &claims);
-    let misses = |share: &dyn Fn(usize) -> u64| -> f64 {
-        claims.iter().enumerate().map(|(at, claim)| claim.misses(share(at))).sum()
+    let demands: Vec<VolumeDemand> =
+        shards.iter().zip(&usages).map(|(shard, usage)| shard.demand(*usage, floor, blocks)).collect();
+    let wanted = partition(blocks, &demands);
+    let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
+        demands.iter().enumerate().map(|(at, demand)| demand.misses(size(at))).sum()
     };
     let now = misses(&|at| usages[at].target.unwrap_or(usages[at].held));
-    let hits = claims.iter().map(Claim::rate).sum::<f64>() - now;
+    let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - now;
     let gain = now - misses(&|at| wanted[at]);
     (gain > now.min(hits) / GAIN_DIVISOR).then_some((wanted, gain))
 }
@@ -154,28 +155,28 @@ fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u
 impl<S: Seam> Shard<S> {
     /// Passes the volume's bounds to memory.
     pub fn apply_memory_quota(&self) {
-        let share = self.memory_quota.get();
+        let quota = self.memory_quota.get();
         self.core.memory().borrow_mut().update_usage(self.number, |usage| {
-            usage.min = share.min_bytes.div_ceil(BLOCK_SIZE);
+            usage.min = quota.min_bytes.div_ceil(BLOCK_SIZE);
             usage.max = self.memory_max();
         });
     }
 
     /// Maximum number of blocks of memory that the volume may have.
     pub fn memory_max(&self) -> u64 {
-        let share = self.memory_quota.get();
-        let max = share.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));
-        max.max(share.min_bytes.div_ceil(BLOCK_SIZE))
+        let quota = self.memory_quota.get();
+        let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));
+        max.max(quota.min_bytes.div_ceil(BLOCK_SIZE))
     }
 
-    /// The volume's claim to memory, from its curve and its counted hits. While it has requests it gets at least
+    /// The volume's demand for memory, from its curve and its counted hits. While it has requests it gets at least
     /// `floor` blocks.
-    fn claim(&self, usage: VolumeUsage, floor: u64, blocks: u64) -> Claim {
+    fn demand(&self, usage: VolumeUsage, floor: u64, blocks: u64) -> VolumeDemand {
         let mut curves = self.curves.borrow_mut();
         let uses = curves.memory().recent();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
         if !caches || uses.all == 0 {
-            return Claim::new(usage.min, usage.max, 0.0, []);
+            return VolumeDemand::new(usage.min, usage.max, 0.0, []);
         }
         let size = |step: i32| blocks as f64 * SIZE_MAX_RATIO * SIZE_STEP_RATIO.powi(step - SIZE_STEPS);
         let mut sizes: Vec<u64> =
@@ -184,6 +185,6 @@ impl<S: Seam> Shard<S> {
         let mut points: Vec<_> = sizes.iter().copied().zip(uses.miss_ratios(sizes.iter().copied())).collect();
         points.push((usage.held, 1.0 - usage.hits as f64 / uses.all as f64));
         points.sort_by_key(|point| point.0);
-        Claim::new(usage.min.max(floor), usage.max, uses.all as f64, points)
+        VolumeDemand::new(usage.min.max(floor), usage.max, uses.all as f64, points)
     }
 }

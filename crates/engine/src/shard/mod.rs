@@ -85,13 +85,13 @@ pub struct Shard<S: Seam> {
     /// The flash tier: its clean pages on flash.
     pub flash_tier: FlashTier<S>,
     /// The slowest requests.
-    pub slow: SlowRequests,
+    pub slow_requests: SlowRequests,
     /// The pump has to end.
     pub stopping: Cell<bool>,
     /// All dirty data has to be destaged.
     pub draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
-    pub holding: Cell<bool>,
+    pub destage_held: Cell<bool>,
     /// A backing flush without a waiting client is in flight.
     pub background_backing_flush_running: Cell<bool>,
     /// A flush of the log without a waiting client is in flight.

@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
             }
             let has_reloaded = !plan.spilled.is_empty();
             for run in plan.spilled {
-                // A bad block fails only the requests for it (R11).
+                // An unreadable block fails only the requests for it (R11).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
                 for (span, place) in spans.iter().zip(&mut pieces) {
@@ -144,7 +144,7 @@ impl<S: Seam> Shard<S> {
             let how = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
             let filled = self.fill_all(plan.missing, how, &spans, &served.earned).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
-            served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
+            served.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
             served.from_flash += from_flash;
             served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
@@ -180,7 +180,7 @@ impl<S: Seam> Shard<S> {
             ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().record_hit(),
             _ if !succeeded => counters.count_miss(MissReason::Failed),
-            _ if served.bad > 0 => counters.count_miss(MissReason::BadCopy),
+            _ if served.unreadable > 0 => counters.count_miss(MissReason::BadCopy),
             _ if served.joined && served.from_backing == 0 => counters.count_miss(MissReason::Joined),
             _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
                 counters.count_miss(MissReason::Unchecked)
@@ -381,7 +381,7 @@ struct Served {
     prefetched_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
-    bad: usize,
+    unreadable: usize,
     /// Pages to be promoted.
     earned: Vec<PageNo>,
 }

@@ -107,7 +107,7 @@ impl<S: Seam> Shard<S> {
                         if !is_invalidated && (reason != ReloadReason::Read || self.has_room_to_reload(state)) {
                             let id = memory.insert(self.number, block, data.clone(), Sectors::ALL, Admit::Normal);
                             memory.slot_mut(id).transit = reason == ReloadReason::Destage;
-                            state.wake(memory, id, since);
+                            state.mark_reloaded(memory, id, since);
                         } else if is_invalidated && self.sabotage(Sabotage::ReloadOverWrite) {
                             self.put_over(memory, block, &data);
                         }

@@ -50,7 +50,7 @@ impl<S: Seam> Volume<S> {
         let _range_lock = self.0.locks.lock_exclusive(around.clone()).await;
         trace.record(Step::Gate, self.now());
         let result = self.write_merged(&around, at, bytes, flags, &trace).await;
-        self.0.shard.slow.ended(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
         self.count(result)
     }
 

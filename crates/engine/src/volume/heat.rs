@@ -62,7 +62,7 @@ impl Heat {
         }
         let row = rows.back_mut().expect("it was just begun");
         let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
-        // Until the next turn, requests past the last part of a grown volume count in the last part.
+        // Until the next [`Heat::advance`], requests past the last part of a grown volume count in the last part.
         let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
     }

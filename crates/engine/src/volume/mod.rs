@@ -91,10 +91,10 @@ impl<S: Seam> Volume<S> {
                 spec.flash.clone(),
                 spec.drops_pages,
             ),
-            slow: Default::default(),
+            slow_requests: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
-            holding: Cell::new(false),
+            destage_held: Cell::new(false),
             background_backing_flush_running: Cell::new(false),
             background_log_flush_running: Cell::new(false),
             is_abandoned: Cell::new(false),
@@ -206,7 +206,7 @@ impl<S: Seam> Volume<S> {
     /// The slowest hundred requests of the last hour, in descending order, each with the step in which it waited
     /// longest.
     pub fn slow_requests(&self) -> Vec<SlowRequest> {
-        self.0.shard.slow.list(self.now())
+        self.0.shard.slow_requests.list(self.now())
     }
 
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
@@ -285,7 +285,7 @@ impl<S: Seam> Volume<S> {
         let result = self.0.shard.read(at, len, out, keep, &trace).await;
         let now = self.now();
         self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
-        self.0.shard.slow.ended(&trace, OpKind::Read, at, len as u64, now);
+        self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len as u64, now);
         self.count(result)
     }
 
@@ -316,7 +316,7 @@ impl<S: Seam> Volume<S> {
         let _range_lock = self.0.locks.lock_shared(at..at + len as u64).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len, flags, source, &trace).await;
-        self.0.shard.slow.ended(&trace, OpKind::Write, at, len as u64, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len as u64, self.now());
         self.count(result)
     }
 
@@ -329,7 +329,7 @@ impl<S: Seam> Volume<S> {
         let step = if self.0.shard.log_matters() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
         trace.record(step, self.now());
-        self.0.shard.slow.ended(&trace, OpKind::Flush, 0, 0, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Flush, 0, 0, self.now());
         self.count(result)
     }
 
@@ -539,7 +539,7 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn abandon(&self) {
         let shard = &self.0.shard;
         shard.is_abandoned.set(true);
-        shard.holding.set(true);
+        shard.destage_held.set(true);
         shard.stopping.set(true);
         shard.work.notify();
         shard.core.remove(shard);

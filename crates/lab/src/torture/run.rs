@@ -154,7 +154,7 @@ impl Run {
                 _ => CoreSpec::default().admission,
             },
             flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
-            divide_every: Nanos::from_millis(20),
+            repartition_interval: Nanos::from_millis(20),
             flash_threshold: if options.contends() { CONGESTED } else { CoreSpec::default().flash_threshold },
             ..CoreSpec::default()
         }

@@ -60,14 +60,19 @@ struct TwoVolumes {
     volumes: [Volume<SimSeam>; 2],
 }
 
-fn two_volumes(blocks: u64, divide_every: Nanos, edit: impl Fn(usize, &mut VolumeSpec), sizes: [u64; 2]) -> TwoVolumes {
+fn two_volumes(
+    blocks: u64,
+    repartition_interval: Nanos,
+    edit: impl Fn(usize, &mut VolumeSpec),
+    sizes: [u64; 2],
+) -> TwoVolumes {
     let world = WorldSpec {
         blocks: blocks as usize,
         keep: Content::None,
         time_max: Nanos::from_secs(1 << 30),
         ..WorldSpec::new(1)
     };
-    let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, divide_every, ..CoreSpec::default() });
+    let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, repartition_interval, ..CoreSpec::default() });
     let volumes = [0, 1].map(|number| {
         let name = ["one", "other"][number];
         fixture.add_disk(name, lively_disk(sizes[number]));
@@ -101,10 +106,10 @@ fn share(min: u64, max: Option<u64>) -> MemoryQuota {
 }
 
 /// Hits of both volumes in the second half of the reads.
-fn hits(blocks: u64, reads: &Reads, divide_every: Nanos, shares: [MemoryQuota; 2]) -> u64 {
+fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, shares: [MemoryQuota; 2]) -> u64 {
     let end = |volume| reads.iter().filter(|read| read.0 == volume).map(|read| read.1 + read.2).max().unwrap_or(0);
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
-    let pair = two_volumes(blocks, divide_every, |number, spec| spec.memory = shares[number], sizes);
+    let pair = two_volumes(blocks, repartition_interval, |number, spec| spec.memory = shares[number], sizes);
     let (warm_up, counted) = reads.split_at(reads.len() / 2);
     pair.play(warm_up);
     let before = pair.hits();

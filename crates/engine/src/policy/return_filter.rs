@@ -1,11 +1,11 @@
-//! Value of a return: whether a block that comes back from the ghost list should displace one of the main part.
+//! Admission of returns: whether a block that comes back from the ghost list should displace one of the main part.
 //!
-//! The useful length of a ghost list depends on the load: a long list wins a loop that fits, and only churns on one
-//! that does not. So the value is learned, by age of the return. Of the returns of each age, the policy counts how many
-//! were used before the clock hand first reached them. Of the blocks evicted from the main part, it counts how many
-//! would have been used within one more round. Returns of an age are admitted while they do at least as well as the
-//! blocks that they displace. Returns of the youngest quarter are always admitted; of the others an occasional probe
-//! is, so that a change of the load is noticed.
+//! The useful length of a ghost list depends on the load: a long list keeps a loop that fits, and only replaces
+//! blocks of one that does not fit. So the benefit is learned, by age of the return. Of the returns of each age, the
+//! policy counts how many were used before the clock hand first reached them. Of the blocks evicted from the main part,
+//! it counts how many would have been used within one more round. Returns of an age are admitted while they do at least
+//! as well as the blocks that they displace. Returns of the youngest quarter are always admitted; of the others an
+//! occasional probe is, so that a change of the load is noticed.
 
 /// Number of age classes.
 const AGE_CLASSES: usize = 8;
@@ -42,7 +42,7 @@ impl Mean {
 }
 
 /// The learned means.
-pub struct Worth {
+pub struct ReturnFilter {
     weight: i64,
     /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
     /// [`ONE`].
@@ -54,11 +54,11 @@ pub struct Worth {
     rejected: u32,
 }
 
-impl Worth {
+impl ReturnFilter {
     /// For a cache of `capacity` blocks.
     pub fn new(capacity: usize) -> Self {
         let weight = (capacity / WEIGHT_DIVISOR).max(16) as i64;
-        Worth { weight, used: [Mean::of(ONE / 2); AGE_CLASSES], missed: Mean::of(0), round: None, rejected: 0 }
+        ReturnFilter { weight, used: [Mean::of(ONE / 2); AGE_CLASSES], missed: Mean::of(0), round: None, rejected: 0 }
     }
 
     /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is not worth it.
@@ -102,43 +102,43 @@ mod tests {
     const HORIZON: u32 = 800;
 
     /// How many of 1,000 returns of the oldest age are admitted.
-    fn admissions(worth: &mut Worth) -> usize {
-        (0..1_000).filter(|_| worth.admit(HORIZON - 1, HORIZON).is_some()).count()
+    fn admissions(filter: &mut ReturnFilter) -> usize {
+        (0..1_000).filter(|_| filter.admit(HORIZON - 1, HORIZON).is_some()).count()
     }
 
     #[test]
     fn returns_are_admitted_while_better_than_displaced_blocks() {
-        let mut worth = Worth::new(800);
-        let old = worth.admit(HORIZON - 1, HORIZON).expect("every return is admitted at first");
+        let mut filter = ReturnFilter::new(800);
+        let old = filter.admit(HORIZON - 1, HORIZON).expect("every return is admitted at first");
         for _ in 0..1_000 {
-            worth.record_first_visit(old, false, 100);
-            worth.record_eviction();
-            worth.record_reuse(101);
+            filter.record_first_visit(old, false, 100);
+            filter.record_eviction();
+            filter.record_reuse(101);
         }
-        assert_eq!(admissions(&mut worth), 1_000, "evicted blocks came back too late to matter");
+        assert_eq!(admissions(&mut filter), 1_000, "evicted blocks came back too late to matter");
         for _ in 0..1_000 {
-            worth.record_eviction();
-            worth.record_reuse(99);
+            filter.record_eviction();
+            filter.record_reuse(99);
         }
-        assert_eq!(admissions(&mut worth), 1_000 / PROBE_INTERVAL as usize, "only probes are admitted");
+        assert_eq!(admissions(&mut filter), 1_000 / PROBE_INTERVAL as usize, "only probes are admitted");
         assert_eq!(
-            (0..1_000).filter(|_| worth.admit(100, HORIZON).is_some()).count(),
+            (0..1_000).filter(|_| filter.admit(100, HORIZON).is_some()).count(),
             1_000,
             "young returns are always admitted"
         );
         for _ in 0..1_000 {
-            worth.record_first_visit(old, true, 100);
+            filter.record_first_visit(old, true, 100);
         }
-        assert!(admissions(&mut worth) >= 990, "the load has changed");
+        assert!(admissions(&mut filter) >= 990, "the load has changed");
     }
 
     #[test]
     fn fate_of_blocks_from_probation_does_not_affect_returns() {
-        let mut worth = Worth::new(800);
+        let mut filter = ReturnFilter::new(800);
         for _ in 0..1_000 {
-            worth.record_first_visit(Origin::PROBATION, false, 100);
-            worth.record_eviction();
+            filter.record_first_visit(Origin::PROBATION, false, 100);
+            filter.record_eviction();
         }
-        assert_eq!(admissions(&mut worth), 1_000);
+        assert_eq!(admissions(&mut filter), 1_000);
     }
 }
