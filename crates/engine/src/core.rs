@@ -86,11 +86,11 @@ impl<S: Seam> Core<S> {
         self.0.core_state.spec()
     }
 
-    /// Opens the flash log for volumes that are attached later: it then answers their flushes. `found` is the log's
+    /// Opens the flash log for volumes that are attached later: it then answers their flushes. `records` is the log's
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
-    pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
+    pub fn open_log(&self, store: Store<S>, records: Vec<Recovered>) {
         self.0.core_state.open_store(store);
-        *self.0.unclaimed_records.borrow_mut() = found;
+        *self.0.unclaimed_records.borrow_mut() = records;
     }
 
     /// The flash log.
@@ -115,11 +115,11 @@ impl<S: Seam> Core<S> {
 
     /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
-        let (found, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
-        while let Some(first) = found.get(at) {
+        let (records, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
+        while let Some(first) = records.get(at) {
             let incarnation = first.owner.incarnation;
             volumes.insert(incarnation);
-            at = found.partition_point(|record| record.owner.incarnation <= incarnation);
+            at = records.partition_point(|record| record.owner.incarnation <= incarnation);
         }
         volumes
     }
@@ -196,19 +196,19 @@ impl<S: Seam> Core<S> {
     /// Makes a volume findable and drops its unclaimed records.
     fn register_recovered(&self, volume: &Volume<S>) {
         let own_range = self.unclaimed_range(volume.spec().incarnation);
-        let mut found = self.0.unclaimed_records.borrow_mut();
+        let mut records = self.0.unclaimed_records.borrow_mut();
         if !own_range.is_empty() {
-            found.drain(own_range);
-            found.shrink_to_fit();
+            records.drain(own_range);
+            records.shrink_to_fit();
         }
         self.0.volumes.borrow_mut().push(volume.clone());
     }
 
     /// Range of a volume's records among the unclaimed ones.
     fn unclaimed_range(&self, incarnation: VolumeId) -> Range<usize> {
-        let found = self.0.unclaimed_records.borrow();
-        let first = found.partition_point(|record| record.owner.incarnation < incarnation);
-        first..found.partition_point(|record| record.owner.incarnation <= incarnation)
+        let records = self.0.unclaimed_records.borrow();
+        let first = records.partition_point(|record| record.owner.incarnation < incarnation);
+        first..records.partition_point(|record| record.owner.incarnation <= incarnation)
     }
 
     fn make_unrecorded(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {

@@ -18,7 +18,7 @@ use super::tiers::TIERS;
 
 /// Schema version of the file.
 const VERSION: i64 = 1;
-/// The fact in which a later format names the first release that reads it, packed ([`Release::unpack`]).
+/// The fact in which a newer format names the first release that reads it, packed ([`Release::unpack`]).
 const NEEDS: &str = "needs";
 /// Its name.
 const NAME: &str = "history.db";
@@ -106,13 +106,13 @@ impl File {
         let mut db = Connection::open(folder.join(NAME))?;
         // This pragma comes first: an earlier access would map shared memory.
         db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-        // Before anything that changes the file.
+        // The version is checked before any access that changes the file.
         let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if version > VERSION {
-            // Closing would put into the file what was written ahead.
+            // Closing would write the write-ahead log into the file.
             db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
             let needs = db.query_row("SELECT number FROM facts WHERE name = ?1", [NEEDS], |row| row.get::<_, i64>(0));
-            // Of the tables of a later format nothing is known.
+            // The tables of a newer format are unknown.
             let needs = needs.ok().and_then(|packed| Release::unpack(packed as u64));
             return Err(FileError::Newer(NewerFormat::of_format(version as u64, VERSION as u64, needs)));
         }
@@ -336,7 +336,7 @@ mod tests {
         assert!(folder.path().join(DAMAGED).exists());
     }
 
-    /// A file of a newer version as a kill leaves it: the version stands in what was written ahead alone.
+    /// A file of a newer version as a kill leaves it: only the write-ahead log holds the version.
     fn write_newer(folder: &Path, needs: Option<u64>) {
         drop(File::open(folder, 1 << 30).expect("a new file is created"));
         let file = File::open(folder, 1 << 30).expect("the file opens");
@@ -351,7 +351,7 @@ mod tests {
                 let inserted = file.db.execute(sql, params![NEEDS, packed as i64]);
                 assert_eq!(inserted, Ok(1));
             }
-            None => file.db.execute_batch("DROP TABLE facts").expect("it exists"),
+            None => file.db.execute_batch("DROP TABLE facts").expect("the table exists"),
         }
     }
 
@@ -362,12 +362,17 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             write_newer(folder.path(), needs);
             let content = || {
-                let names = std::fs::read_dir(folder.path()).expect("it exists").map(|entry| entry.expect("a name"));
+                let names = std::fs::read_dir(folder.path())
+                    .expect("the folder is readable")
+                    .map(|entry| entry.expect("a name"));
                 let files = names.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("readable")));
                 files.collect::<BTreeMap<_, _>>()
             };
             let before = content();
-            assert!(before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()), "the file and what is ahead");
+            assert!(
+                before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()),
+                "the file and its write-ahead log"
+            );
             for _ in 0..2 {
                 let refused = File::open(folder.path(), 1 << 30).err().expect("a newer format is refused").to_string();
                 let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to \

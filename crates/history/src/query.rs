@@ -220,11 +220,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = File::open(folder.path(), 1 << 30).expect("the file opens");
         let now = 100_000_000;
-        let of = |ago: u64| {
+        let step_for = |ago: u64| {
             let query = Query { from: Some(now - ago), to: Some(now - ago + 100), step: Some(1), ..Query::default() };
             plan(&query, now, Some(&file)).map(|plan| plan.step).map_err(|failure| failure.kind)
         };
-        assert_eq!((of(3_600), of(80_000), of(2_000_000), of(60_000_000)), (Ok(1), Ok(10), Ok(60), Ok(3_600)));
+        assert_eq!(
+            (step_for(3_600), step_for(80_000), step_for(2_000_000), step_for(60_000_000)),
+            (Ok(1), Ok(10), Ok(60), Ok(3_600))
+        );
     }
 
     #[test]

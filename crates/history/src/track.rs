@@ -201,14 +201,14 @@ pub(crate) mod tests {
     #[test]
     fn levels_add_and_peaks_take_the_maximum() {
         let seen = Tracker::default().add_sample(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
-        let of =
+        let value_of =
             |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
-        assert_eq!((of("dirty_bytes"), of("dirty_age_ms"), of("volumes")), (14, 9, 2));
+        assert_eq!((value_of("dirty_bytes"), value_of("dirty_age_ms"), value_of("volumes")), (14, 9, 2));
     }
 
     #[test]
     fn datastore_sums_its_volumes_within_the_limit() {
-        let of = |name: &str, datastore: &str, reads: u64| VolumeReport {
+        let volume_in = |name: &str, datastore: &str, reads: u64| VolumeReport {
             datastore: datastore.to_owned(),
             ..volume(name, reads)
         };
@@ -219,12 +219,12 @@ pub(crate) mod tests {
         };
         let named = |name: &str, reads| (name.to_owned(), reads);
         assert_eq!(
-            add_sample(vec![of("a", "shelf", 5), of("b", "", 1), of("c", "shelf", 2)]),
+            add_sample(vec![volume_in("a", "shelf", 5), volume_in("b", "", 1), volume_in("c", "shelf", 2)]),
             [named("", 1), named("shelf", 7)]
         );
         // A removed volume subtracts nothing, and a moved volume adds only its increase.
-        assert_eq!(add_sample(vec![of("a", "shelf", 6), of("b", "shelf", 3)]), [named("shelf", 3)]);
-        let many = (0..DATASTORES_MAX + 9).map(|at| of(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
+        assert_eq!(add_sample(vec![volume_in("a", "shelf", 6), volume_in("b", "shelf", 3)]), [named("shelf", 3)]);
+        let many = (0..DATASTORES_MAX + 9).map(|at| volume_in(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
         let seen = add_sample(many);
         assert_eq!((seen.len(), seen.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
     }

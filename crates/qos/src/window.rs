@@ -338,7 +338,7 @@ mod tests {
                     break;
                 }
                 window.begin(Cost::ONE, Priority::Foreground, *now);
-                let head = free.iter_mut().min().expect("there is a head");
+                let head = free.iter_mut().min().expect("the disks have a head");
                 *head = (*head).max(*now) + service;
                 outstanding.push((*head, *now));
             }

@@ -144,8 +144,8 @@ impl ZeroRanges {
 
     /// First blocks of the ranges in `blocks` that operation `id` is writing.
     pub fn in_flight(&self, blocks: Range<BlockNo>, id: u64) -> Vec<BlockNo> {
-        let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
-        here.map(|(start, _)| *start).collect()
+        let starts = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
+        starts.map(|(start, _)| *start).collect()
     }
 
     /// Removes the range that starts at `start`.
@@ -163,7 +163,7 @@ impl ZeroRanges {
             before.into_iter().chain(self.ranges.range(blocks.clone())).map(|(start, _)| *start).collect()
         };
         for start in starts {
-            let range = self.ranges.remove(&start).expect("just seen");
+            let range = self.ranges.remove(&start).expect("a listed range exists");
             cut.removed.push((start, range));
             self.tags.mark_changed(start);
             if start < blocks.start {

@@ -368,7 +368,7 @@ impl<S: Seam> Shard<S> {
             valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
         };
         let missing = BlockNo::each(&blocks).find(absent).map(|first| {
-            let last = BlockNo::each(&blocks).rev().find(absent).expect("there is a first one");
+            let last = BlockNo::each(&blocks).rev().find(absent).expect("the first absent block exists");
             first..last.next()
         });
         let read = match missing.clone() {

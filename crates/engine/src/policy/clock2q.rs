@@ -346,9 +346,9 @@ mod tests {
         policy.pin(0);
         policy.pin(3);
         policy.hit(3);
-        let mut gone = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
-        gone.sort();
-        assert_eq!(gone, [None, Some(1), Some(2)]);
+        let mut victims = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
+        victims.sort();
+        assert_eq!(victims, [None, Some(1), Some(2)]);
         policy.unpin(3);
         assert_eq!((policy.victim(&[0]), policy.victim(&[1])), (Some(3), None));
     }

@@ -66,12 +66,12 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 /// all minimums fit, and never more than its maximum. Blocks that bring no volume any hits are divided
 /// equally.
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
-    let mut left = blocks;
+    let mut remaining = blocks;
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
-        let given = wanted.min(left).min(demands[volume].max - sizes[volume]);
+        let given = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
         sizes[volume] += given;
-        left -= given;
-        left
+        remaining -= given;
+        remaining
     };
     let mut sizes = vec![0; demands.len()];
     for (volume, demand) in demands.iter().enumerate() {
@@ -92,8 +92,8 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
         let below_max: Vec<usize> = (0..demands.len()).filter(|at| sizes[*at] < demands[*at].max).collect();
         let Some(first) = below_max.first() else { return sizes };
         let each = assign(&mut sizes, *first, 0) / below_max.len() as u64;
-        let left = below_max.into_iter().map(|volume| assign(&mut sizes, volume, each.max(1))).last();
-        if left == Some(0) {
+        let remaining = below_max.into_iter().map(|volume| assign(&mut sizes, volume, each.max(1))).last();
+        if remaining == Some(0) {
             return sizes;
         }
     }

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_one_use_and_a_return_within_the_ghost_promotes() {
+    fn burst_is_one_use_and_return_within_ghost_promotes() {
         let mut policy = LateReturn::new(1_000, 1_000);
         assert_eq!(policy.used(key(7)), Verdict::First);
         for other in 0..40 {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_costs_less_than_five_bytes_a_slot() {
+    fn history_costs_less_than_five_bytes_per_slot() {
         for slots in [10_000, 1_000_000, 16_000_000] {
             let bytes = LateReturn::new(slots, slots).bytes();
             assert!(bytes <= 5 * slots, "{bytes} bytes for {slots} slots");

@@ -278,10 +278,10 @@ impl Span {
 pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
-        let here = at + from as u64;
-        let start = (here % BLOCK_BYTES as u64) as usize;
+        let position = at + from as u64;
+        let start = (position % BLOCK_BYTES as u64) as usize;
         let count = (BLOCK_BYTES - start).min(len - from);
-        let span = Span { block: BlockNo(here / BLOCK_BYTES as u64), from, start, len: count };
+        let span = Span { block: BlockNo(position / BLOCK_BYTES as u64), from, start, len: count };
         from += count;
         (count > 0).then_some(span)
     })

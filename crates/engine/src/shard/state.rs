@@ -433,16 +433,16 @@ impl State {
     /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
     /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
     /// for it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, counts: impl Fn(BlockNo) -> bool) {
+    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, is_valid: impl Fn(BlockNo) -> bool) {
         let mut past: Vec<Range<BlockNo>> = Vec::new();
         self.log_tracker.adopt(records.map(|(block, position)| {
-            let counts = counts(block);
+            let is_valid = is_valid(block);
             match past.last_mut() {
-                _ if counts => {}
+                _ if is_valid => {}
                 Some(run) if run.end == block => run.end = block.next(),
                 _ => past.push(block.only()),
             }
-            (block, position, counts)
+            (block, position, is_valid)
         }));
         for run in past {
             match BlockNo::count(&run) {
@@ -503,9 +503,9 @@ impl State {
         }
         let newer = blocks.start;
         let cut = self.zeroes.cut(blocks);
-        let counts = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
+        let is_unwritten = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
         for (start, range) in &cut.removed {
-            if counts(range) {
+            if is_unwritten(range) {
                 self.epochs.remove(range.epoch);
             }
             self.failed.remove(*start);

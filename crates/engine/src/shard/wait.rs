@@ -92,12 +92,12 @@ impl Waits {
     /// Moves to `place` a part that each of `waits` already expects.
     pub fn put(&mut self, place: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
-            let there = self.0.entry(place).or_default();
-            if there.iter().any(|other| Rc::ptr_eq(other, &wait)) {
+            let waiting = self.0.entry(place).or_default();
+            if waiting.iter().any(|other| Rc::ptr_eq(other, &wait)) {
                 // The two parts have become one, which is still to be written.
                 wait.finish_one(Ok(&()));
             } else {
-                there.push(wait);
+                waiting.push(wait);
             }
         }
     }
@@ -107,7 +107,7 @@ impl Waits {
         let mut taken = Vec::new();
         while let Some((place, _)) = self.0.range(places.clone()).next() {
             let place = *place;
-            taken.extend(self.0.remove(&place).expect("just seen"));
+            taken.extend(self.0.remove(&place).expect("the place has requests"));
         }
         taken
     }

@@ -60,7 +60,7 @@ impl Heat {
         if rows.back().is_none_or(|row| row.minute != minute) {
             begin_row(&mut rows, minute);
         }
-        let row = rows.back_mut().expect("it was just begun");
+        let row = rows.back_mut().expect("the minute has a row");
         let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
         // Until the next [`Heat::advance`], requests past the last part of a grown volume count in the last part.
         let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
@@ -131,8 +131,8 @@ mod tests {
         heat.record(OpKind::Read, MIB);
         let rows = heat.stats().rows;
         let sums = |counts: &[u32; HEAT_PARTS]| counts.iter().sum::<u32>();
-        let of = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
-        assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [(7, 2, 1), (9, 1, 0)]);
+        let summary = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
+        assert_eq!(rows.iter().map(summary).collect::<Vec<_>>(), [(7, 2, 1), (9, 1, 0)]);
         assert_eq!((rows[0].reads[0], rows[0].writes[63], rows[1].reads[1]), (2, 1, 1));
     }
 

@@ -297,8 +297,8 @@ impl<S: Seam> Volume<S> {
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let may = self.is_free() && self.check_write(at, len as u64).is_ok();
-        may && self.0.locks.is_free(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
+        let is_allowed = self.is_free() && self.check_write(at, len as u64).is_ok();
+        is_allowed && self.0.locks.is_free(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.

@@ -83,12 +83,12 @@ pub struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut queue = self.locks.queue.borrow_mut();
-        let left = queue.remove(&self.number).expect("a guard has one entry");
-        if left.is_exclusive {
+        let released = queue.remove(&self.number).expect("a guard has one entry");
+        if released.is_exclusive {
             self.locks.exclusive_entries.set(self.locks.exclusive_entries.get() - 1);
         }
         for (_, after) in queue.range_mut(self.number..) {
-            if overlap(&after.range, &left.range)
+            if overlap(&after.range, &released.range)
                 && let Some(waker) = after.waker.take()
             {
                 waker.wake();

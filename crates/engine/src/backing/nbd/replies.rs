@@ -117,8 +117,8 @@ impl<S: Seam> Shared<S> {
         while len > 0 {
             // Buffers are filled in whole sectors, unless the server's own chunks are finer.
             self.fill(incoming, len.min(SECTOR_BYTES)).await?;
-            let here = incoming.bytes().len();
-            let count = if here >= len { len } else { here / SECTOR_BYTES * SECTOR_BYTES };
+            let received = incoming.bytes().len();
+            let count = if received >= len { len } else { received / SECTOR_BYTES * SECTOR_BYTES };
             request.put(at, &incoming.bytes()[..count]);
             incoming.consume(count);
             at += count as u64;

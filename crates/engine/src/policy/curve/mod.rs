@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_misses_until_it_fits() {
+    fn loop_misses_until_it_fits() {
         for pages in [20_000_u64, 100_000] {
             let mut curve = Curve::default();
             for _ in 0..10 {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_uses_its_blocks_and_its_pages() {
+    fn request_uses_its_blocks_and_its_pages() {
         let mut curves = Curves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
@@ -114,7 +114,7 @@ mod tests {
         let near = |value: u64, wanted: u64| value.abs_diff(wanted) < wanted / 5;
         assert!(near(memory.working_set_bytes, 4_000 * BLOCK), "{memory:?}");
         assert!(near(flash.working_set_bytes, 2_001 * PAGE), "{flash:?}");
-        let last = |stats: &CurveStats| stats.points.last().expect("there are uses").miss_ratio;
+        let last = |stats: &CurveStats| stats.points.last().expect("the curve has points").miss_ratio;
         assert!((last(&memory) - 0.25).abs() < 0.05, "the first of four rounds missed: {memory:?}");
         // Two neighbouring requests share a page.
         assert!((last(&flash) - 0.125).abs() < 0.05, "{flash:?}");

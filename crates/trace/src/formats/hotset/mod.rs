@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_trace_is_refused_by_its_format() {
+    fn newer_trace_is_refused_by_its_format() {
         let of_version = |version: u32| {
             let mut file = written(&many()[..50]);
             file[8..12].copy_from_slice(&version.to_le_bytes());
