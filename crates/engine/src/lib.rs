@@ -1,7 +1,7 @@
 //! The data path of a request: volumes, the memory cache, destage, backings.
 //!
-//! The engine is generic over the [`seam::Seam`] and does not know executors, sockets or files. It reaches the outside
-//! only through the seam, so that the same code serves clients and runs in the simulated world.
+//! The engine is generic over the [`seam::Seam`] and does not depend on executors, sockets or files. It reaches the
+//! outside only through the seam, so that the same code serves clients and runs in the simulated world.
 
 pub mod backing;
 pub mod core;

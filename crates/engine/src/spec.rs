@@ -192,7 +192,7 @@ pub enum Sabotage {
     NoDirtyRegions,
     /// A record of the flash log is retired by a write that was sent before the record was taken (R7).
     TrustOldWrite,
-    /// A spilled block is treated as clean: a fill brings the backing's older content (R2).
+    /// A spilled block is treated as clean: a fill installs the backing's older content (R2).
     FillOverSpilled,
     /// A page read for a client is promoted even if a write came between (R2).
     PageOverWrite,

@@ -60,7 +60,7 @@ pub struct VolumeStats {
     pub read_bytes: u64,
     /// Bytes written by clients.
     pub write_bytes: u64,
-    /// Reads served whole from memory, without blocks that readahead had just brought there.
+    /// Reads served whole from memory, without any prefetched block that is read for the first time.
     pub memory_hits: u64,
     /// Reads served whole from memory, at least one block of which was prefetched and is read for the first time: the
     /// backing has read it for this request.

@@ -3,7 +3,7 @@
 //!
 //! A client's *reserve tag* is the time at which its reservation entitles it to the next request. Its *share tag* is
 //! the work it was given, divided by its shares; the smallest tag goes next. A client that returns from idling starts
-//! at the tag of the others: it gets no credit for its idle time and pays nothing back.
+//! at the tag of the others: it gets no credit for its idle time and owes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Epochs of a volume: which dirty data a flush must bring to the backing.
+//! Epochs of a volume: which dirty data a flush must write to the backing.
 //!
 //! A flush closes the current epoch. Data dirtied up to then counts as *closing*, later data as *filling*. A volume has
 //! at most these two, and flushes that arrive meanwhile join the filling one.

@@ -40,21 +40,24 @@ enum Job<B, M> {
     Fill(BlockNo),
     /// Reloads spilled blocks into these buffers.
     Reload(Range<BlockNo>, Vec<M>),
+    /// Flushes the backing, so that written blocks become clean.
     Sync,
+    /// Destages and flushes everything, as a client's flush does.
     Flush,
+    /// Lets other tasks run, then continues the search.
     Continue,
     Stop,
 }
 
-/// Result of looking for spilled blocks to reload.
+/// Result of the search for spilled blocks to reload.
 enum ReloadChoice<B, M> {
     Reload(Job<B, M>),
-    /// Blocks are waiting, but there is no room now.
+    /// Spilled blocks remain, but memory has no room for them now.
     Later,
     Nothing,
 }
 
-/// Which blocks to choose.
+/// The blocks that destage may choose now.
 #[derive(Clone, Copy)]
 struct Selection {
     /// Blocks of this epoch and older ones: a flush closed it.
@@ -196,7 +199,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Decides which blocks to choose now.
+    /// Determines the blocks that destage may choose now.
     fn selection(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
@@ -357,7 +360,7 @@ impl<S: Seam> Shard<S> {
         ReloadChoice::Reload(Job::Reload(run, buffers))
     }
 
-    /// True if a dirty block may be written now.
+    /// True if a dirty block may be written now, or filled for its write.
     fn is_writable(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
         if state.is_busy(&(block.only())) || state.failed.is_paused(block, || self.seam().now()) {
             return false;

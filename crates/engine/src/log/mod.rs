@@ -87,7 +87,7 @@ fn disk_error(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Returns `None` for an abandoned volume: a flush in progress can no longer trust what it knows about the backing.
+    /// Returns `None` for an abandoned volume: a flush in progress can no longer trust its view of the backing.
     fn store(&self) -> Option<Store<S>> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }

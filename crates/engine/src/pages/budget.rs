@@ -1,7 +1,7 @@
 //! Limits of promotion: the endurance of the devices, and the recent gain of promotion.
 //!
 //! Endurance is a token bucket of bytes that holds one day's amount. Gain is the number of hits per promotion. Once
-//! pages are evicted for others and a promotion brings less than one hit, only every second one is carried out, then
+//! pages are evicted for others and a promotion yields less than one hit, only every second one is carried out, then
 //! every fourth, and so on. When hits return, the rate doubles again.
 
 use std::cell::Cell;

@@ -31,7 +31,7 @@ pub enum RejectReason {
     Failed,
     /// The endurance budget of the day is used up.
     Endurance,
-    /// Recent promotions brought few hits.
+    /// Recent promotions yielded few hits.
     Gain,
 }
 

@@ -52,7 +52,7 @@ impl Queues {
 struct Entry {
     key: u64,
     owner: u32,
-    /// Value of `links_made` when the block was linked: tells the older one of two.
+    /// Value of `links_made` when the block was linked; the smaller value is the older block.
     order: u32,
     /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
     stamp: u32,

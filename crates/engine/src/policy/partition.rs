@@ -63,7 +63,7 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 }
 
 /// Partitions `blocks` among the demands; returns the blocks of each. Each volume gets at least its minimum, as far as
-/// all minimums fit, and never more than its maximum. Blocks that bring no volume any hits are divided
+/// all minimums fit, and never more than its maximum. Blocks that add no hits to any volume are divided
 /// equally.
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;

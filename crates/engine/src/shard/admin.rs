@@ -170,14 +170,14 @@ impl<S: Seam> Shard<S> {
         if let Some(from) = drop_from.filter(|_| !discards) {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
-            // A record of blocks past the old or the new end would otherwise bring their content back later.
+            // A record of blocks past the old or the new end would otherwise restore their content later.
             self.append_tombstones_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
         }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
         let hold = Hold::new(self);
         self.change_size(wanted, size.is_some(), drop_from).await?;
-        // A full log makes room by destage.
+        // A full log frees space by destage.
         drop(hold);
         if discards && self.append_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
             // The size has changed, but the log cannot take the tombstone now: the next flush appends it.

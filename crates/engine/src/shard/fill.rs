@@ -164,7 +164,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<Filled<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. The place in the backing's queue is
         // taken with the buffers in hand: otherwise fills that wait for buffers could occupy all places, and keep out
-        // the writes that make room.
+        // the writes that free buffers.
         let may_wait = cause != Cause::Readahead;
         let Some(buffers) = self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await else {
             return Err(DiskError::Io("no buffers are free for readahead".into()));

@@ -3,7 +3,7 @@
 //! A new partition is considered when a miss needs buffers or something is dirty, so an idle engine has no timer. Its
 //! result is a target for each volume. Volumes above their target lose blocks first (`memory/usage.rs`), so memory
 //! moves with the misses and no block is dropped for it. While the curves predict little gain, the partition stays as
-//! it is: at first a common pool, later the last partition. A partition that does not bring its expected gain is
+//! it is: at first a common pool, later the last partition. A partition that does not reach its expected gain is
 //! abandoned.
 //!
 //! Only recent uses count, within the time in which memory turns over once: a curve over hours would serve a load that
@@ -47,7 +47,7 @@ pub struct MemoryPartition {
     counted_uses: f64,
     /// All uses until then.
     uses: f64,
-    /// The gain that the partition has to bring.
+    /// The gain that the partition must reach.
     expected_gain: Option<ExpectedGain>,
     /// Consecutive partitions that missed their expected gain, and the count of uses before which no new one is made.
     missed_gains: u32,

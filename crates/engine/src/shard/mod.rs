@@ -80,23 +80,23 @@ pub struct Shard<S: Seam> {
     pub counters: Counters,
     /// Miss-ratio curves.
     pub curves: RefCell<Curves>,
-    /// Bounds of its part of the memory.
+    /// The memory quota.
     pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
     pub flash_tier: FlashTier<S>,
     /// The slowest requests.
     pub slow_requests: SlowRequests,
-    /// The pump has to end.
+    /// True if the pump must end.
     pub stopping: Cell<bool>,
-    /// All dirty data has to be destaged.
+    /// True if all dirty data must be destaged.
     pub draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
     pub destage_held: Cell<bool>,
-    /// A backing flush without a waiting client is in flight.
+    /// A backing flush that no client requested is in flight.
     pub background_backing_flush_running: Cell<bool>,
-    /// A flush of the log without a waiting client is in flight.
+    /// A log flush that no client requested is in flight.
     pub background_log_flush_running: Cell<bool>,
-    /// Earliest time of the next flush of the log without a waiting client.
+    /// Earliest time of the next log flush that no client requested.
     pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.
     pub is_abandoned: Cell<bool>,
@@ -177,14 +177,14 @@ impl<S: Seam> Shard<S> {
         self.policy.get().defers_writes() && self.mode.get() == CacheMode::Active
     }
 
-    /// Limit of this shard's not-clean blocks: two thirds of the free part of the bound. So a single volume gets two
-    /// thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
+    /// Limit of this shard's blocks that are not clean: two thirds of the free part of the bound. So a single volume
+    /// gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
     pub fn not_clean_limit(&self) -> u64 {
         let spec = self.core.spec();
         let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
         let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
         let free = bound.saturating_sub(others);
-        // Not-clean blocks cannot be evicted: they may take at most half of the memory maximum.
+        // Such blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max() / 2).max(1)
     }
 

@@ -1,4 +1,5 @@
-//! Reload of spilled blocks from the flash log into memory, each under a guard (R2): a write meanwhile wins.
+//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2): a write meanwhile takes
+//! precedence.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 
-/// Part of the bound of dirty blocks, in percent, below which reads of clients bring spilled blocks into memory and
+/// Part of the bound of dirty blocks, in percent, below which client reads reload spilled blocks into memory and
 /// destage reloads ahead. It is less than the part from which on blocks are spilled.
 const ROOM_PERCENT: u64 = 40;
 

@@ -80,7 +80,7 @@ impl Waits {
         self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
     }
 
-    /// Lets `wait` wait for one more part, at `place`.
+    /// Registers `wait` for one more part, at `place`.
     pub fn add(&mut self, place: BlockNo, wait: &Rc<WriteWait>) {
         let waits = self.0.entry(place).or_default();
         if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
