@@ -100,19 +100,19 @@ fn end_of<S: Seam>(backing: &Backing<S>) -> BlockNo {
     BlockNo(backing.disk.geometry().size_bytes / BLOCK_BYTES as u64)
 }
 
-/// CRC32C of the blocks of a backing at `places`; `None` for an unreadable block.
-pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<Option<u32>> {
-    read_at(seam, backing, places, |block| block.checksum(0)).await
+/// CRC32C of these blocks of a backing; `None` for an unreadable block.
+pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[BlockNo]) -> Vec<Option<u32>> {
+    read_at(seam, backing, blocks, |block| block.checksum(0)).await
 }
 
 /// Samples of a backing: as [`checksums_at`], but 0 for a block without information: zeroes, unreadable, or past the
 /// end.
-pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<u32> {
+pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[BlockNo]) -> Vec<u32> {
     let end = end_of(backing);
-    let inside: Vec<BlockNo> = places.iter().copied().filter(|place| *place < end).collect();
+    let inside: Vec<BlockNo> = blocks.iter().copied().filter(|block| *block < end).collect();
     let sample = |block: &S::Block| if block.is_zero(0, BLOCK_BYTES) { 0 } else { block.checksum(0) };
     let mut found = read_at(seam, backing, &inside, sample).await;
-    found.resize(places.len(), None);
+    found.resize(blocks.len(), None);
     found.into_iter().map(Option::unwrap_or_default).collect()
 }
 
@@ -124,8 +124,8 @@ pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String>
         bytes
     };
     let end = end_of(backing);
-    let places: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|place| *place < end).collect();
-    let mut heads = read_at(seam, backing, &places, bytes).await.into_iter();
+    let blocks: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|block| *block < end).collect();
+    let mut heads = read_at(seam, backing, &blocks, bytes).await.into_iter();
     let mut next = || heads.next().flatten();
     ids_of(next().as_deref(), next().as_deref(), next().as_deref())
 }
@@ -177,16 +177,16 @@ fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) ->
 async fn read_at<S: Seam, T: 'static>(
     seam: &S,
     backing: &Backing<S>,
-    places: &[BlockNo],
+    blocks: &[BlockNo],
     read_result: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
-    let found = Rc::new(RefCell::new(places.iter().map(|_| None).collect::<Vec<_>>()));
+    let found = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
     let (next, left, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
     for _ in 0..READS_MAX {
-        let (places, disk, seam) = (places.to_vec(), backing.disk.clone(), seam.clone());
+        let (blocks, disk, seam) = (blocks.to_vec(), backing.disk.clone(), seam.clone());
         let (found, next, left, over) = (found.clone(), next.clone(), left.clone(), over.clone());
         seam.clone().spawn(async move {
-            while next.get() < places.len() {
+            while next.get() < blocks.len() {
                 let index = next.replace(next.get() + 1);
                 let buffer = loop {
                     match seam.alloc() {
@@ -194,7 +194,7 @@ async fn read_at<S: Seam, T: 'static>(
                         None => seam.sleep(BUFFER_PAUSE).await,
                     }
                 };
-                let at = places[index].offset();
+                let at = blocks[index].offset();
                 let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
                 let block = seam::BlockMut::freeze(pieces.pop().expect("a read returns its pieces").block);
                 found.borrow_mut()[index] = result.is_ok().then(|| read_result(&block));

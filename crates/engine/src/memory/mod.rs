@@ -166,7 +166,7 @@ impl<S: Seam> Memory<S> {
 
     /// Adds a block that has no slot, clean and unpinned. A volume at its maximum loses another block for it, unless
     /// all of its blocks are pinned.
-    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, how: Admit) -> u32 {
+    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, admit: Admit) -> u32 {
         self.evict_to_max(volume);
         let id = match self.free.pop() {
             Some(id) => id,
@@ -180,7 +180,7 @@ impl<S: Seam> Memory<S> {
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
         (slot.transit, slot.acked_unwritten, slot.prefetched) = (false, false, false);
         self.index.insert(volume, block, id);
-        self.policy.insert(volume, id, block_key(volume, block), how);
+        self.policy.insert(volume, id, block_key(volume, block), admit);
         self.usages.update(volume, |usage| usage.held += 1);
         id
     }

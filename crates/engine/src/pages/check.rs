@@ -174,12 +174,12 @@ impl<S: Seam> Shard<S> {
     /// True if flash holds the same content, or no readable copy that could be wrong.
     async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
-        let (page, place) = page_and_index(block);
-        if pages.valid(page) >> place & 1 == 0 {
+        let (page, index) = page_and_index(block);
+        if pages.valid(page) >> index & 1 == 0 {
             return true;
         }
         let buffer = self.core.alloc().await;
-        match pages.read(page, place..place + 1, vec![buffer]).await.pop() {
+        match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
             Some(Ok(found)) => found.same(content),
             _ => true,
         }
@@ -189,6 +189,6 @@ impl<S: Seam> Shard<S> {
 /// Up to `count` of the set bits, starting at a random position.
 fn sample_bits(mask: u16, count: u32, random: u64) -> u16 {
     let from = (random % 16) as u32;
-    let places = (0..16).map(|place| (place + from) % 16).filter(|place| mask >> place & 1 == 1);
-    places.take(count as usize).fold(0, |chosen, place| chosen | 1 << place)
+    let indexes = (0..16).map(|index| (index + from) % 16).filter(|index| mask >> index & 1 == 1);
+    indexes.take(count as usize).fold(0, |chosen, index| chosen | 1 << index)
 }

@@ -155,8 +155,8 @@ impl<S: Seam> FlashTier<S> {
 
 /// The page of a block, and the block's index in it.
 fn page_and_index(block: BlockNo) -> (PageNo, u32) {
-    let (page, place) = block.page();
-    (page, place as u32)
+    let (page, index) = block.page();
+    (page, index as u32)
 }
 
 impl<S: Seam> Shard<S> {

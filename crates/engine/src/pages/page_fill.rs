@@ -63,10 +63,10 @@ impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
     /// is on flash, and reading the rest is cheap.
     pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
-        let (page, place) = run.start.page();
+        let (page, index) = run.start.page();
         let inside = earned.contains(&page) && run.end <= page.next().first_block();
         let pages = self.growing_pages().filter(|_| inside)?;
-        let mask = pages.valid(page) >> place;
+        let mask = pages.valid(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
@@ -98,13 +98,13 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         page: PageNo,
         run: Range<BlockNo>,
-        how: Option<Admit>,
+        admit: Option<Admit>,
     ) -> Result<Filled<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks) as usize;
         let inside = run.end <= blocks.end;
         let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
-            return self.fill(run, how, Cause::ClientRead).await;
+            return self.fill(run, admit, Cause::ClientRead).await;
         };
         let (whole, guard) = self.with(|state, memory| {
             let whole = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
@@ -114,13 +114,13 @@ impl<S: Seam> Shard<S> {
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
             self.release_fill_guards([&whole, &guard]);
-            return self.fill(run, how, Cause::ClientRead).await;
+            return self.fill(run, admit, Cause::ClientRead).await;
         };
-        let places = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
-        let wanted = content[places].to_vec();
+        let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
+        let wanted = content[indexes].to_vec();
         self.with(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&wanted) {
-                self.install(state, memory, &guard, block, data, how);
+                self.install(state, memory, &guard, block, data, admit);
             }
         });
         self.release_fill_guards([&guard]);
@@ -138,10 +138,10 @@ impl<S: Seam> Shard<S> {
 
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
     pub fn blocks_to_promote(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
-        let blocks_to_promote = (0..).zip(read.blocks).filter(|(place, _)| {
-            let is_valid = read.guard.invalidated(read.first.plus(u64::from(*place))) == Sectors::NONE
+        let blocks_to_promote = (0..).zip(read.blocks).filter(|(index, _)| {
+            let is_valid = read.guard.invalidated(read.first.plus(u64::from(*index))) == Sectors::NONE
                 || self.sabotage(Sabotage::PageOverWrite);
-            is_valid && valid >> place & 1 == 0 && self.is_settled()
+            is_valid && valid >> index & 1 == 0 && self.is_settled()
         });
         let blocks_to_promote = blocks_to_promote.collect();
         self.release_fill_guards([&read.guard]);

@@ -191,9 +191,9 @@ impl<S: Seam> Shard<S> {
         };
         let mut last = None;
         for block in missing {
-            let (page, place) = page_and_index(block);
+            let (page, index) = page_and_index(block);
             let valid = pages.valid(page);
-            if valid >> place & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
+            if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
                 // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
             }
@@ -314,12 +314,12 @@ impl<S: Seam> Shard<S> {
     fn clean_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
         self.with(|_, memory| {
             let slots = memory.page_slots(self.number, page).unwrap_or_default();
-            let absent = (0..).zip(slots).filter(|(place, _)| valid >> place & 1 == 0);
-            let clean = absent.filter_map(|(place, slot)| {
+            let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
+            let clean = absent.filter_map(|(index, slot)| {
                 let slot = memory.slot(slot?);
                 let whole = slot.is_clean() && slot.present == Sectors::ALL;
                 let content = slot.data.clone().filter(|_| whole);
-                content.map(|content| (place, content))
+                content.map(|content| (index, content))
             });
             clean.collect()
         })
@@ -364,8 +364,8 @@ impl<S: Seam> Shard<S> {
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let in_memory = self.clean_in_memory(page, valid);
         let absent = |block: &BlockNo| {
-            let (_, place) = page_and_index(*block);
-            valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
+            let (_, index) = page_and_index(*block);
+            valid >> index & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == index)
         };
         let missing = BlockNo::each(&blocks).find(absent).map(|first| {
             let last = BlockNo::each(&blocks).rev().find(absent).expect("the first absent block exists");
@@ -378,11 +378,11 @@ impl<S: Seam> Shard<S> {
         let mut content = self.clean_in_memory(page, valid);
         if let (Some(missing), Ok(read)) = (missing, read) {
             for (block, data) in BlockNo::each(&missing).zip(read) {
-                let (_, place) = page_and_index(block);
+                let (_, index) = page_and_index(block);
                 let is_valid = guard.invalidated(block) == Sectors::NONE && self.is_settled();
-                let is_known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
+                let is_known = valid >> index & 1 == 1 || content.iter().any(|(other, _)| *other == index);
                 if is_valid && !is_known {
-                    content.push((place, data));
+                    content.push((index, data));
                 }
             }
         }
@@ -392,7 +392,7 @@ impl<S: Seam> Shard<S> {
         }
         match self.core.promoter().budget.request_write(self.seam().now(), false, self.evictions()) {
             Ok(()) => {
-                content.sort_by_key(|(place, _)| *place);
+                content.sort_by_key(|(index, _)| *index);
                 self.put_page(page, content, !pinned).await;
             }
             Err(why) => self.flash_tier.pins.set_wait_reason(why),
@@ -409,14 +409,14 @@ impl<S: Seam> Shard<S> {
         }
         let Ok(backing) = self.read_backing(blocks.clone()).await else { return };
         let mut good = 0;
-        for (place, content) in (0..).zip(&backing) {
-            if suspect >> place & 1 == 0 {
+        for (index, content) in (0..).zip(&backing) {
+            if suspect >> index & 1 == 0 {
                 continue;
             }
             let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
-            let read = pages.read_suspect(page, place..place + 1, vec![buffer]).await.pop();
+            let read = pages.read_suspect(page, index..index + 1, vec![buffer]).await.pop();
             if matches!(read, Some(Ok(found)) if found.same(content)) {
-                good |= 1 << place;
+                good |= 1 << index;
             }
         }
         if self.is_settled() {

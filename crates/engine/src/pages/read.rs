@@ -25,10 +25,10 @@ impl<S: Seam> FromFlash<S> {
     /// Runs of blocks without content, as indexes into the range.
     pub fn missing(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for place in (0..self.content.len()).filter(|place| self.content[*place].is_none()) {
+        for index in (0..self.content.len()).filter(|index| self.content[*index].is_none()) {
             match runs.last_mut() {
-                Some(run) if run.end == place => run.end += 1,
-                _ => runs.push(place..place + 1),
+                Some(run) if run.end == index => run.end += 1,
+                _ => runs.push(index..index + 1),
             }
         }
         runs
@@ -52,8 +52,8 @@ impl<S: Seam> Shard<S> {
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
         let has = |block: BlockNo| {
-            let (page, place) = page_and_index(block);
-            pages.valid(page) >> place & 1 == 1
+            let (page, index) = page_and_index(block);
+            pages.valid(page) >> index & 1 == 1
         };
         let head = BlockNo::each(&blocks).take_while(|block| has(*block)).count() as u64;
         let tail =
@@ -64,23 +64,23 @@ impl<S: Seam> Shard<S> {
             while next < part.end {
                 let (page, from) = page_and_index(next);
                 let end = part.end.min(page.next().first_block());
-                let places = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
-                let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
+                let indexes = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
+                let taken = indexes.clone().map(|index| found.buffers[index].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
-                let run = from..from + places.len() as u32;
+                let run = from..from + indexes.len() as u32;
                 let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
                 found.waited += io_slot.waited;
                 let blocks = pages.read(page, run, taken).await;
                 drop(io_slot);
-                for (place, block) in places.zip(blocks) {
+                for (index, block) in indexes.zip(blocks) {
                     match block {
                         Ok(block) => {
-                            found.content[place] = Some(block);
+                            found.content[index] = Some(block);
                             read += 1;
                         }
                         Err(unread) => {
                             found.unreadable += usize::from(matches!(unread, Unread::Bad(_)));
-                            found.buffers[place] = Some(unread.into_buffer());
+                            found.buffers[index] = Some(unread.into_buffer());
                         }
                     }
                 }

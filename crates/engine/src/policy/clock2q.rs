@@ -180,7 +180,7 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit) {
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit) {
         if self.queues.len() <= owner as usize {
             self.queues.resize(owner as usize + 1, Queues::EMPTY);
         }
@@ -189,8 +189,8 @@ impl Policy for Clock2Q {
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
-        let origin = if how == Admit::Normal { self.origin_of_return(key) } else { None };
-        let (queue, stamp) = match how {
+        let origin = if admit == Admit::Normal { self.origin_of_return(key) } else { None };
+        let (queue, stamp) = match admit {
             Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
             Admit::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);

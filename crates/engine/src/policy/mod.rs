@@ -26,7 +26,7 @@ pub enum Admit {
 /// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
     /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit);
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit);
 
     /// The block was used.
     fn hit(&mut self, slot: u32);

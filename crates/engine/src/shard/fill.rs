@@ -144,13 +144,18 @@ impl<S: Seam> Filled<S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads `blocks` from the backing, merges them into partial blocks, and admits absent ones according to `how`.
-    pub async fn fill(&self, blocks: Range<BlockNo>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
+    /// Reads `blocks` from the backing, merges them into partial blocks, and admits absent ones according to `admit`.
+    pub async fn fill(
+        &self,
+        blocks: Range<BlockNo>,
+        admit: Option<Admit>,
+        cause: Cause,
+    ) -> Result<Filled<S>, DiskError> {
         let guard = self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
             true => state.issue_reload_guard(blocks.clone()),
             false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
         });
-        let result = self.fill_guarded(&guard, blocks, how, cause).await;
+        let result = self.fill_guarded(&guard, blocks, admit, cause).await;
         self.state.borrow_mut().release_fill_guard(&guard);
         result
     }
@@ -159,7 +164,7 @@ impl<S: Seam> Shard<S> {
         &self,
         guard: &Rc<FillGuard>,
         blocks: Range<BlockNo>,
-        how: Option<Admit>,
+        admit: Option<Admit>,
         cause: Cause,
     ) -> Result<Filled<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. The place in the backing's queue is
@@ -176,10 +181,10 @@ impl<S: Seam> Shard<S> {
         for run in missing {
             let first = blocks.start.plus(run.start as u64);
             let taken =
-                run.clone().map(|place| found.buffers[place].take().expect("a block without content has a buffer"));
+                run.clone().map(|index| found.buffers[index].take().expect("a block without content has a buffer"));
             let (read, waited) = self.read_blocks(first, taken.collect(), cause).await?;
             found.waited += waited;
-            run.zip(read).for_each(|(place, block)| found.content[place] = Some(block));
+            run.zip(read).for_each(|(index, block)| found.content[index] = Some(block));
         }
         let content: Vec<_> = found
             .content
@@ -188,7 +193,7 @@ impl<S: Seam> Shard<S> {
             .collect();
         self.with(|state, memory| {
             for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
-                let new = self.install(state, memory, guard, block, data, how);
+                let new = self.install(state, memory, guard, block, data, admit);
                 if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
                     memory.slot_mut(id).prefetched = true;
                 }
@@ -264,13 +269,13 @@ impl<S: Seam> Shard<S> {
         guard: &FillGuard,
         block: BlockNo,
         data: &S::Block,
-        how: Option<Admit>,
+        admit: Option<Admit>,
     ) -> Option<u32> {
         let invalidated = if self.sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };
         let Some(id) = memory.find(self.number, block) else {
             let is_valid = invalidated == Sectors::NONE && !state.zeroes.contains(block) && block < self.end_block();
-            let how = how.filter(|_| is_valid)?;
-            return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, how));
+            let admit = admit.filter(|_| is_valid)?;
+            return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, admit));
         };
         let present = memory.slot(id).present;
         let missing = match () {

@@ -121,8 +121,8 @@ impl<S: Seam> Shard<S> {
                 // An unreadable block fails only the requests for it (R11).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
-                for (span, place) in spans.iter().zip(&mut pieces) {
-                    take_filled(&filled, span, place);
+                for (span, piece) in spans.iter().zip(&mut pieces) {
+                    take_filled(&filled, span, piece);
                 }
             }
             if has_reloaded {
@@ -141,8 +141,8 @@ impl<S: Seam> Shard<S> {
                 }
                 continue;
             }
-            let how = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, how, &spans, &served.earned).await?;
+            let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
+            let filled = self.fill_all(plan.missing, admit, &spans, &served.earned).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             served.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
@@ -153,8 +153,8 @@ impl<S: Seam> Shard<S> {
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
             trace.move_time(step, Step::Shares, waited);
             for filled in filled {
-                for (span, place) in spans.iter().zip(&mut pieces) {
-                    take_filled(&filled, span, place);
+                for (span, piece) in spans.iter().zip(&mut pieces) {
+                    take_filled(&filled, span, piece);
                 }
             }
         }
@@ -234,11 +234,11 @@ impl<S: Seam> Shard<S> {
         pieces: &mut [Option<Piece<S::Block>>],
     ) -> Plan {
         let mut plan = Plan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
-        for (span, place) in spans.iter().zip(pieces) {
-            if place.is_none() {
-                *place = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
+        for (span, piece) in spans.iter().zip(pieces) {
+            if piece.is_none() {
+                *piece = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
             }
-            if place.is_some() {
+            if piece.is_some() {
                 continue;
             }
             if let Some(guard) = state.fill_guard_for(span.block, span.sectors()) {
@@ -261,15 +261,15 @@ impl<S: Seam> Shard<S> {
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
-        how: Option<Admit>,
+        admit: Option<Admit>,
         spans: &[Span],
         earned: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
                 let result = match self.page_to_fill(run, earned) {
-                    Some(page) => self.fill_page(page, run.clone(), how).await,
-                    None => self.fill(run.clone(), how, Cause::ClientRead).await,
+                    Some(page) => self.fill_page(page, run.clone(), admit).await,
+                    None => self.fill(run.clone(), admit, Cause::ClientRead).await,
                 };
                 vec![(run.clone(), result)]
             }
@@ -280,7 +280,7 @@ impl<S: Seam> Shard<S> {
                     all.expect_one();
                     let (shard, results, all) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&all));
                     self.seam().spawn(async move {
-                        let result = shard.fill(run.clone(), how, Cause::ClientRead).await;
+                        let result = shard.fill(run.clone(), admit, Cause::ClientRead).await;
                         results.borrow_mut().push((run, result));
                         all.finish_one(Ok(&()));
                     });
@@ -299,7 +299,7 @@ impl<S: Seam> Shard<S> {
                 }
                 Err(_) => {
                     for block in BlockNo::each(&run) {
-                        match self.fill(block.only(), how, Cause::ClientRead).await {
+                        match self.fill(block.only(), admit, Cause::ClientRead).await {
                             Ok(one) => filled.push(one),
                             Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
                         }
@@ -343,7 +343,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// As [`Shard::read_ahead`], for another cause.
-    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
+    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
@@ -361,7 +361,7 @@ impl<S: Seam> Shard<S> {
             let Some(run) = run else { return };
             next = run.end;
             let bytes = BlockNo::count(&run) * BLOCK_BYTES as u64;
-            if self.fill(run, Some(how), cause).await.is_err() {
+            if self.fill(run, Some(admit), cause).await.is_err() {
                 return;
             }
             self.counters.add(&self.counters.readahead_bytes, bytes);
@@ -415,12 +415,12 @@ struct Plan {
     is_prefetched: bool,
 }
 
-fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {
+fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, piece: &mut Option<Piece<S::Block>>) {
     let last = filled.first.plus(filled.blocks.len() as u64);
-    if place.is_none()
+    if piece.is_none()
         && (filled.first..last).contains(&span.block)
         && let Some(data) = filled.content(span.block, span.sectors())
     {
-        *place = Some(Piece::new(data.clone(), span.start, span.len));
+        *piece = Some(Piece::new(data.clone(), span.start, span.len));
     }
 }

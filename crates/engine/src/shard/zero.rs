@@ -113,8 +113,8 @@ impl<S: Seam> Shard<S> {
             let mut obligation = FlushObligation { epoch: None, acked_unwritten: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.number, page) else { continue };
-                for (place, slot) in slots.into_iter().enumerate() {
-                    let inside = blocks.contains(&page.block(place));
+                for (index, slot) in slots.into_iter().enumerate() {
+                    let inside = blocks.contains(&page.block(index));
                     if let Some(id) = slot.filter(|_| inside) {
                         if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;
