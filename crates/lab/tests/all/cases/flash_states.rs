@@ -68,7 +68,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 }
 
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
-    let core = CoreSpec { readahead_max_bytes: 0, rest_percent: devices().rest_percent, ..CoreSpec::default() };
+    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().rest_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
     fixture.add_disk("disk", lively_disk(SECTORS * 512)).set_tags(0, expected);
     fixture.add_disk("scan", lively_disk(4 * MIB));
