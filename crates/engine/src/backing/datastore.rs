@@ -331,7 +331,7 @@ impl<S: Seam> Datastore<S> {
             return IoSlot { datastore, number, cost, priority, bypasses_window: false, began, waited: Nanos::ZERO };
         };
         let entry = QueueEntry { datastore, number, cost, queued, is_claimed: Cell::new(false) };
-        entry.queued.grant.given().await;
+        entry.queued.grant.wait().await;
         entry.is_claimed.set(true);
         let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO

@@ -116,7 +116,7 @@ impl Dispatch {
         }
         let place = Rc::<Grant>::default();
         self.class(cause).queue.borrow_mut().push_back(Rc::clone(&place));
-        place.given().await;
+        place.wait().await;
         Permit { dispatch: self.clone(), cause }
     }
 

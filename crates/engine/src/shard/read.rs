@@ -285,7 +285,7 @@ impl<S: Seam> Shard<S> {
                         all.finish_one(Ok(&()));
                     });
                 }
-                all.all().await?;
+                all.wait_for_all().await?;
                 results.take()
             }
         };

@@ -48,7 +48,7 @@ impl WriteWait {
     }
 
     /// Waits for all blocks; returns the first failure.
-    pub async fn all(&self) -> Result<(), DiskError> {
+    pub async fn wait_for_all(&self) -> Result<(), DiskError> {
         self.done.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }

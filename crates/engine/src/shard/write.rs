@@ -108,7 +108,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         let Some(wait) = wait else { return Ok(()) };
         self.work.notify();
-        wait.all().await?;
+        wait.wait_for_all().await?;
         if wait.was_replaced() {
             self.flush_all().await?;
         } else if fua {

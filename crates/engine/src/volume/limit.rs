@@ -64,7 +64,7 @@ impl LimitQueue {
         let waiter = Rc::<Grant>::default();
         self.queue.borrow_mut().push_back((bytes, Rc::clone(&waiter)));
         self.start_pacing(seam);
-        waiter.given().await;
+        waiter.wait().await;
         let waited = seam.now().since(since);
         self.waits.set(self.waits.get() + 1);
         self.waited.set(self.waited.get() + waited);

@@ -117,12 +117,12 @@ mod tests {
         let first = is_ready(pin!(locks.lock_shared(0..10))).expect("no other entry");
         let second = is_ready(pin!(locks.lock_shared(5..15))).expect("shared with the first");
         assert!(is_ready(pin!(locks.lock_exclusive(20..30))).is_some());
-        let mut is_exclusive = pin!(locks.lock_exclusive(8..9));
-        assert!(is_ready(is_exclusive.as_mut()).is_none());
+        let mut exclusive = pin!(locks.lock_exclusive(8..9));
+        assert!(is_ready(exclusive.as_mut()).is_none());
         drop(first);
-        assert!(is_ready(is_exclusive.as_mut()).is_none());
+        assert!(is_ready(exclusive.as_mut()).is_none());
         drop(second);
-        assert!(is_ready(is_exclusive.as_mut()).is_some());
+        assert!(is_ready(exclusive.as_mut()).is_some());
     }
 
     #[test]
@@ -130,14 +130,14 @@ mod tests {
         let locks = RangeLocks::default();
         let first = is_ready(pin!(locks.lock_shared(0..10))).expect("no other entry");
         {
-            let mut is_exclusive = pin!(locks.lock_exclusive(0..10));
-            assert!(is_ready(is_exclusive.as_mut()).is_none() && !locks.is_free(&(3..4)) && locks.is_free(&(10..11)));
+            let mut exclusive = pin!(locks.lock_exclusive(0..10));
+            assert!(is_ready(exclusive.as_mut()).is_none() && !locks.is_free(&(3..4)) && locks.is_free(&(10..11)));
             let mut late = pin!(locks.lock_shared(3..4));
             assert!(is_ready(late.as_mut()).is_none());
             drop(first);
-            let is_exclusive = is_ready(is_exclusive.as_mut()).expect("first in the queue");
+            let lock = is_ready(exclusive.as_mut()).expect("first in the queue");
             assert!(is_ready(late.as_mut()).is_none());
-            drop(is_exclusive);
+            drop(lock);
             assert!(is_ready(late.as_mut()).is_some());
         }
         assert!(locks.queue.borrow().is_empty() && locks.is_free(&(0..10)));

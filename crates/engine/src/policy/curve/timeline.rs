@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_keep_count_and_order_when_line_is_closed_up() {
+    fn marks_keep_count_and_order_after_compaction() {
         let mut timeline = Timeline::default();
         let positions: Vec<u32> = std::iter::from_fn(|| (!timeline.is_full()).then(|| timeline.mark())).collect();
         assert_eq!((positions.len(), timeline.marks_after(0)), (POSITIONS, POSITIONS as u64 - 1));
