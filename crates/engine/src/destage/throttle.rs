@@ -1,8 +1,9 @@
 //! Back-pressure: delays writers in proportion to the lag of their volume's destage. Writers are delayed one after the
 //! other, never all at once.
 //!
-//! Below the soft mark no write waits. Between the soft mark and the limit, each write gets a start time. The spacing
-//! follows the recent pace of destage and widens towards the limit. At the limit, writers queue for room.
+//! Below the soft limit no write waits. Between the soft limit and the limit, each write gets a start time. The spacing
+//! follows the recent pace of destage and widens towards the limit. At the limit, writers queue until destage frees
+//! room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,7 +20,7 @@ const PRESSURE_PERCENT: u64 = 25;
 /// Percentage of the limit above which dirty data in memory starts destage although there is a flash log. Below it,
 /// memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
-/// Units that destage may spend between two ticks at the soft mark, while clients are busy and there is room. No disk
+/// Units that destage may spend between two ticks at the soft limit, while clients are busy and there is room. No disk
 /// takes as many runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark the
 /// allowance shrinks, so that blocks overwritten often are not written to the backing each time.
 const ALLOWANCE_MAX: u64 = 256;
@@ -34,7 +35,7 @@ const DELAY_MAX: Nanos = Nanos::from_millis(500);
 #[derive(Default)]
 pub struct Throttle {
     limit: Cell<u64>,
-    /// Start time of the next write above the soft mark.
+    /// Start time of the next write above the soft limit.
     next_start: Cell<Nanos>,
     /// Next queue number for a writer that waits for room, and the number being served.
     next_number: Cell<u64>,
@@ -67,9 +68,9 @@ impl Throttle {
         self.measured.set((now, self.done.get()));
         // An interval without destage gives no measurement of the pace.
         if units > 0 && elapsed < 2_000_000_000 {
-            let latest = elapsed / units;
-            let old = self.unit_ns.get();
-            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
+            let latest_ns = elapsed / units;
+            let old_ns = self.unit_ns.get();
+            self.unit_ns.set(if old_ns == 0 { latest_ns } else { (3 * old_ns + latest_ns) / 4 });
         }
     }
 }
@@ -190,7 +191,7 @@ impl<S: Seam> Shard<S> {
         if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
-        // The spacing grows from zero at the soft mark to 1.5 times the time that destage takes at the limit.
+        // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
         let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (not_clean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);

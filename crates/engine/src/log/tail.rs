@@ -12,8 +12,8 @@ use crate::shard::reload::ReloadReason;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// Blocks destaged at once.
-const AT_ONCE: usize = 256;
+/// Blocks destaged in one batch.
+const DESTAGE_BATCH_BLOCKS: usize = 256;
 /// Spilled blocks reloaded in one run.
 const RELOAD_RUN_BLOCKS: u64 = 64;
 
@@ -27,13 +27,13 @@ impl<S: Seam> Shard<S> {
             return Ok(());
         }
         let losses = self.state.borrow().losses;
-        for some in blocks.chunks(AT_ONCE) {
-            for run in some.chunk_by(|block, next| block.next() == *next) {
+        for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
+            for run in batch.chunk_by(|block, next| block.next() == *next) {
                 self.reload_tail(run[0].run(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
             self.with(|state, memory| {
-                for block in some {
+                for block in batch {
                     let id = memory.find(self.number, *block);
                     if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
                         state.waits.add(*block, &wait);
@@ -45,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.sync_or_flush(losses).await
     }
 
-    /// Reloads the spilled ones of these blocks, except blocks under another task's fill guard.
+    /// Reloads those of these blocks that are spilled, except blocks under another task's fill guard.
     async fn reload_tail(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {

@@ -82,11 +82,11 @@ impl VolumeUsages {
         if !self.detached.iter().any(|volume| self.usages[*volume as usize].held == 0) {
             return;
         }
-        let (gone, left) = self.detached.iter().partition(|volume| self.usages[**volume as usize].held == 0);
-        self.detached = left;
-        let gone: Vec<u32> = gone;
-        gone.iter().for_each(|volume| self.update(*volume, |usage| *usage = VolumeUsage::UNBOUNDED));
-        self.volumes.retain(|volume| !gone.contains(volume));
+        let (empty, remaining) = self.detached.iter().partition(|volume| self.usages[**volume as usize].held == 0);
+        self.detached = remaining;
+        let empty: Vec<u32> = empty;
+        empty.iter().for_each(|volume| self.update(*volume, |usage| *usage = VolumeUsage::UNBOUNDED));
+        self.volumes.retain(|volume| !empty.contains(volume));
     }
 
     /// The next volumes that hold more than `keep` allows; `seen` counts the volumes already examined.

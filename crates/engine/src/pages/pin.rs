@@ -94,7 +94,7 @@ impl<S: Seam> Shard<S> {
         let (core_state, number) = (Rc::clone(&self.core), self.number);
         self.seam().spawn(async move {
             core_state.seam().sleep(PACE).await;
-            if let Some(shard) = core_state.weak_of(number) {
+            if let Some(shard) = core_state.weak_shard(number) {
                 run_pinning(shard).await;
             }
         });

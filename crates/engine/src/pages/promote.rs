@@ -263,7 +263,7 @@ impl<S: Seam> Shard<S> {
 
     fn queue_job(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) {
         let promoter = self.core.promoter();
-        let shard = self.core.weak_of(self.number).unwrap_or_default();
+        let shard = self.core.weak_shard(self.number).unwrap_or_default();
         if let Err(job) = promoter.push(Job { shard, page, task, read }) {
             self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
             self.release_fill_guards(job.read.iter().map(|read| &read.guard));

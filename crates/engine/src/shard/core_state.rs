@@ -64,7 +64,7 @@ impl<S: Seam> CoreState<S> {
     /// Memory over all of the seam's pool, without shards.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let flash_datastore = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
+        let flash_spec = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
         let (pages, map_loaded, map_loaded_signal, is_freeing_dirty_regions, log_pressure, free_segments_when_full) =
@@ -72,7 +72,7 @@ impl<S: Seam> CoreState<S> {
         CoreState {
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             datastores: Default::default(),
-            flash_datastore: Datastore::of_flash(seam.clone(), &flash_datastore),
+            flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
             seam,
             spec,
             memory,
@@ -163,8 +163,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// A weak handle to a shard.
-    pub fn weak_of(&self, number: u32) -> Option<Weak<Shard<S>>> {
+    /// A weak reference to a shard.
+    pub fn weak_shard(&self, number: u32) -> Option<Weak<Shard<S>>> {
         let shards = self.shards.borrow();
         shards.iter().find(|shard| shard.upgrade().is_some_and(|shard| shard.number == number)).cloned()
     }
@@ -217,13 +217,13 @@ impl<S: Seam> CoreState<S> {
     pub fn destage_to_free_log(&self) {
         for shard in self.shards() {
             shard.work.notify();
-            let idle = {
+            let is_idle = {
                 let state = shard.state.borrow();
                 state.log_tracker.len() > 0
                     && state.log_tracker.has_changes()
                     && !state.logging.single_flight.is_running()
             };
-            if idle {
+            if is_idle {
                 // A flush appends newer records or tombstones, so that old records can be retired. The next flush
                 // reports an error.
                 let shard = Rc::clone(&shard);
@@ -295,8 +295,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. A caller that is
-    /// not `may_wait` gets `None` instead of waiting.
+    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without
+    /// `may_wait` it returns `None` instead of waiting.
     pub async fn alloc_all(self: &Rc<Self>, count: usize, may_wait: bool) -> Option<Vec<S::BlockMut>> {
         self.repartition_memory_if_due();
         loop {
@@ -345,10 +345,10 @@ impl<S: Seam> CoreState<S> {
         }
         let core_state = Rc::clone(self);
         self.seam.spawn(async move {
-            let mut more = true;
-            while more {
+            let mut is_dirty = true;
+            while is_dirty {
                 core_state.seam.sleep(TICK).await;
-                more = false;
+                is_dirty = false;
                 core_state.renew_allowance();
                 core_state.measure_log_pressure();
                 core_state.repartition_memory_if_due();
@@ -358,7 +358,7 @@ impl<S: Seam> CoreState<S> {
                     if shard.state.borrow().needs_tick() {
                         shard.work.notify();
                         shard.progress.notify();
-                        more = true;
+                        is_dirty = true;
                     }
                 }
             }
