@@ -45,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.sync_or_flush(losses).await
     }
 
-    /// Reloads those of these blocks that are spilled, except blocks under another task's fill guard.
+    /// Reloads the spilled blocks among these, except blocks under another task's fill guard.
     async fn reload_tail(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {
