@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use engine::{Amount, FlashShare, MemoryShare, PAGE_BLOCKS, pool_bytes_for};
+use engine::{Amount, FlashQuota, MemoryQuota, PAGE_BLOCKS, pool_bytes_for};
 use seam::BLOCK_BYTES;
 
 use units::{exact_bytes, parse_size};
@@ -167,14 +167,14 @@ impl FromStr for Pinned {
 }
 
 /// The flash quota for the engine.
-pub fn flash_share(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashShare {
-    FlashShare { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashShare::default() }
+pub fn flash_share(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuota {
+    FlashQuota { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashQuota::default() }
 }
 
 /// The memory quota for the engine, for a memory of `all` bytes. It counts blocks, each with its part of the index.
-pub fn memory_share(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryShare {
+pub fn memory_share(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
     let blocks = |part: SizeOrPercent| pool_bytes_for(part.of(all).min(all));
-    MemoryShare { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
+    MemoryQuota { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use engine::backing::{Cause, Op};
 use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::{
     BackingCount, DatastoreStats, Episode, FlashStats, LatencyCounts, LatencySummary, Limits, MemberStats, Qos,
-    QosStats, TOLD_OCTAVES, VolumeProblem, VolumeStats,
+    QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats,
 };
 use messages::report::{
     AlertKind, BackingRequests, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
@@ -86,7 +86,7 @@ fn quantiles(latency: LatencySummary) -> Quantiles {
 }
 
 fn counts(counts: LatencyCounts) -> Counts {
-    let below = TOLD_OCTAVES.iter().zip(counts.below);
+    let below = REPORTED_OCTAVES.iter().zip(counts.below);
     let below = below.map(|(octave, count)| CountsBelow { us: (1u64 << octave) as f64 / 1e3, count }).collect();
     Counts { below, all: counts.all, sum_us: counts.sum_ns as f64 / 1e3 }
 }
@@ -134,14 +134,14 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
         congested_seconds_total: ms(stats.congested_time) / 1e3,
         congestion_episodes: stats.episodes,
         threshold_ms: ms(stats.threshold),
-        threshold_found: stats.threshold_is_found,
+        threshold_found: stats.threshold_is_automatic,
         latency_ms: ms(stats.latency),
         accesses_per_second: stats.rate,
-        shown_accesses_per_second: stats.shown,
+        shown_accesses_per_second: stats.measured_rate,
         window: stats.window,
-        under_way: stats.under_way,
+        under_way: stats.outstanding,
         members: stats.members.into_iter().map(member).collect(),
-        episodes: stats.lately.into_iter().map(|lately| episode(lately, epoch_ms)).collect(),
+        episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }
 }
 

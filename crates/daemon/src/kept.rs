@@ -118,7 +118,7 @@ pub async fn attach(
         return local.engine.attach_recovered(spec, backing).await;
     };
     let content = |place| Content(file.content(place));
-    let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
+    let (volume, taken) = local.engine.attach_with_memory(spec, backing, &left, content).await?;
     // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
     files.iter().rev().for_each(|file| file.remove_tags_of(owner.0));
     if taken > 0 {

@@ -11,7 +11,7 @@ const ALL: [(&str, Sabotage); 9] = [
     ("lose-partial-write", Sabotage::LosePartialWrite),
     ("stale-after-discard", Sabotage::StaleAfterDiscard),
     ("drop-written-at-reconnect", Sabotage::DropWrittenAtReconnect),
-    ("no-tickets", Sabotage::NoTickets),
+    ("no-tickets", Sabotage::NoFillGuards),
     ("overwrite-in-flight", Sabotage::OverwriteInFlight),
     ("zero-for-dirty", Sabotage::ZeroForDirty),
     ("ack-before-log", Sabotage::AckBeforeLog),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::{DatastoreStats, FLASH_DATASTORE};
-use history::{History, Options, Question};
+use history::{History, Options, Query};
 use messages::report::{DatastoreReport, HistoryHealth};
 use messages::{Answer, ErrorKind, Failure, Sampled, moment};
 use seam::Nanos;
@@ -77,7 +77,7 @@ impl Telemetry {
     }
 
     /// `history` and `volume history`.
-    pub async fn past(&self, question: Question) -> Result<Answer, Failure> {
+    pub async fn past(&self, query: Query) -> Result<Answer, Failure> {
         let busy = |why: &str| Failure::new(ErrorKind::Unavailable, format!("the history {why}; try again"));
         let (reply, replied) = oneshot::channel();
         let asked = match &*self.history.borrow() {
@@ -87,7 +87,7 @@ impl Telemetry {
             }
             // The requester may have stopped waiting.
             Some(history) => {
-                history.ask(question, moment::since_1970().as_secs(), Box::new(|answer| drop(reply.send(answer))))
+                history.query(query, moment::since_1970().as_secs(), Box::new(|answer| drop(reply.send(answer))))
             }
         };
         if !asked {

@@ -93,7 +93,7 @@ fn main() {
         let volume = core.attach_recovered(VolumeSpec::new("volume", VolumeId(1)), backing).await;
         let took = times(&seam, start);
         let stats = volume.expect("a backing as large as the volume was").stats();
-        assert_eq!(stats.resting_bytes, records as u64 * 4096, "all blocks are spilled");
+        assert_eq!(stats.spilled_bytes, records as u64 * 4096, "all blocks are spilled");
         println!("{records} records taken over in {took}");
     });
     run.expect("io_uring is allowed here");

@@ -9,7 +9,7 @@ use flash::{MapLoaded, Pages, Recovered, Store, VolumeId};
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Seam};
 
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
@@ -26,34 +26,34 @@ pub enum AttachError {
     SameIncarnation(VolumeId),
     /// The flash log holds data of the volume, but the volume would not use the log.
     #[error(
-        "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, \
-         then change that"
+        "the flash log holds dirty data of \"{0}\": attach it with policy write-back and mode active, then change the \
+         policy or mode"
     )]
     DirtyOnFlash(String),
     /// The volume's records in the flash log could not be recovered.
-    #[error("what the flash log holds of \"{0}\" could not be read: {1}; it stays there")]
+    #[error("the records of \"{0}\" in the flash log could not be recovered: {1}; the log keeps them")]
     Recovery(String, RequestError),
     /// The volume's persisted memory could not be recovered.
-    #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
-    LeftInMemory(String, RequestError),
+    #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
+    PersistedMemory(String, RequestError),
     /// An earlier recovery of persisted memory was partial, and the flash log has changed since.
-    #[error("what was left in memory of \"{0}\" could be taken back in part only: it stays there for the next start")]
-    TakenInPart(String),
+    #[error("the persisted memory of \"{0}\" was recovered only in part: the memory file keeps it for the next start")]
+    PartiallyRecovered(String),
 }
 
 struct Inner<S: Seam> {
-    common: Rc<Common<S>>,
+    core_state: Rc<CoreState<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
-    found: RefCell<Vec<Recovered>>,
-    /// Partially recovered volumes: the log has records of them that are not among `found`.
-    spoilt: RefCell<BTreeSet<VolumeId>>,
+    unclaimed_records: RefCell<Vec<Recovered>>,
+    /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
+    partially_recovered: RefCell<BTreeSet<VolumeId>>,
     next_number: Cell<u32>,
 }
 
 /// The engine of one core. A clone is another handle to the same engine.
 ///
-/// Ownership points down: `Core` owns its volumes, the volumes share [`Common`], and `Common` holds only weak
+/// Ownership points down: `Core` owns its volumes, the volumes share [`CoreState`], and `CoreState` holds only weak
 /// references. So a dropped engine, with the tasks of its world, leaves nothing behind.
 pub struct Core<S: Seam>(Rc<Inner<S>>);
 
@@ -66,147 +66,155 @@ impl<S: Seam> Clone for Core<S> {
 impl<S: Seam> Core<S> {
     /// An engine without volumes, with all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let (volumes, found, spoilt, next_number) = Default::default();
-        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, spoilt, next_number }))
+        let (volumes, unclaimed_records, partially_recovered, next_number) = Default::default();
+        Core(Rc::new(Inner {
+            core_state: Rc::new(CoreState::new(seam, spec)),
+            volumes,
+            unclaimed_records,
+            partially_recovered,
+            next_number,
+        }))
     }
 
     /// The seam.
     pub fn seam(&self) -> &S {
-        self.0.common.seam()
+        self.0.core_state.seam()
     }
 
     /// The settings.
     pub fn spec(&self) -> &CoreSpec {
-        self.0.common.spec()
+        self.0.core_state.spec()
     }
 
-    /// Opens the flash log for volumes that are attached later: it then answers their flushes. `found` is the log's
+    /// Opens the flash log for volumes that are attached later: it then answers their flushes. `records` is the log's
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
-    pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
-        self.0.common.open_store(store);
-        *self.0.found.borrow_mut() = found;
+    pub fn open_log(&self, store: Store<S>, records: Vec<Recovered>) {
+        self.0.core_state.open_store(store);
+        *self.0.unclaimed_records.borrow_mut() = records;
     }
 
     /// The flash log.
     pub fn log(&self) -> Option<Store<S>> {
-        self.0.common.log()
+        self.0.core_state.log()
     }
 
     /// The clean pages on flash.
     pub fn pages(&self) -> Option<Pages<S>> {
-        self.0.common.pages()
+        self.0.core_state.pages()
     }
 
     /// Sets the promotion budget in bytes a day, with a burst of one day; 0: no limit.
     pub fn limit_promotion(&self, bytes_a_day: u64) {
-        self.0.common.promoter().budget().set_bytes_a_day(bytes_a_day);
+        self.0.core_state.promoter().budget().set_bytes_a_day(bytes_a_day);
     }
 
     /// The result of reading the map of clean pages; `None` until that is done.
     pub fn map_loaded(&self) -> Option<MapLoaded> {
-        self.0.common.loaded()
+        self.0.core_state.map_loaded()
     }
 
     /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
-        let (found, mut volumes, mut at) = (self.0.found.borrow(), BTreeSet::new(), 0);
-        while let Some(first) = found.get(at) {
+        let (records, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
+        while let Some(first) = records.get(at) {
             let incarnation = first.owner.incarnation;
             volumes.insert(incarnation);
-            at = found.partition_point(|record| record.owner.incarnation <= incarnation);
+            at = records.partition_point(|record| record.owner.incarnation <= incarnation);
         }
         volumes
     }
 
-    /// Calls `look` for each unclaimed record of a volume that is not attached.
-    pub(crate) fn each_found(&self, incarnation: VolumeId, mut look: impl FnMut(&Recovered)) {
-        self.0.found.borrow()[self.found_of(incarnation)].iter().for_each(&mut look);
+    /// Calls `visit` for each unclaimed record of a volume that is not attached.
+    pub(crate) fn for_each_unclaimed(&self, incarnation: VolumeId, mut visit: impl FnMut(&Recovered)) {
+        self.0.unclaimed_records.borrow()[self.unclaimed_range(incarnation)].iter().for_each(&mut visit);
     }
 
     /// Waits until the map of clean pages is read.
     pub(crate) async fn wait_for_pages(&self) {
-        self.0.common.pages_loaded().await;
+        self.0.core_state.wait_for_map().await;
     }
 
     /// Attaches a volume with its records from the flash log. On an error the log keeps them.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.recover(spec, backing, &ShmImage::default())?;
-        self.recovered(&volume);
+        let volume = self.make_recovered(spec, backing, &ShmImage::default())?;
+        self.register_recovered(&volume);
         Ok(volume)
     }
 
     /// Attaches a volume without records in the flash log.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.make_new(spec, backing)?;
+        let volume = self.make_unrecorded(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
     }
 
     /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
     /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
-    /// Returns the number of recovered blocks and zero-ranges too. On an error nothing that was left is forgotten.
-    pub async fn attach_left<W: WriteSource<S>>(
+    /// Returns the number of recovered blocks and zero-ranges too. On an error the persisted memory stays complete.
+    pub async fn attach_with_memory<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
         backing: Backing<S>,
         left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
-        let volume = self.recover(spec, backing, left)?;
-        let taken = volume.take_back(left, source).await.map_err(|error| {
-            if volume.shard().state.borrow().ledger.has_records() {
-                self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
+        let volume = self.make_recovered(spec, backing, left)?;
+        let taken = volume.recover_memory(left, source).await.map_err(|error| {
+            if volume.shard().state.borrow().log_tracker.has_records() {
+                self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
             }
-            volume.give_up();
+            volume.abandon();
             // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old
             // content over writes of that time.
-            volume.shard().forget();
-            AttachError::LeftInMemory(volume.name().to_owned(), error)
+            volume.shard().drop_all_blocks();
+            AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
-        self.recovered(&volume);
+        self.register_recovered(&volume);
         Ok((volume, taken))
     }
 
     /// Makes a volume with its records from the flash log; it cannot be found yet.
-    fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &ShmImage) -> Result<Volume<S>, AttachError> {
-        if self.0.spoilt.borrow().contains(&spec.incarnation) {
-            return Err(AttachError::TakenInPart(spec.name));
+    fn make_recovered(&self, spec: VolumeSpec, backing: Backing<S>, left: &ShmImage) -> Result<Volume<S>, AttachError> {
+        if self.0.partially_recovered.borrow().contains(&spec.incarnation) {
+            return Err(AttachError::PartiallyRecovered(spec.name));
         }
-        let mine = self.found_of(spec.incarnation);
-        if mine.is_empty() {
+        let own_range = self.unclaimed_range(spec.incarnation);
+        if own_range.is_empty() {
             return self.make(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
-        let recovered = volume.recover(&self.0.found.borrow()[mine], left);
+        let recovered = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
         recovered.map(|()| volume.clone()).map_err(|error| {
-            volume.give_up();
+            volume.abandon();
             AttachError::Recovery(volume.name().to_owned(), error)
         })
     }
 
     /// Makes a volume findable and drops its unclaimed records.
-    fn recovered(&self, volume: &Volume<S>) {
-        let mine = self.found_of(volume.spec().incarnation);
-        let mut found = self.0.found.borrow_mut();
-        if !mine.is_empty() {
-            found.drain(mine);
-            found.shrink_to_fit();
+    fn register_recovered(&self, volume: &Volume<S>) {
+        let own_range = self.unclaimed_range(volume.spec().incarnation);
+        let mut records = self.0.unclaimed_records.borrow_mut();
+        if !own_range.is_empty() {
+            records.drain(own_range);
+            records.shrink_to_fit();
         }
         self.0.volumes.borrow_mut().push(volume.clone());
     }
 
     /// Range of a volume's records among the unclaimed ones.
-    fn found_of(&self, incarnation: VolumeId) -> Range<usize> {
-        let found = self.0.found.borrow();
-        let first = found.partition_point(|record| record.owner.incarnation < incarnation);
-        first..found.partition_point(|record| record.owner.incarnation <= incarnation)
+    fn unclaimed_range(&self, incarnation: VolumeId) -> Range<usize> {
+        let records = self.0.unclaimed_records.borrow();
+        let first = records.partition_point(|record| record.owner.incarnation < incarnation);
+        first..records.partition_point(|record| record.owner.incarnation <= incarnation)
     }
 
-    fn make_new(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        if self.unclaimed().contains(&spec.incarnation) || self.0.spoilt.borrow().contains(&spec.incarnation) {
+    fn make_unrecorded(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+        if self.unclaimed().contains(&spec.incarnation)
+            || self.0.partially_recovered.borrow().contains(&spec.incarnation)
+        {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         self.make(spec, backing)
@@ -222,19 +230,19 @@ impl<S: Seam> Core<S> {
         }
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);
-        let volume = Volume::new(Rc::clone(&self.0.common), number, spec, backing);
-        self.0.common.add(volume.shard());
+        let volume = Volume::new(Rc::clone(&self.0.core_state), number, spec, backing);
+        self.0.core_state.add(volume.shard());
         Ok(volume)
     }
 
-    /// Detaches a volume: waits for its requests, destages, flushes and forgets it. On an error it stays attached.
+    /// Detaches a volume: waits for its requests, destages, flushes and removes it. On an error it stays attached.
     pub async fn detach(&self, name: &str) -> Result<(), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
-        volume.shard().level.give_up_share();
+        volume.shard().flash_tier.release_quota();
         volume.leave_datastore();
-        self.0.common.remove(volume.shard());
+        self.0.core_state.remove(volume.shard());
         Ok(())
     }
 
@@ -251,20 +259,20 @@ impl<S: Seam> Core<S> {
     /// Adds a datastore or changes its settings. Volumes that are attached later and name it share it; attached volumes
     /// need [`Volume::set_datastore`].
     pub fn set_datastore(&self, spec: &DatastoreSpec) {
-        self.0.common.set_datastore(spec);
+        self.0.core_state.set_datastore(spec);
     }
 
     /// Removes a datastore for volumes that are attached later. Its present volumes keep it until they are moved to
     /// another one.
     pub fn remove_datastore(&self, name: &str) {
-        self.0.common.remove_datastore(name);
+        self.0.core_state.remove_datastore(name);
     }
 
     /// State of the datastores, by name; flash is last, if there is any.
     pub fn datastores(&self) -> Vec<DatastoreStats> {
-        let common = &self.0.common;
-        let flash = common.pages().map(|_| common.flash_turns().stats());
-        common.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
+        let core_state = &self.0.core_state;
+        let flash = core_state.pages().map(|_| core_state.flash_datastore().stats());
+        core_state.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
     }
 
     /// Memory and promotion state of the core.
@@ -274,8 +282,8 @@ impl<S: Seam> Core<S> {
         CoreStats {
             pool_bytes: total * block,
             pool_used_bytes: (total - free) * block,
-            index_bytes: self.0.common.memory().borrow().index_bytes(),
-            promotion: self.0.common.promotion_stats(),
+            index_bytes: self.0.core_state.memory().borrow().index_bytes(),
+            promotion: self.0.core_state.promotion_stats(),
         }
     }
 }

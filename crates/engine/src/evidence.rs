@@ -17,19 +17,19 @@ use crate::wait::Signal;
 
 /// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
 /// and as many of the newest zeroes.
-const DESTAGED_COMPARED: usize = 32;
+const COMPARED_BLOCKS_MAX: usize = 32;
 /// Concurrent reads.
-const AT_ONCE: usize = 32;
+const READS_MAX: usize = 32;
 /// Pause between attempts to get a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Comparison of the blocks destaged last with a backing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DestagedFound {
+pub struct DestagedComparison {
     /// Blocks with the destaged content. Zeroes are not counted, because any new disk has them too.
-    pub found: u64,
+    pub matching: u64,
     /// Blocks with other content.
-    pub missing: u64,
+    pub different: u64,
 }
 
 /// Dirty blocks of a volume that wait to be destaged.
@@ -45,15 +45,15 @@ pub struct WaitingBlocks {
 pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
-    let past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
-    WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: past + ranges_past }
+    let blocks_past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
+    WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
 }
 
 impl<S: Seam> Core<S> {
     /// Dirty blocks of an unattached volume in the flash log. `end` is the first block past the backing's end.
     pub fn waiting_in_log(&self, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
-        self.each_found(incarnation, |record| {
+        self.for_each_unclaimed(incarnation, |record| {
             waiting.blocks += 1;
             waiting.past_end += u64::from(record.owner.block >= end);
         });
@@ -61,33 +61,33 @@ impl<S: Seam> Core<S> {
     }
 
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
-    pub fn destaged_noted(&self, incarnation: VolumeId) -> u64 {
+    pub fn recorded_writes(&self, incarnation: VolumeId) -> u64 {
         let zeroes = self.seam().zero_block().checksum(0);
-        let ring = self.pages().map(|pages| pages.volume(incarnation).recent_writes()).unwrap_or_default();
-        ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
+        let recent_writes = self.pages().map(|pages| pages.volume(incarnation).recent_writes()).unwrap_or_default();
+        recent_writes.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
     }
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
     /// the map of clean pages is read.
-    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedFound {
-        let Some(pages) = self.pages() else { return DestagedFound::default() };
+    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedComparison {
+        let Some(pages) = self.pages() else { return DestagedComparison::default() };
         self.wait_for_pages().await;
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(incarnation).recent_writes();
         // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
-        let (of_zeroes, of_content): (Vec<_>, Vec<_>) =
+        let (zeroed, written): (Vec<_>, Vec<_>) =
             destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);
-        let each = [of_zeroes, of_content].into_iter().flat_map(|blocks| blocks.into_iter().take(DESTAGED_COMPARED));
+        let each = [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX));
         let mut newest: BTreeMap<BlockNo, u32> = each.collect();
         // A shrunk backing is detected by its size.
         newest.retain(|block, _| *block < end);
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
-        let mut result = DestagedFound::default();
+        let mut result = DestagedComparison::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match found {
-                Some(found) if found == *checksum => result.found += u64::from(found != zeroes),
-                Some(_) => result.missing += 1,
+                Some(found) if found == *checksum => result.matching += u64::from(found != zeroes),
+                Some(_) => result.different += 1,
                 None => {}
             }
         }
@@ -100,19 +100,19 @@ fn end_of<S: Seam>(backing: &Backing<S>) -> BlockNo {
     BlockNo(backing.disk.geometry().size_bytes / BLOCK_BYTES as u64)
 }
 
-/// CRC32C of the blocks of a backing at `places`; `None` for an unreadable block.
-pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<Option<u32>> {
-    read_at(seam, backing, places, |block| block.checksum(0)).await
+/// CRC32C of these blocks of a backing; `None` for an unreadable block.
+pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[BlockNo]) -> Vec<Option<u32>> {
+    read_at(seam, backing, blocks, |block| block.checksum(0)).await
 }
 
 /// Samples of a backing: as [`checksums_at`], but 0 for a block without information: zeroes, unreadable, or past the
 /// end.
-pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[BlockNo]) -> Vec<u32> {
+pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[BlockNo]) -> Vec<u32> {
     let end = end_of(backing);
-    let inside: Vec<BlockNo> = places.iter().copied().filter(|place| *place < end).collect();
+    let inside: Vec<BlockNo> = blocks.iter().copied().filter(|block| *block < end).collect();
     let sample = |block: &S::Block| if block.is_zero(0, BLOCK_BYTES) { 0 } else { block.checksum(0) };
     let mut found = read_at(seam, backing, &inside, sample).await;
-    found.resize(places.len(), None);
+    found.resize(blocks.len(), None);
     found.into_iter().map(Option::unwrap_or_default).collect()
 }
 
@@ -124,8 +124,8 @@ pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String>
         bytes
     };
     let end = end_of(backing);
-    let places: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|place| *place < end).collect();
-    let mut heads = read_at(seam, backing, &places, bytes).await.into_iter();
+    let blocks: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|block| *block < end).collect();
+    let mut heads = read_at(seam, backing, &blocks, bytes).await.into_iter();
     let mut next = || heads.next().flatten();
     ids_of(next().as_deref(), next().as_deref(), next().as_deref())
 }
@@ -136,57 +136,57 @@ type Bytes = [u8; BLOCK_BYTES];
 fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) -> Vec<String> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let mut ids = Vec::new();
-    let mut note = |kind: &str, bytes: &[u8]| {
+    let mut add = |kind: &str, bytes: &[u8]| {
         if bytes.iter().any(|byte| *byte != 0) {
             ids.push(format!("{kind}:{}", hex(bytes)));
         }
     };
     if let Some(first) = first {
         if first[510..512] == [0x55, 0xaa] {
-            note("mbr", &first[440..444]);
+            add("mbr", &first[440..444]);
         }
         if &first[512..520] == b"EFI PART" {
-            note("gpt", &first[568..584]);
+            add("gpt", &first[568..584]);
         }
         if first[1080..1082] == [0x53, 0xef] {
-            note("ext", &first[1128..1144]);
+            add("ext", &first[1128..1144]);
         }
         if &first[..4] == b"XFSB" {
-            note("xfs", &first[32..48]);
+            add("xfs", &first[32..48]);
         }
         if &first[..6] == b"LUKS\xba\xbe" {
-            note("luks", &first[168..204]);
+            add("luks", &first[168..204]);
         }
         if &first[512..520] == b"LABELONE" {
-            note("lvm", &first[544..576]);
+            add("lvm", &first[544..576]);
         }
         if &first[3..11] == b"NTFS    " {
-            note("ntfs", &first[72..80]);
+            add("ntfs", &first[72..80]);
         }
     }
     if let Some(second) = second.filter(|second| &second[..8] == b"EFI PART") {
-        note("gpt", &second[56..72]);
+        add("gpt", &second[56..72]);
     }
     if let Some(far) = far.filter(|far| &far[64..72] == b"_BHRfS_M") {
-        note("btrfs", &far[32..48]);
+        add("btrfs", &far[32..48]);
     }
     ids
 }
 
-/// Reads blocks of a backing concurrently and returns the result of `look` for each.
+/// Reads blocks of a backing concurrently and returns the result of `read_result` for each.
 async fn read_at<S: Seam, T: 'static>(
     seam: &S,
     backing: &Backing<S>,
-    places: &[BlockNo],
-    look: impl Fn(&S::Block) -> T + Copy + 'static,
+    blocks: &[BlockNo],
+    read_result: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
-    let found = Rc::new(RefCell::new(places.iter().map(|_| None).collect::<Vec<_>>()));
-    let (next, left, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(AT_ONCE)), Rc::new(Signal::default()));
-    for _ in 0..AT_ONCE {
-        let (places, disk, seam) = (places.to_vec(), backing.disk.clone(), seam.clone());
+    let found = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
+    let (next, left, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
+    for _ in 0..READS_MAX {
+        let (blocks, disk, seam) = (blocks.to_vec(), backing.disk.clone(), seam.clone());
         let (found, next, left, over) = (found.clone(), next.clone(), left.clone(), over.clone());
         seam.clone().spawn(async move {
-            while next.get() < places.len() {
+            while next.get() < blocks.len() {
                 let index = next.replace(next.get() + 1);
                 let buffer = loop {
                     match seam.alloc() {
@@ -194,10 +194,10 @@ async fn read_at<S: Seam, T: 'static>(
                         None => seam.sleep(BUFFER_PAUSE).await,
                     }
                 };
-                let at = places[index].offset();
+                let at = blocks[index].offset();
                 let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
-                let block = seam::BlockMut::freeze(pieces.pop().expect("a read gives its pieces back").block);
-                found.borrow_mut()[index] = result.is_ok().then(|| look(&block));
+                let block = seam::BlockMut::freeze(pieces.pop().expect("a read returns its pieces").block);
+                found.borrow_mut()[index] = result.is_ok().then(|| read_result(&block));
             }
             left.set(left.get() - 1);
             over.notify();

@@ -12,7 +12,7 @@ const BUCKETS: usize = PER_OCTAVE * OCTAVES;
 
 /// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
 /// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
-pub const TOLD_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
+pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
 /// Counts of latencies from a nanosecond to a quarter of an hour.
 pub struct Histogram {
@@ -42,12 +42,12 @@ impl Histogram {
         self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
     }
 
-    /// Counts of latencies below each of [`TOLD_OCTAVES`], and of all.
+    /// Counts of latencies below each of [`REPORTED_OCTAVES`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         let sum = |buckets: &[Cell<u64>]| buckets.iter().map(Cell::get).sum::<u64>();
         let mut from = 0;
-        for (below, octave) in counts.below.iter_mut().zip(TOLD_OCTAVES) {
+        for (below, octave) in counts.below.iter_mut().zip(REPORTED_OCTAVES) {
             let end = octave as usize * PER_OCTAVE;
             counts.all += sum(&self.buckets[from..end]);
             (*below, from) = (counts.all, end);
@@ -85,30 +85,32 @@ fn upper_end(bucket: usize) -> u64 {
     ((9 + part) << octave) >> 3
 }
 
-/// A histogram with the bounds of [`TOLD_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no percentiles.
+/// A histogram with the bounds of [`REPORTED_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no
+/// percentiles.
 #[derive(Default)]
-pub struct Steps {
+pub struct OctaveCounts {
     /// Counts between each bound and the one before it; the last count is of latencies past all bounds.
-    between: [Cell<u64>; TOLD_OCTAVES.len() + 1],
+    between: [Cell<u64>; REPORTED_OCTAVES.len() + 1],
     sum_ns: Cell<u64>,
 }
 
-impl Steps {
+impl OctaveCounts {
     /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
-        let step = TOLD_OCTAVES.iter().position(|octave| latency.0 < 1 << octave).unwrap_or(TOLD_OCTAVES.len());
-        self.between[step].set(self.between[step].get() + 1);
+        let octave_index =
+            REPORTED_OCTAVES.iter().position(|octave| latency.0 < 1 << octave).unwrap_or(REPORTED_OCTAVES.len());
+        self.between[octave_index].set(self.between[octave_index].get() + 1);
         self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
     }
 
-    /// Counts of latencies below each of [`TOLD_OCTAVES`], and of all.
+    /// Counts of latencies below each of [`REPORTED_OCTAVES`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         for (below, between) in counts.below.iter_mut().zip(&self.between) {
             counts.all += between.get();
             *below = counts.all;
         }
-        counts.all += self.between[TOLD_OCTAVES.len()].get();
+        counts.all += self.between[REPORTED_OCTAVES.len()].get();
         counts
     }
 }
@@ -132,13 +134,13 @@ mod tests {
 
     #[test]
     fn reported_counts_are_exact() {
-        let (histogram, steps) = (Histogram::default(), Steps::default());
+        let (histogram, octaves) = (Histogram::default(), OctaveCounts::default());
         let latencies = [1, (1 << 14) - 1, 1 << 14, (1 << 22) - 1, 1 << 22, 1 << 40];
         latencies.iter().for_each(|ns| histogram.add(Nanos(*ns)));
-        latencies.iter().for_each(|ns| steps.add(Nanos(*ns)));
+        latencies.iter().for_each(|ns| octaves.add(Nanos(*ns)));
         let counts = histogram.counts();
-        assert_eq!(steps.counts(), counts);
-        for (below, octave) in counts.below.iter().zip(TOLD_OCTAVES) {
+        assert_eq!(octaves.counts(), counts);
+        for (below, octave) in counts.below.iter().zip(REPORTED_OCTAVES) {
             assert_eq!(*below, latencies.iter().filter(|ns| **ns < 1 << octave).count() as u64, "below 2^{octave} ns");
         }
         assert_eq!((counts.all, counts.sum_ns), (6, latencies.iter().sum()));

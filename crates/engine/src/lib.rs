@@ -1,7 +1,7 @@
 //! The data path of a request: volumes, the memory cache, destage, backings.
 //!
-//! The engine is generic over the [`seam::Seam`] and does not know executors, sockets or files. It reaches the outside
-//! only through the seam, so that the same code serves clients and runs in the simulated world.
+//! The engine is generic over the [`seam::Seam`] and does not depend on executors, sockets or files. It reaches the
+//! outside only through the seam, so that the same code serves clients and runs in the simulated world.
 
 pub mod backing;
 pub mod core;
@@ -24,12 +24,12 @@ pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, Reserv
 pub use core::{AttachError, Core};
 pub use flash::{Amount, BlockNo, PAGE_BLOCKS, PageNo, QuotaError, VolumeId};
 pub use histogram::Histogram;
-pub use histogram::TOLD_OCTAVES;
+pub use histogram::REPORTED_OCTAVES;
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{
-    AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashShare, MemoryShare, Qos, UnflushedLoss,
+    AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashQuota, MemoryQuota, Qos, UnflushedLoss,
     VolumeSpec, WritePolicy,
 };
 pub use stats::{

@@ -18,7 +18,7 @@ pub enum RequestError {
     #[error("the volume is shutting down")]
     ShuttingDown,
     /// Only for operations that would lose dirty data without an explicit discard.
-    #[error("{0} bytes are not on the backing yet: flush the volume first, or say that they are to be discarded")]
+    #[error("{0} bytes of dirty data are not on the backing: flush the volume first, or discard them explicitly")]
     Dirty(u64),
     /// The backing failed the request.
     #[error(transparent)]
@@ -70,7 +70,7 @@ impl<S: Seam> GivenBlocks<S> {
 
 impl<S: Seam> WriteSource<S> for GivenBlocks<S> {
     fn fill(&mut self, _: usize, _: &mut S::BlockMut, _: usize, _: usize) {
-        unreachable!("each part of the write is a whole block, which is given")
+        unreachable!("every block of the write is a whole buffer")
     }
 
     fn give(&mut self, from: usize) -> Option<S::BlockMut> {

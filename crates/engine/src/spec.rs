@@ -96,13 +96,13 @@ pub struct CoreSpec {
     /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
     pub flash_bytes_a_day: u64,
     /// Dirty blocks from which on blocks are spilled to the flash log, in percent of the volume's bound.
-    pub rest_percent: u32,
+    pub spill_percent: u32,
     /// Number of blocks, spread over a volume's pages, that are compared with its backing on attach. 0: no comparison,
     /// not even of the blocks destaged last; only safe if nothing else writes to the backing.
     pub flash_check_blocks: usize,
-    /// Interval at which memory is divided anew between volumes by their miss-ratio curves. 0: never; volumes then lose
-    /// blocks in proportion to their size.
-    pub divide_every: Nanos,
+    /// Interval at which memory is partitioned anew between volumes by their miss-ratio curves. 0: never; volumes then
+    /// lose blocks in proportion to their size.
+    pub repartition_interval: Nanos,
     /// Latency of flash past which shares of volumes act there.
     pub flash_threshold: Threshold,
     /// Deliberate faults for tests that prove that a checker can fail.
@@ -121,7 +121,7 @@ pub enum AdmissionRule {
 
 /// The part of the flash for the clean pages of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FlashShare {
+pub struct FlashQuota {
     /// Whether the volume uses flash at all (`flash = true`).
     pub enabled: bool,
     /// Up to this amount, its pages are not evicted for other volumes.
@@ -132,15 +132,15 @@ pub struct FlashShare {
     pub pinned: Vec<Range<PageNo>>,
 }
 
-impl Default for FlashShare {
+impl Default for FlashQuota {
     fn default() -> Self {
-        FlashShare { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
+        FlashQuota { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
     }
 }
 
-impl FlashShare {
+impl FlashQuota {
     /// The setting in the form that the flash store takes.
-    pub fn of_pages(&self) -> PageQuota {
+    pub fn to_page_share(&self) -> PageQuota {
         PageQuota { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
@@ -153,9 +153,9 @@ impl Default for CoreSpec {
             readahead_max_bytes: 1 << 20,
             admission: AdmissionRule::default(),
             flash_bytes_a_day: 0,
-            rest_percent: 50,
+            spill_percent: 50,
             flash_check_blocks: 1_200,
-            divide_every: Nanos::from_secs(10),
+            repartition_interval: Nanos::from_secs(10),
             flash_threshold: Threshold::Latency(Nanos::from_millis(5)),
             sabotage: Sabotage::None,
         }
@@ -177,7 +177,7 @@ pub enum Sabotage {
     /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
     /// A fill is installed even if a write came between (R2).
-    NoTickets,
+    NoFillGuards,
     /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,
     /// The backing's allocation status is reported for a dirty block (R4).
@@ -189,17 +189,17 @@ pub enum Sabotage {
     /// A write does not invalidate the copy on flash (R2).
     StaleOnFlash,
     /// The backing is written without marking its region as dirty in the write-intent log (R8).
-    NoMarks,
+    NoDirtyRegions,
     /// A record of the flash log is retired by a write that was sent before the record was taken (R7).
     TrustOldWrite,
-    /// A spilled block is treated as clean: a fill brings the backing's older content (R2).
-    FillOverResting,
+    /// A spilled block is treated as clean: a fill installs the backing's older content (R2).
+    FillOverSpilled,
     /// A page read for a client is promoted even if a write came between (R2).
     PageOverWrite,
     /// A reload of spilled blocks overwrites later writes (R2).
-    RecallOverWrite,
+    ReloadOverWrite,
     /// A buffer that replaces another one gets no persistence tag.
-    NoNotes,
+    NoPersistenceTags,
     /// Outdated records of the flash log are not tagged as outdated in persisted memory.
     OldRecords,
 }
@@ -233,14 +233,14 @@ pub struct VolumeSpec {
     /// with the writes.
     pub defer: Nanos,
     /// Bounds of its part of the memory.
-    pub memory: MemoryShare,
+    pub memory: MemoryQuota,
     /// Bounds of its part of the flash.
-    pub flash: FlashShare,
+    pub flash: FlashQuota,
     /// Shares, reservation and limits.
     pub qos: Qos,
     /// Its clean pages on flash may be outdated: they are dropped before any is served.
     pub drops_pages: bool,
-    /// The clients to be told of lost acknowledged writes.
+    /// The clients whose next flush must report lost acknowledged writes.
     pub unflushed_loss: UnflushedLoss,
 }
 
@@ -308,10 +308,10 @@ impl DatastoreSpec {
 
 /// Bounds of the memory for the blocks of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryShare {
+pub struct MemoryQuota {
     /// Up to this size, its blocks are not evicted for other volumes.
     pub min_bytes: u64,
-    /// The most memory that it gets; blocks that are not clean may exceed it.
+    /// Maximum size; blocks that are not clean may exceed it.
     pub max_bytes: Option<u64>,
 }
 
@@ -327,8 +327,8 @@ impl VolumeSpec {
             datastore: String::new(),
             labels: BTreeMap::new(),
             defer: Nanos::from_secs(10),
-            memory: MemoryShare::default(),
-            flash: FlashShare::default(),
+            memory: MemoryQuota::default(),
+            flash: FlashQuota::default(),
             qos: Qos::default(),
             drops_pages: false,
             unflushed_loss: UnflushedLoss::None,

@@ -6,7 +6,7 @@ use std::fmt;
 use seam::{DiskError, Nanos};
 
 use crate::backing::{Cause, Op};
-use crate::histogram::{Histogram, Steps, TOLD_OCTAVES};
+use crate::histogram::{Histogram, OctaveCounts, REPORTED_OCTAVES};
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,8 +22,8 @@ pub struct LatencySummary {
 /// Latency distribution of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Requests faster than 2 to the power of each of [`TOLD_OCTAVES`] nanoseconds.
-    pub below: [u64; TOLD_OCTAVES.len()],
+    /// Requests faster than 2 to the power of each of [`REPORTED_OCTAVES`] nanoseconds.
+    pub below: [u64; REPORTED_OCTAVES.len()],
     /// All requests.
     pub all: u64,
     /// Sum of their latencies, in nanoseconds.
@@ -60,7 +60,7 @@ pub struct VolumeStats {
     pub read_bytes: u64,
     /// Bytes written by clients.
     pub write_bytes: u64,
-    /// Reads served whole from memory, of blocks that the backing was not asked for in advance.
+    /// Reads served whole from memory, without any prefetched block that is read for the first time.
     pub memory_hits: u64,
     /// Reads served whole from memory, at least one block of which was prefetched and is read for the first time: the
     /// backing has read it for this request.
@@ -77,7 +77,7 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Cached blocks in memory, in bytes.
     pub memory_bytes: u64,
-    /// Memory that the division among volumes assigns to it, in bytes; `None` while volumes compete for the common
+    /// Memory that the partition among volumes assigns to it, in bytes; `None` while volumes compete for the common
     /// pool.
     pub memory_target_bytes: Option<u64>,
     /// Dirty data in memory, in bytes.
@@ -87,9 +87,9 @@ pub struct VolumeStats {
     /// Bytes in the flash log that are not durable on the backing.
     pub flash_dirty_bytes: u64,
     /// The part of them that is spilled (not in memory).
-    pub resting_bytes: u64,
+    pub spilled_bytes: u64,
     /// Memory of the index of spilled blocks, in bytes.
-    pub resting_index_bytes: u64,
+    pub spilled_index_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
     /// Read requests sent to the backing.
@@ -148,7 +148,7 @@ impl fmt::Display for VolumeProblem {
             VolumeProblem::PagesDropped(reason) => f.write_str(reason),
             VolumeProblem::DestageFailing { error, dirty_bytes } => write!(
                 f,
-                "dirty data does not get to the backing ({error}); {} KiB are kept and tried again",
+                "destage to the backing fails ({error}); {} KiB of dirty data are kept and retried",
                 dirty_bytes / 1024
             ),
         }
@@ -183,9 +183,9 @@ pub struct FlashStats {
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
-    /// Pinned pages that are whole on flash, at the last look.
+    /// Pinned pages that were whole on flash at the last check.
     pub pinned_whole: u64,
-    /// Why the last pinned page that is not whole could not be filled.
+    /// Reason why the last pinned page could not be filled.
     pub pin_waits: Option<&'static str>,
     /// Pages promoted.
     pub promotions: u64,
@@ -205,7 +205,7 @@ pub struct PromotionStats {
     /// Bytes left of the promotion budget; `None` without a limit.
     pub left_bytes: Option<u64>,
     /// One of this many earned promotions is carried out; depends on the gain of recent promotions.
-    pub one_of: u64,
+    pub promote_one_in: u64,
     /// Memory of the history of page uses, in bytes.
     pub history_bytes: u64,
 }
@@ -286,7 +286,7 @@ pub struct Counters {
     /// Requests of clients that failed.
     pub errors: Counter,
     /// Requests to the backing with their latency, and their bytes, by kind and cause.
-    backing: [[(Steps, Counter); Cause::ALL.len()]; Op::ALL.len()],
+    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; Op::ALL.len()],
     /// Requests that failed on the backing.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -362,7 +362,7 @@ impl Counters {
     }
 
     /// Requests of one kind to the backing, and their bytes.
-    fn asked(&self, op: Op) -> (u64, u64) {
+    fn requests_of(&self, op: Op) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
         causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
     }
@@ -396,11 +396,11 @@ impl Counters {
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),
-            backing_reads: self.asked(Op::Read).0,
-            backing_writes: self.asked(Op::Write).0 + self.asked(Op::Zero).0,
-            backing_flushes: self.asked(Op::Flush).0,
-            backing_read_bytes: self.asked(Op::Read).1,
-            backing_write_bytes: self.asked(Op::Write).1,
+            backing_reads: self.requests_of(Op::Read).0,
+            backing_writes: self.requests_of(Op::Write).0 + self.requests_of(Op::Zero).0,
+            backing_flushes: self.requests_of(Op::Flush).0,
+            backing_read_bytes: self.requests_of(Op::Read).1,
+            backing_write_bytes: self.requests_of(Op::Write).1,
             backing: self.backing_counts(),
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),

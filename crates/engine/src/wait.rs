@@ -59,7 +59,7 @@ impl Grant {
     }
 
     /// Waits until the permission is given.
-    pub async fn given(&self) {
+    pub async fn wait(&self) {
         poll_fn(|context| {
             if self.given.get() {
                 return Poll::Ready(());

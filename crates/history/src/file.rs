@@ -18,7 +18,7 @@ use super::tiers::TIERS;
 
 /// Schema version of the file.
 const VERSION: i64 = 1;
-/// The fact in which a later format names the first release that reads it, packed ([`Release::unpack`]).
+/// The fact in which a newer format names the first release that reads it, packed ([`Release::unpack`]).
 const NEEDS: &str = "needs";
 /// Its name.
 const NAME: &str = "history.db";
@@ -32,8 +32,8 @@ const PAGE_BYTES: u64 = 16 << 10;
 const WAL_PAGES: u32 = 256;
 /// Part of the size limit that is reserved for the write-ahead log and a surplus batch, in bytes.
 pub const RESERVE_BYTES: u64 = 16 << 20;
-/// Most ranges deleted at one check of the size limit.
-const CUTS_MAX: usize = 64;
+/// Maximum number of ranges deleted at one check of the size limit.
+const DELETIONS_MAX: usize = 64;
 
 const TABLES: &str = "
     CREATE TABLE facts (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
@@ -106,13 +106,13 @@ impl File {
         let mut db = Connection::open(folder.join(NAME))?;
         // This pragma comes first: an earlier access would map shared memory.
         db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-        // Before anything that changes the file.
+        // The version is checked before any access that changes the file.
         let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if version > VERSION {
-            // Closing would put into the file what was written ahead.
+            // Closing would write the write-ahead log into the file.
             db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
             let needs = db.query_row("SELECT number FROM facts WHERE name = ?1", [NEEDS], |row| row.get::<_, i64>(0));
-            // Of the tables of a later format nothing is known.
+            // The tables of a newer format are unknown.
             let needs = needs.ok().and_then(|packed| Release::unpack(packed as u64));
             return Err(FileError::Newer(NewerFormat::of_format(version as u64, VERSION as u64, needs)));
         }
@@ -160,28 +160,28 @@ impl File {
     /// Writes rows and the seconds of completeness in one transaction; rows replace shorter versions of themselves.
     pub fn write(&mut self, rows: &[(Key, Vec<u8>)], until: &[u64; TIERS.len()]) -> Result<(), FileError> {
         let transaction = self.db.transaction()?;
-        let mut fresh: BTreeMap<Rc<str>, i64> = BTreeMap::new();
+        let mut new_ids: BTreeMap<Rc<str>, i64> = BTreeMap::new();
         {
-            let mut put = transaction
+            let mut replace = transaction
                 .prepare("INSERT OR REPLACE INTO points (tier, start, volume, data) VALUES (?1, ?2, ?3, ?4)")?;
             for ((tier, start, name), bytes) in rows {
-                let id = match self.ids.get(name).or_else(|| fresh.get(name)) {
+                let id = match self.ids.get(name).or_else(|| new_ids.get(name)) {
                     Some(id) => *id,
                     None => {
                         let id = id_of(&transaction, name)?;
-                        fresh.insert(name.clone(), id);
+                        new_ids.insert(name.clone(), id);
                         id
                     }
                 };
-                put.execute(params![*tier as i64, *start as i64, id, bytes])?;
+                replace.execute(params![*tier as i64, *start as i64, id, bytes])?;
             }
-            let mut note = transaction.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
+            let mut insert = transaction.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
             for (tier, until) in until.iter().enumerate() {
-                note.execute(params![format!("until{tier}"), *until as i64])?;
+                insert.execute(params![format!("until{tier}"), *until as i64])?;
             }
         }
         transaction.commit()?;
-        self.ids.append(&mut fresh);
+        self.ids.append(&mut new_ids);
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl File {
     }
 
     /// True if the file has rows of a subject.
-    pub fn knows(&self, name: &str) -> Result<bool, FileError> {
+    pub fn has_subject(&self, name: &str) -> Result<bool, FileError> {
         let mut find = self.db.prepare("SELECT 1 FROM volumes WHERE name = ?1")?;
         Ok(find.exists([name])?)
     }
@@ -249,7 +249,7 @@ impl File {
             let end = now.saturating_sub(tier.keep + tier.row + TIERS[2].step);
             self.delete(at, end)?;
         }
-        for _ in 0..CUTS_MAX {
+        for _ in 0..DELETIONS_MAX {
             if self.used_bytes()? <= self.limit_bytes.saturating_sub(RESERVE_BYTES) || !self.shorten_finest_tier(now)? {
                 break;
             }
@@ -283,8 +283,8 @@ impl File {
             let end = end.min(floor).max(first + 1);
             self.delete(at, end)?;
             self.shortened_until[at] = end + tier.row;
-            let mut note = self.db.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
-            note.execute(params![format!("cut{at}"), self.shortened_until[at] as i64])?;
+            let mut insert = self.db.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
+            insert.execute(params![format!("cut{at}"), self.shortened_until[at] as i64])?;
             return Ok(true);
         }
         Ok(false)
@@ -325,55 +325,65 @@ mod tests {
         assert_eq!(file.rows(0, "a", 11, 20).expect("rows"), BTreeMap::new());
         assert_eq!(file.all_rows(0, 20).expect("rows").len(), 2);
         assert_eq!(file.until().expect("facts"), [25, 20, 0, 0]);
-        assert!(file.knows("b").expect("the query works") && !file.knows("c").expect("the query works"));
+        assert!(file.has_subject("b").expect("the query works") && !file.has_subject("c").expect("the query works"));
     }
 
     #[test]
-    fn a_file_that_is_none_is_put_aside() {
+    fn invalid_file_is_moved_aside() {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join(NAME), vec![7; 100_000]).expect("it is written");
-        File::open(folder.path(), 1 << 30).expect("a new one is made");
+        std::fs::write(folder.path().join(NAME), vec![7; 100_000]).expect("the file is written");
+        File::open(folder.path(), 1 << 30).expect("a new file is created");
         assert!(folder.path().join(DAMAGED).exists());
     }
 
-    /// A file of a newer version as a kill leaves it: the version stands in what was written ahead alone.
+    /// A file of a newer version as a kill leaves it: only the write-ahead log holds the version.
     fn write_newer(folder: &Path, needs: Option<u64>) {
-        drop(File::open(folder, 1 << 30).expect("a new one is made"));
-        let file = File::open(folder, 1 << 30).expect("it opens");
-        file.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("it can be set");
-        file.db.execute_batch("DROP TABLE points; CREATE TABLE curves (data BLOB NOT NULL)").expect("it is made");
-        file.db.pragma_update(None, "user_version", 2).expect("it can be set");
+        drop(File::open(folder, 1 << 30).expect("a new file is created"));
+        let file = File::open(folder, 1 << 30).expect("the file opens");
+        file.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("the setting is accepted");
+        file.db
+            .execute_batch("DROP TABLE points; CREATE TABLE curves (data BLOB NOT NULL)")
+            .expect("the tables change");
+        file.db.pragma_update(None, "user_version", 2).expect("the setting is accepted");
         match needs {
             Some(packed) => {
-                let note = "INSERT INTO facts (name, number) VALUES (?1, ?2)";
-                let noted = file.db.execute(note, params![NEEDS, packed as i64]);
-                assert_eq!(noted, Ok(1));
+                let sql = "INSERT INTO facts (name, number) VALUES (?1, ?2)";
+                let inserted = file.db.execute(sql, params![NEEDS, packed as i64]);
+                assert_eq!(inserted, Ok(1));
             }
-            None => file.db.execute_batch("DROP TABLE facts").expect("it is there"),
+            None => file.db.execute_batch("DROP TABLE facts").expect("the table exists"),
         }
     }
 
     #[test]
-    fn a_newer_file_is_refused_by_its_format_and_stays_as_it_is() {
-        for (needs, least) in [(None, "a version that reads format 2"), (Some(0x0001_0004_0002), "Hotset 1.4.2")] {
+    fn newer_file_is_refused_and_left_unchanged() {
+        for (needs, requirement) in [(None, "a version that reads format 2"), (Some(0x0001_0004_0002), "Hotset 1.4.2")]
+        {
             let folder = tempfile::tempdir().expect("a folder");
             write_newer(folder.path(), needs);
             let content = || {
-                let names = std::fs::read_dir(folder.path()).expect("it is there").map(|entry| entry.expect("a name"));
+                let names = std::fs::read_dir(folder.path())
+                    .expect("the folder is readable")
+                    .map(|entry| entry.expect("a name"));
                 let files = names.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("readable")));
                 files.collect::<BTreeMap<_, _>>()
             };
             let before = content();
-            assert!(before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()), "the file and what is ahead");
+            assert!(
+                before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()),
+                "the file and its write-ahead log"
+            );
             for _ in 0..2 {
-                let refused = File::open(folder.path(), 1 << 30).err().expect("a later format").to_string();
+                let refused = File::open(folder.path(), 1 << 30).err().expect("a newer format is refused").to_string();
                 let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to \
                                 1); needs at least";
                 assert_eq!(
                     refused,
-                    format!("{expected} {least}; start that version, or move the file away to begin a new history")
+                    format!(
+                        "{expected} {requirement}; start that version, or move the file away to begin a new history"
+                    )
                 );
-                assert!(content() == before, "it was changed");
+                assert!(content() == before, "the file was changed");
             }
         }
     }

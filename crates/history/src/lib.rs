@@ -13,7 +13,7 @@
 //! file.rs      the SQLite file and its size limit
 //! clock.rs     the clock for expiry of old points
 //! recorder.rs  the thread's work: batches, errors, recovery after a kill
-//! question.rs  queries: selection of a tier, and the columns of the answer
+//! query.rs     queries: selection of a tier, and the columns of the answer
 //! ```
 //!
 //! Invariants:
@@ -29,7 +29,7 @@
 mod clock;
 mod file;
 mod point;
-mod question;
+mod query;
 mod recorder;
 mod rollup;
 mod row;
@@ -47,13 +47,13 @@ use messages::report::{HistoryHealth, HistoryReport};
 use messages::{Failure, Sampled};
 use work_timer::WorkTimer;
 
-pub use question::Question;
+pub use query::Query;
 pub use subject::Subject;
 
-/// Most waiting messages: a minute of samples.
+/// Maximum number of waiting messages: a minute of samples.
 const WAITING_MAX: usize = 64;
 /// Time limit of the last batch at a stop.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options of the history.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ type Reply = Box<dyn FnOnce(Result<HistoryReport, Failure>) + Send>;
 
 enum Message {
     Sample(Arc<Sampled>),
-    Ask(Question, u64, Reply),
+    Query(Query, u64, Reply),
     Stop(SyncSender<()>),
 }
 
@@ -87,8 +87,8 @@ impl History {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let health = Arc::new(Mutex::new(HistoryHealth::default()));
         let (folder, work) = (options.folder.clone(), WorkTimer::default());
-        let (told, timer) = (health.clone(), work.clone());
-        let body = move || run(&receiver, &options, &told, &timer);
+        let (health_copy, timer) = (health.clone(), work.clone());
+        let body = move || run(&receiver, &options, &health_copy, &timer);
         std::thread::Builder::new().name("history".to_owned()).spawn(body)?;
         Ok(History { sender, health, folder, work })
     }
@@ -101,8 +101,8 @@ impl History {
 
     /// Sends a query; the thread calls `reply`. Returns false if the thread is overloaded or has ended.
     #[must_use]
-    pub fn ask(&self, question: Question, now: u64, reply: Reply) -> bool {
-        self.sender.try_send(Message::Ask(question, now, reply)).is_ok()
+    pub fn query(&self, query: Query, now: u64, reply: Reply) -> bool {
+        self.sender.try_send(Message::Query(query, now, reply)).is_ok()
     }
 
     /// The current health; a disk that holds the thread is a failure.
@@ -120,25 +120,25 @@ impl History {
         let (done, is_done) = sync_channel(1);
         if self.sender.try_send(Message::Stop(done)).is_ok() {
             // A time-out changes nothing.
-            let _ = is_done.recv_timeout(LAST_PATIENCE);
+            let _ = is_done.recv_timeout(STOP_TIMEOUT);
         }
     }
 }
 
 fn run(receiver: &Receiver<Message>, options: &Options, health: &Mutex<HistoryHealth>, work: &WorkTimer) {
     let mut recorder = recorder::Recorder::new(options);
-    let tell =
+    let publish_health =
         |recorder: &recorder::Recorder| *health.lock().unwrap_or_else(PoisonError::into_inner) = recorder.health();
     work.time(|| recorder.open());
-    tell(&recorder);
+    publish_health(&recorder);
     while let Ok(message) = receiver.recv() {
         match message {
             Message::Sample(sampled) => {
                 if work.time(|| recorder.sample(sampled.at_unix_ms, &sampled.status)) {
-                    tell(&recorder);
+                    publish_health(&recorder);
                 }
             }
-            Message::Ask(question, now, reply) => reply(work.time(|| recorder.answer(&question, now))),
+            Message::Query(query, now, reply) => reply(work.time(|| recorder.answer(&query, now))),
             Message::Stop(done) => {
                 recorder.close();
                 // The caller may have stopped waiting.

@@ -11,7 +11,7 @@ use super::Options;
 use super::clock::TrimClock;
 use super::file::{File, FileError};
 use super::point::Point;
-use super::question::{self, Question};
+use super::query::{self, Query};
 use super::rollup::{Key, RollUp};
 use super::row::{Row, points};
 use super::tiers::TIERS;
@@ -33,9 +33,9 @@ pub struct Recorder {
     rollup: RollUp,
     sampled_ms: Option<u64>,
     trim_clock: TrimClock,
-    written: u64,
+    written_at: u64,
     /// Second of the last deletion, by `trim_clock`.
-    trimmed: u64,
+    trimmed_at: u64,
     failed: Option<String>,
 }
 
@@ -51,8 +51,8 @@ impl Recorder {
             rollup: RollUp::default(),
             sampled_ms: None,
             trim_clock: TrimClock::default(),
-            written: 0,
-            trimmed: 0,
+            written_at: 0,
+            trimmed_at: 0,
             failed: None,
         }
     }
@@ -88,15 +88,15 @@ impl Recorder {
             Some(second) => second,
             None => {
                 self.rollup.close();
-                self.written = 0;
+                self.written_at = 0;
                 second
             }
         };
         let seen = self.tracker.add_sample(second, seconds, status);
         self.rollup.add_sample(second, seen);
-        let is_due = second >= self.written + BATCH_SECONDS;
+        let is_due = second >= self.written_at + BATCH_SECONDS;
         if is_due {
-            self.written = second;
+            self.written_at = second;
             self.write();
         }
         is_due
@@ -117,11 +117,11 @@ impl Recorder {
         let file = self.file.as_mut().expect("the file is open");
         let (rows, until) = self.rollup.unwritten();
         file.write(&rows, &until)?;
-        self.rollup.written();
+        self.rollup.mark_written();
         let now = self.trim_clock.trusted();
         // The trim clock goes back with the wall clock.
-        if now.abs_diff(self.trimmed) >= TRIM_SECONDS {
-            self.trimmed = now;
+        if now.abs_diff(self.trimmed_at) >= TRIM_SECONDS {
+            self.trimmed_at = now;
             file.trim(now)?;
         }
         Ok(())
@@ -151,8 +151,8 @@ impl Recorder {
     }
 
     /// Answers a query.
-    pub fn answer(&self, question: &Question, now: u64) -> Result<HistoryReport, Failure> {
-        question::answer(question, now, self.file.as_ref(), &self.rollup)
+    pub fn answer(&self, query: &Query, now: u64) -> Result<HistoryReport, Failure> {
+        query::answer(query, now, self.file.as_ref(), &self.rollup)
     }
 
     /// Writes all remaining rows.
@@ -171,7 +171,7 @@ fn rebuild_coarser_tiers(file: &mut File, until: [u64; TIERS.len()]) -> Result<(
     for tier in 1..TIERS.len() {
         let finer = &TIERS[tier - 1];
         let mut rows: Vec<(Key, Vec<u8>)> = Vec::new();
-        let mut under_way: Option<(Rc<str>, Row, Point)> = None;
+        let mut growing: Option<(Rc<str>, Row, Point)> = None;
         for ((_, start, name), data) in file.all_rows(tier - 1, until[tier].saturating_sub(finer.row))? {
             // A row that cannot be decoded is skipped.
             for point in points(start, finer.step, &data).unwrap_or_default() {
@@ -179,28 +179,28 @@ fn rebuild_coarser_tiers(file: &mut File, until: [u64; TIERS.len()]) -> Result<(
                     continue;
                 }
                 let bucket = |second| TIERS[tier].bucket(second);
-                match &mut under_way {
-                    Some((of, _, last)) if *of == name && bucket(last.start) == bucket(point.start) => {
+                match &mut growing {
+                    Some((subject, _, last)) if *subject == name && bucket(last.start) == bucket(point.start) => {
                         last.merge(&point)
                     }
-                    Some((of, row, last)) if *of == name => row.push(std::mem::replace(last, point)),
+                    Some((subject, row, last)) if *subject == name => row.push(std::mem::replace(last, point)),
                     _ => {
                         let row = Row::new(point.start, TIERS[tier].step);
-                        let before = under_way.replace((name.clone(), row, point));
-                        rows.extend(before.map(finish(tier)));
+                        let before = growing.replace((name.clone(), row, point));
+                        rows.extend(before.map(finish_row(tier)));
                     }
                 }
             }
         }
-        rows.extend(under_way.map(finish(tier)));
-        let mut made_up = until;
-        made_up[1..=tier].fill(until[0]);
-        file.write(&rows, &made_up)?;
+        rows.extend(growing.map(finish_row(tier)));
+        let mut rebuilt_until = until;
+        rebuilt_until[1..=tier].fill(until[0]);
+        file.write(&rows, &rebuilt_until)?;
     }
     Ok(())
 }
 
-fn finish(tier: usize) -> impl Fn((Rc<str>, Row, Point)) -> (Key, Vec<u8>) {
+fn finish_row(tier: usize) -> impl Fn((Rc<str>, Row, Point)) -> (Key, Vec<u8>) {
     move |(name, mut row, last)| {
         row.push(last);
         ((tier, row.start, name), row.bytes())
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     /// A recorder that sees a volume with three more reads each second, and is then killed or closed.
-    fn life(folder: &std::path::Path, begin: u64, seconds: u64, is_killed: bool) {
+    fn record(folder: &std::path::Path, begin: u64, seconds: u64, is_killed: bool) {
         let mut recorder = recorder(folder);
         for at in 0..seconds {
             recorder.sample((begin + at) * 1000 + 500, &status(vec![volume("v", (at + 1) * 3)]));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn sums(recorder: &Recorder, step: u64, now: u64) -> (u64, u64) {
-        let question = Question {
+        let query = Query {
             subject: Subject::Volume("v".to_owned()),
             is_known: false,
             from: Some(now - 3 * 3600),
@@ -239,7 +239,7 @@ mod tests {
             step: Some(step),
             series: vec!["reads".to_owned(), "read_latency".to_owned()],
         };
-        let report = recorder.answer(&question, now).expect("an answer");
+        let report = recorder.answer(&query, now).expect("a report");
         (report.series["reads"].sum.iter().sum(), report.latency["read"].count.iter().sum())
     }
 
@@ -250,7 +250,7 @@ mod tests {
         for (seconds, is_killed) in
             [(61, true), (7, false), (1234, true), (3, true), (600, false), (4000, true), (12, false)]
         {
-            life(folder.path(), at, seconds, is_killed);
+            record(folder.path(), at, seconds, is_killed);
             // The last batch before a kill ends at a second that is a multiple of the batch interval.
             let written = if is_killed { (seconds - 1) / BATCH_SECONDS * BATCH_SECONDS + 1 } else { seconds };
             all += written * 3;
@@ -273,11 +273,11 @@ mod tests {
             history.sample((GOLDEN_BEGIN + at) * 1000 + 500, &status(volumes));
         }
         history.close();
-        std::fs::read(folder.path().join("history.db")).expect("it was closed")
+        std::fs::read(folder.path().join("history.db")).expect("the file is readable")
     }
 
     #[test]
-    fn golden_files_answer_with_their_figures() {
+    fn golden_files_return_their_figures() {
         for golden in golden::files("history.db.zst", write_golden) {
             let folder = tempfile::tempdir().expect("a folder");
             std::fs::write(folder.path().join("history.db"), &golden.bytes).expect("written");
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(history.health().failed, None, "written by {}", golden.release);
             for tier in &TIERS {
                 for (name, reads) in [("v", 21_600), ("idle", 3_600)] {
-                    let question = Question {
+                    let query = Query {
                         subject: Subject::Volume(name.to_owned()),
                         is_known: false,
                         from: Some(GOLDEN_BEGIN - 86_400),
@@ -293,7 +293,7 @@ mod tests {
                         step: Some(tier.step),
                         series: Vec::new(),
                     };
-                    let report = history.answer(&question, GOLDEN_BEGIN + 7_200).expect("an answer");
+                    let report = history.answer(&query, GOLDEN_BEGIN + 7_200).expect("a report");
                     let what = format!("{name}, {} s, written by {}", tier.step, golden.release);
                     let sum = |series: &str| report.series[series].sum.iter().sum::<u64>();
                     assert_eq!((sum("reads"), sum("read_bytes"), sum("writes")), (reads, reads * 4096, 0), "{what}");
@@ -307,17 +307,17 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_file_turns_the_history_off_and_is_named() {
+    fn newer_file_disables_the_history_and_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        life(folder.path(), 50_000_000, 60, false);
+        record(folder.path(), 50_000_000, 60, false);
         let path = folder.path().join("history.db");
-        let db = rusqlite::Connection::open(&path).expect("it was made");
-        db.pragma_update(None, "user_version", 2).expect("it can be set");
+        let db = rusqlite::Connection::open(&path).expect("the file opens");
+        db.pragma_update(None, "user_version", 2).expect("the setting is accepted");
         drop(db);
-        let before = std::fs::read(&path).expect("it is there");
-        life(folder.path(), 50_000_100, 60, false);
-        assert!(std::fs::read(&path).expect("it is there") == before, "it was changed");
-        let failed = recorder(folder.path()).health().failed.expect("it is off");
+        let before = std::fs::read(&path).expect("the file is readable");
+        record(folder.path(), 50_000_100, 60, false);
+        assert!(std::fs::read(&path).expect("the file is readable") == before, "the file was changed");
+        let failed = recorder(folder.path()).health().failed.expect("the history has failed");
         assert!(failed.contains("history.db was written by a newer version of Hotset (format 2"), "{failed}");
     }
 

@@ -9,7 +9,7 @@ use super::subject::Subject;
 use super::tiers::TIERS;
 use super::track::SamplePoints;
 
-/// Most bytes of waiting rows; beyond it the finest and oldest rows are dropped.
+/// Maximum size of waiting rows in bytes; beyond it the finest and oldest rows are dropped.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Key of a row: tier, first second, subject.
@@ -83,55 +83,57 @@ impl RollUp {
         // The finest tier's points are the samples, so its rows include this second.
         self.until[0] = second + 1;
         let SamplePoints { whole, volumes, datastores } = seen;
-        let of_datastores = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).line(), point));
-        for (name, point) in std::iter::once((Subject::Whole.line(), whole)).chain(volumes).chain(of_datastores) {
-            let (key, line) = match self.subjects.get_key_value(name.as_str()) {
+        let datastore_points = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).row_name(), point));
+        for (name, point) in std::iter::once((Subject::Whole.row_name(), whole)).chain(volumes).chain(datastore_points)
+        {
+            let (key, subject) = match self.subjects.get_key_value(name.as_str()) {
                 Some((key, _)) => (key.clone(), self.subjects.get_mut(name.as_str()).expect("the key was found")),
                 None => {
                     let key: Rc<str> = name.into();
                     (key.clone(), self.subjects.entry(key).or_default())
                 }
             };
-            for tier_state in &mut line.tier_states[1..] {
+            for tier_state in &mut subject.tier_states[1..] {
                 match &mut tier_state.open {
                     Some(open) => open.merge(&point),
                     None => tier_state.open = Some(point.clone()),
                 }
             }
-            let full = line.tier_states[0].push(0, point);
-            self.wait(0, &key, full);
+            let full = subject.tier_states[0].push(0, point);
+            self.queue_row(0, &key, full);
         }
     }
 
     /// Closes the growing points of a tier.
     fn close_points(&mut self, tier: usize) {
         let mut full = Vec::new();
-        for (name, line) in &mut self.subjects {
-            let tier_state = &mut line.tier_states[tier];
+        for (name, subject) in &mut self.subjects {
+            let tier_state = &mut subject.tier_states[tier];
             if let Some(open) = tier_state.open.take() {
                 full.push((name.clone(), tier_state.push(tier, open)));
             }
         }
-        full.into_iter().for_each(|(name, row)| self.wait(tier, &name, row));
+        full.into_iter().for_each(|(name, row)| self.queue_row(tier, &name, row));
     }
 
-    /// Ends subjects that are gone, once their longest points are closed, so that `until` holds for them as well.
+    /// Ends subjects that no longer exist, once their longest points are closed, so that `until` holds for them as
+    /// well.
     fn end_idle_subjects(&mut self) {
         let idle = self
             .subjects
             .iter()
-            .filter(|(_, line)| line.tier_states.iter().all(|tier_state| tier_state.open.is_none()));
+            .filter(|(_, subject)| subject.tier_states.iter().all(|tier_state| tier_state.open.is_none()));
         let idle: Vec<Rc<str>> = idle.map(|(name, _)| name.clone()).collect();
         idle.iter().for_each(|name| self.end_subject(name));
     }
 
     fn end_subject(&mut self, name: &str) {
-        let Some((key, mut line)) = self.subjects.remove_entry(name) else { return };
-        for (tier, tier_state) in line.tier_states.iter_mut().enumerate() {
+        let Some((key, mut subject)) = self.subjects.remove_entry(name) else { return };
+        for (tier, tier_state) in subject.tier_states.iter_mut().enumerate() {
             let full = tier_state.open.take().and_then(|open| tier_state.push(tier, open));
-            self.wait(tier, &key, full);
-            let rest = tier_state.row.take().filter(|_| tier_state.unwritten);
-            self.wait(tier, &key, rest);
+            self.queue_row(tier, &key, full);
+            let row = tier_state.row.take().filter(|_| tier_state.unwritten);
+            self.queue_row(tier, &key, row);
         }
     }
 
@@ -144,7 +146,7 @@ impl RollUp {
         }
     }
 
-    fn wait(&mut self, tier: usize, name: &Rc<str>, row: Option<Row>) {
+    fn queue_row(&mut self, tier: usize, name: &Rc<str>, row: Option<Row>) {
         let Some(row) = row else { return };
         let bytes = row.bytes();
         self.waiting_bytes += bytes.len();
@@ -162,8 +164,8 @@ impl RollUp {
     pub fn unwritten(&self) -> (Vec<(Key, Vec<u8>)>, [u64; TIERS.len()]) {
         let mut rows: Vec<(Key, Vec<u8>)> =
             self.waiting.iter().map(|(key, bytes)| (key.clone(), bytes.clone())).collect();
-        for (name, line) in &self.subjects {
-            for (tier, tier_state) in line.tier_states.iter().enumerate() {
+        for (name, subject) in &self.subjects {
+            for (tier, tier_state) in subject.tier_states.iter().enumerate() {
                 if let Some(row) = tier_state.row.as_ref().filter(|_| tier_state.unwritten) {
                     rows.push(((tier, row.start, name.clone()), row.bytes()));
                 }
@@ -173,20 +175,20 @@ impl RollUp {
     }
 
     /// Records that these rows are in the file.
-    pub fn written(&mut self) {
+    pub fn mark_written(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
         self.subjects
             .values_mut()
-            .flat_map(|line| &mut line.tier_states)
+            .flat_map(|subject| &mut subject.tier_states)
             .for_each(|tier_state| tier_state.unwritten = false);
     }
 
     /// Rows of a subject that the file may lack, by first second, and the growing point.
-    pub fn fresh(&self, tier: usize, name: &str) -> (BTreeMap<u64, Vec<u8>>, Option<Point>) {
-        let waiting = self.waiting.iter().filter(|((of, _, line), _)| *of == tier && **line == *name);
+    pub fn unwritten_of(&self, tier: usize, name: &str) -> (BTreeMap<u64, Vec<u8>>, Option<Point>) {
+        let waiting = self.waiting.iter().filter(|((row_tier, _, subject), _)| *row_tier == tier && **subject == *name);
         let mut rows: BTreeMap<u64, Vec<u8>> = waiting.map(|((_, start, _), bytes)| (*start, bytes.clone())).collect();
-        let tier_state = self.subjects.get(name).map(|line| &line.tier_states[tier]);
+        let tier_state = self.subjects.get(name).map(|subject| &subject.tier_states[tier]);
         rows.extend(tier_state.and_then(|tier_state| tier_state.row.as_ref()).map(|row| (row.start, row.bytes())));
         (rows, tier_state.and_then(|tier_state| tier_state.open.clone()))
     }
@@ -225,8 +227,8 @@ mod tests {
         SamplePoints { whole: sample(second), volumes, datastores: Vec::new() }
     }
 
-    fn told(rollup: &RollUp, tier: usize) -> Vec<Point> {
-        let (rows, open) = rollup.fresh(tier, "v");
+    fn points_of(rollup: &RollUp, tier: usize) -> Vec<Point> {
+        let (rows, open) = rollup.unwritten_of(tier, "v");
         let step = TIERS[tier].step;
         let rows = rows.iter().flat_map(|(start, bytes)| points(*start, step, bytes).expect("a valid row"));
         rows.chain(open).collect()
@@ -240,15 +242,15 @@ mod tests {
             rollup.add_sample(*second, seen(*second, vec![("v".to_owned(), sample(*second))]));
         }
         for (at, tier) in TIERS.iter().enumerate() {
-            let mut select_series: Vec<Point> = Vec::new();
+            let mut expected: Vec<Point> = Vec::new();
             for second in &seconds {
-                match select_series.last_mut().filter(|last| tier.bucket(last.start) == tier.bucket(*second)) {
+                match expected.last_mut().filter(|last| tier.bucket(last.start) == tier.bucket(*second)) {
                     Some(last) => last.merge(&sample(*second)),
-                    None => select_series.push(sample(*second)),
+                    None => expected.push(sample(*second)),
                 }
             }
-            assert_eq!(told(&rollup, at), select_series, "tier {at}");
-            let all = told(&rollup, at);
+            assert_eq!(points_of(&rollup, at), expected, "tier {at}");
+            let all = points_of(&rollup, at);
             for (place, _) in super::super::series::SERIES.iter().enumerate() {
                 let sum: u64 = all.iter().map(|point| point.values[place].sum).sum();
                 assert_eq!(sum, seconds.iter().map(|second| sample(*second).values[place].sum).sum::<u64>());
@@ -271,7 +273,7 @@ mod tests {
         }
         assert!(rollup.waiting_bytes <= WAITING_BYTES_MAX);
         assert!(rollup.waiting.keys().any(|(tier, ..)| *tier == 1));
-        rollup.written();
+        rollup.mark_written();
         assert!(rollup.unwritten().0.is_empty());
     }
 

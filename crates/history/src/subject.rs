@@ -16,7 +16,7 @@ pub enum Subject {
 
 impl Subject {
     /// Name of the subject's rows, in memory and in the file. Volume names contain no slash.
-    pub fn line(&self) -> String {
+    pub fn row_name(&self) -> String {
         match self {
             Subject::Whole => String::new(),
             Subject::Volume(name) => name.clone(),

@@ -9,7 +9,7 @@ use messages::{Counts, StatusReport, VolumeReport};
 use super::point::{BUCKETS, Latencies, Point};
 use super::series::{COUNT, Kind, SERIES, Source};
 
-/// Most datastores that are recorded, the first by name.
+/// Maximum number of datastores that are recorded, the first by name.
 const DATASTORES_MAX: usize = 64;
 
 /// Counters at a sample.
@@ -72,8 +72,8 @@ impl Tracker {
             }
         }
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies);
-        let of_datastore = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
-        let datastores = datastores.iter().take(DATASTORES_MAX).map(of_datastore).collect();
+        let named_point = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
+        let datastores = datastores.iter().take(DATASTORES_MAX).map(named_point).collect();
         SamplePoints { whole: point(&all), volumes, datastores }
     }
 
@@ -113,14 +113,14 @@ impl Counters {
     /// Increases since `before`. After a restart of counters, which shows in a decrease, the full counts are returned.
     fn since(&self, before: &Counters) -> Counters {
         let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
-        let shrank = |(now, before): (&Latencies, &Latencies)| {
+        let has_decreased = |(now, before): (&Latencies, &Latencies)| {
             now.counts.iter().zip(before.counts).any(|(now, before)| *now < before) || now.sum_us < before.sum_us
         };
-        let anew = self.incarnation != before.incarnation
+        let was_reset = self.incarnation != before.incarnation
             || counters().any(|at| self.figures[at] < before.figures[at])
-            || self.latencies.iter().zip(&before.latencies).any(shrank);
+            || self.latencies.iter().zip(&before.latencies).any(has_decreased);
         let mut since = self.clone();
-        if !anew {
+        if !was_reset {
             counters().for_each(|at| since.figures[at] -= before.figures[at]);
             for (now, before) in since.latencies.iter_mut().zip(&before.latencies) {
                 now.sum_us -= before.sum_us;
@@ -201,14 +201,14 @@ pub(crate) mod tests {
     #[test]
     fn levels_add_and_peaks_take_the_maximum() {
         let seen = Tracker::default().add_sample(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
-        let of =
+        let value_of =
             |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
-        assert_eq!((of("dirty_bytes"), of("dirty_age_ms"), of("volumes")), (14, 9, 2));
+        assert_eq!((value_of("dirty_bytes"), value_of("dirty_age_ms"), value_of("volumes")), (14, 9, 2));
     }
 
     #[test]
     fn datastore_sums_its_volumes_within_the_limit() {
-        let of = |name: &str, datastore: &str, reads: u64| VolumeReport {
+        let volume_in = |name: &str, datastore: &str, reads: u64| VolumeReport {
             datastore: datastore.to_owned(),
             ..volume(name, reads)
         };
@@ -219,12 +219,12 @@ pub(crate) mod tests {
         };
         let named = |name: &str, reads| (name.to_owned(), reads);
         assert_eq!(
-            add_sample(vec![of("a", "shelf", 5), of("b", "", 1), of("c", "shelf", 2)]),
+            add_sample(vec![volume_in("a", "shelf", 5), volume_in("b", "", 1), volume_in("c", "shelf", 2)]),
             [named("", 1), named("shelf", 7)]
         );
         // A removed volume subtracts nothing, and a moved volume adds only its increase.
-        assert_eq!(add_sample(vec![of("a", "shelf", 6), of("b", "shelf", 3)]), [named("shelf", 3)]);
-        let many = (0..DATASTORES_MAX + 9).map(|at| of(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
+        assert_eq!(add_sample(vec![volume_in("a", "shelf", 6), volume_in("b", "shelf", 3)]), [named("shelf", 3)]);
+        let many = (0..DATASTORES_MAX + 9).map(|at| volume_in(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
         let seen = add_sample(many);
         assert_eq!((seen.len(), seen.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
     }

@@ -1,7 +1,7 @@
 //! Quality of service, as arithmetic: limits at a volume's entry, shares and reservations among the clients of the same
 //! disks, and detection of congestion.
 //!
-//! This crate waits for nothing and knows no disk: callers pass the time, the cost of a request and its completion.
+//! This crate never waits and does no I/O: callers pass the time, the cost of a request and its completion.
 
 mod cost;
 mod disk_clock;

@@ -18,12 +18,11 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Limits {
     /// Requests a second.
     pub iops: u64,
-    /// Requests of unused credit that can be saved up.
-    /// Bytes of unused credit that can be saved up.
+    /// Burst: requests of unused credit that can be saved up.
     pub burst_iops: u64,
     /// Bytes a second.
     pub bytes: u64,
-    /// Bytes saved up while fewer came.
+    /// Burst: bytes of unused credit that can be saved up.
     pub burst_bytes: u64,
 }
 
@@ -39,13 +38,13 @@ impl Limits {
 struct Meter {
     per_second: u64,
     burst: u64,
-    /// When the rate has paid for everything taken so far.
-    paid: Nanos,
+    /// Time at which the rate has paid for all requests admitted so far (the theoretical arrival time).
+    paid_until: Nanos,
 }
 
 impl Meter {
     fn new(per_second: u64, burst: u64, now: Nanos) -> Option<Meter> {
-        (per_second > 0).then_some(Meter { per_second, burst, paid: now })
+        (per_second > 0).then_some(Meter { per_second, burst, paid_until: now })
     }
 
     /// Time that `amount` takes at the rate; rounded up, so that rounding never exceeds the limit.
@@ -57,11 +56,11 @@ impl Meter {
     fn next_at(&self, amount: u64) -> Nanos {
         let late = LATE_MAX.0.min(EXCESS_MAX.0.saturating_sub(self.time_of(amount).0));
         let ahead = self.time_of(self.burst).0.max(late);
-        Nanos(self.paid.0.saturating_sub(ahead))
+        Nanos(self.paid_until.0.saturating_sub(ahead))
     }
 
     fn take(&mut self, now: Nanos, amount: u64) {
-        self.paid = self.paid.max(now) + self.time_of(amount);
+        self.paid_until = self.paid_until.max(now) + self.time_of(amount);
     }
 }
 
@@ -94,13 +93,13 @@ impl Limiter {
 
     /// Replaces the limits. A meter whose limit is unchanged keeps its state.
     pub fn change(&mut self, limits: Limits, now: Nanos) {
-        let fresh = Limiter::new(limits, now);
+        let new = Limiter::new(limits, now);
         let old = self.limits;
         if (old.iops, old.burst_iops) != (limits.iops, limits.burst_iops) {
-            self.requests = fresh.requests;
+            self.requests = new.requests;
         }
         if (old.bytes, old.burst_bytes) != (limits.bytes, limits.burst_bytes) {
-            self.bytes = fresh.bytes;
+            self.bytes = new.bytes;
         }
         self.limits = limits;
     }
@@ -136,37 +135,42 @@ mod tests {
 
     /// Entry times of requests that all wait from the start, if timers fire `late`.
     fn flood(limits: Limits, bytes: u64, late: Nanos, until: Nanos) -> Vec<Nanos> {
-        let (mut limiter, mut now, mut came) = (Limiter::new(limits, Nanos::ZERO), Nanos::ZERO, Vec::new());
+        let (mut limiter, mut now, mut entry_times) = (Limiter::new(limits, Nanos::ZERO), Nanos::ZERO, Vec::new());
         while now < until {
             let next = limiter.next_at(bytes);
             if next > now {
                 now = next + late;
             }
             limiter.take(now, bytes);
-            came.push(now);
+            entry_times.push(now);
         }
-        came
+        entry_times
     }
 
-    fn most_in_a_second(came: &[Nanos]) -> usize {
-        let within = |first: &Nanos| came.iter().filter(|at| **at >= *first && at.since(*first).0 < SECOND).count();
-        came.iter().map(within).max().unwrap_or(0)
+    fn max_in_a_second(entry_times: &[Nanos]) -> usize {
+        let within =
+            |first: &Nanos| entry_times.iter().filter(|at| **at >= *first && at.since(*first).0 < SECOND).count();
+        entry_times.iter().map(within).max().unwrap_or(0)
     }
 
     #[test]
     fn every_second_stays_within_limit_and_uses_most_of_it() {
         for late in [0, 100, 3_000] {
             let limits = Limits { iops: 500, ..Limits::default() };
-            let came = flood(limits, 4096, Nanos::from_micros(late), Nanos::from_secs(5));
-            assert!(most_in_a_second(&came) <= 510, "{late} us late: {}", most_in_a_second(&came));
-            assert!(came.len() >= 2_500, "{late} us late: {} in 5 s", came.len());
+            let entry_times = flood(limits, 4096, Nanos::from_micros(late), Nanos::from_secs(5));
+            assert!(max_in_a_second(&entry_times) <= 510, "{late} us late: {}", max_in_a_second(&entry_times));
+            assert!(entry_times.len() >= 2_500, "{late} us late: {} in 5 s", entry_times.len());
             let limits = Limits { bytes: 20_000_000, ..Limits::default() };
             for bytes in [4096, 65_536, 1 << 20] {
-                let came = flood(limits, bytes, Nanos::from_micros(late), Nanos::from_secs(5));
-                let most = most_in_a_second(&came) as u64 * bytes;
+                let entry_times = flood(limits, bytes, Nanos::from_micros(late), Nanos::from_secs(5));
+                let most = max_in_a_second(&entry_times) as u64 * bytes;
                 assert!(most <= 20_000_000 + (400_000).max(bytes), "{late} us late, {bytes}: {most}");
                 // Lateness beyond the catch-up time is lost.
-                assert!(came.len() as u64 * bytes >= 90_000_000, "{late} us late, {bytes}: {}", came.len());
+                assert!(
+                    entry_times.len() as u64 * bytes >= 90_000_000,
+                    "{late} us late, {bytes}: {}",
+                    entry_times.len()
+                );
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A client's *reserve tag* is the time at which its reservation entitles it to the next request. Its *share tag* is
 //! the work it was given, divided by its shares; the smallest tag goes next. A client that returns from idling starts
-//! at the tag of the others: it gets no credit for its idle time and pays nothing back.
+//! at the tag of the others: it gets no credit for its idle time and owes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,9 +19,9 @@ const RESERVED_IN_ROW_MAX: u32 = 9;
 const RESERVE_LATE_MAX: Nanos = Nanos::from_millis(100);
 /// Small accesses by which requests by reservation may advance a share tag beyond the others: work given by a
 /// reservation delays the client's shares only briefly.
-const AHEAD_MAX: u64 = 64;
+const SHARE_TAG_AHEAD_MAX: u64 = 64;
 /// Small accesses by which a client's share tag may be ahead of the others for its requests to count as few.
-const LITTLE_AHEAD: u64 = 4;
+const SMALL_AHEAD: u64 = 4;
 /// A second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -30,7 +30,7 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Entitlement {
     /// Weight relative to the other clients.
     pub shares: u32,
-    /// Small accesses a second that the client gets whatever the others ask for; 0 means none.
+    /// Small accesses a second that the client gets regardless of the other clients; 0 means none.
     pub reservation: u64,
 }
 
@@ -58,7 +58,7 @@ impl<T> Client<T> {
         cost.0.saturating_mul(SCALE) / u64::from(self.entitlement.shares.max(1))
     }
 
-    fn is_owed(&self, now: Nanos) -> bool {
+    fn is_reservation_due(&self, now: Nanos) -> bool {
         self.entitlement.reservation > 0 && self.reserve_tag <= now
     }
 }
@@ -67,9 +67,9 @@ impl<T> Client<T> {
 pub struct Scheduler<T> {
     clients: BTreeMap<u32, Client<T>>,
     /// Clients with waiting requests: each choice searches this list.
-    asking: Vec<u32>,
+    backlogged: Vec<u32>,
     /// Share tag of the client that went last by shares.
-    reached: u64,
+    virtual_time: u64,
     /// Requests by reservation since the last one by shares.
     reserved_in_row: u32,
     waiting: usize,
@@ -85,48 +85,55 @@ impl<T> Default for Scheduler<T> {
 impl<T> Scheduler<T> {
     /// A scheduler with a deliberate fault.
     pub fn with_fault(fault: Fault) -> Self {
-        Scheduler { clients: BTreeMap::new(), asking: Vec::new(), reached: 0, reserved_in_row: 0, waiting: 0, fault }
+        Scheduler {
+            clients: BTreeMap::new(),
+            backlogged: Vec::new(),
+            virtual_time: 0,
+            reserved_in_row: 0,
+            waiting: 0,
+            fault,
+        }
     }
 
     /// Adds a client or changes its entitlement; a client whose entitlement changes starts at the tags of the others.
-    pub fn set(&mut self, client: u32, entitlement: Entitlement, now: Nanos) {
-        let reached = self.reached;
+    pub fn set_client(&mut self, client: u32, entitlement: Entitlement, now: Nanos) {
+        let virtual_time = self.virtual_time;
         let client = self.clients.entry(client).or_insert_with(|| Client {
             entitlement,
             waiting: VecDeque::new(),
-            share_tag: reached,
+            share_tag: virtual_time,
             reserve_tag: now,
         });
         if client.entitlement != entitlement {
-            (client.entitlement, client.share_tag, client.reserve_tag) = (entitlement, reached, now);
+            (client.entitlement, client.share_tag, client.reserve_tag) = (entitlement, virtual_time, now);
         }
     }
 
     /// Removes a client; returns its waiting requests in order, each with its cost.
     pub fn remove(&mut self, client: u32) -> Vec<(Cost, T)> {
-        let gone = self.clients.remove(&client);
-        self.asking.retain(|other| *other != client);
-        let gone: Vec<(Cost, T)> = gone.into_iter().flat_map(|gone| gone.waiting).collect();
-        self.waiting -= gone.len();
-        gone
+        let removed = self.clients.remove(&client);
+        self.backlogged.retain(|other| *other != client);
+        let removed: Vec<(Cost, T)> = removed.into_iter().flat_map(|client| client.waiting).collect();
+        self.waiting -= removed.len();
+        removed
     }
 
     /// Takes a client's waiting requests in order, each with its cost; the client stays.
     pub fn take_waiting(&mut self, number: u32) -> Vec<(Cost, T)> {
         let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
         let taken: Vec<(Cost, T)> = std::mem::take(&mut client.waiting).into();
-        self.asking.retain(|other| *other != number);
+        self.backlogged.retain(|other| *other != number);
         self.waiting -= taken.len();
         taken
     }
 
-    /// Removes the client's first waiting request that matches `is_it`; false if there is none.
-    pub fn withdraw(&mut self, number: u32, is_it: impl Fn(&T) -> bool) -> bool {
+    /// Removes the client's first waiting request that matches `matches`; false if there is none.
+    pub fn withdraw(&mut self, number: u32, matches: impl Fn(&T) -> bool) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
-        let Some(at) = client.waiting.iter().position(|(_, what)| is_it(what)) else { return false };
+        let Some(at) = client.waiting.iter().position(|(_, request)| matches(request)) else { return false };
         client.waiting.remove(at);
         if client.waiting.is_empty() {
-            self.asking.retain(|other| *other != number);
+            self.backlogged.retain(|other| *other != number);
         }
         self.waiting -= 1;
         true
@@ -147,59 +154,59 @@ impl<T> Scheduler<T> {
         self.clients.get(&client).map_or(0, |client| client.waiting.len())
     }
 
-    /// Enqueues a request. The caller has [`set`](Scheduler::set) the client before.
-    pub fn push(&mut self, client: u32, cost: Cost, what: T, now: Nanos) {
-        let (reached, fault) = (self.reached, self.fault);
+    /// Enqueues a request. The caller has [`set_client`](Scheduler::set_client) the client before.
+    pub fn push(&mut self, client: u32, cost: Cost, request: T, now: Nanos) {
+        let (virtual_time, fault) = (self.virtual_time, self.fault);
         let number = client;
-        let client = self.clients.get_mut(&number).expect("a client is set before it asks");
+        let client = self.clients.get_mut(&number).expect("the client is registered");
         if client.waiting.is_empty() {
-            self.asking.push(number);
+            self.backlogged.push(number);
             if fault != Fault::HoardIdle {
-                client.share_tag = client.share_tag.max(reached);
+                client.share_tag = client.share_tag.max(virtual_time);
                 client.reserve_tag = client.reserve_tag.max(Nanos(now.0.saturating_sub(RESERVE_LATE_MAX.0)));
             }
         }
-        client.waiting.push_back((cost, what));
+        client.waiting.push_back((cost, request));
         self.waiting += 1;
     }
 
     /// Takes the next request: its client's number, its cost and the request.
     pub fn pop(&mut self, now: Nanos) -> Option<(u32, Cost, T)> {
-        self.pop_of(now, |_| true)
+        self.pop_among(now, |_| true)
     }
 
     /// Takes the next request among the clients for which `may` is true.
-    pub fn pop_of(&mut self, now: Nanos, may: impl Fn(u32) -> bool) -> Option<(u32, Cost, T)> {
+    pub fn pop_among(&mut self, now: Nanos, may: impl Fn(u32) -> bool) -> Option<(u32, Cost, T)> {
         let reserved = self.next_reserved(now, |number, _| may(number));
         let by_shares = self.next_by_shares(&may)?;
         if reserved.is_none() {
-            self.reached = self.clients[&by_shares].share_tag.max(self.reached);
+            self.virtual_time = self.clients[&by_shares].share_tag.max(self.virtual_time);
         }
         Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
     }
 
-    /// Takes the oldest request of a client that its reservation entitles to it, or that had less than its part lately,
-    /// if `may` permits it. Clients with few requests pass a full window this way.
-    pub fn pop_little(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
+    /// Takes the oldest request of a client that its reservation entitles to it, or that recently had less than its
+    /// part, if `may` permits it. Clients with few requests pass a full window this way.
+    pub fn pop_small(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
         if let Some(owed) = self.next_reserved(now, &may) {
             return Some(self.take(owed, true, now));
         }
-        let ahead = Cost(LITTLE_AHEAD * Cost::ONE.0);
-        let little = self.asking().filter(|(number, client)| {
-            let within = client.share_tag <= self.reached.saturating_add(client.share_of(ahead));
+        let ahead = Cost(SMALL_AHEAD * Cost::ONE.0);
+        let candidates = self.backlogged().filter(|(number, client)| {
+            let within = client.share_tag <= self.virtual_time.saturating_add(client.share_of(ahead));
             within && client.waiting.front().is_some_and(|(cost, _)| may(*number, *cost))
         });
-        let (chosen, _) = little.min_by_key(|(number, client)| (client.share_tag, *number))?;
+        let (chosen, _) = candidates.min_by_key(|(number, client)| (client.share_tag, *number))?;
         Some(self.take(chosen, false, now))
     }
 
     fn take(&mut self, chosen: u32, reserved: bool, now: Nanos) -> (u32, Cost, T) {
-        let reached = self.reached;
-        let client = self.clients.get_mut(&chosen).expect("chosen a moment ago");
-        let (cost, what) = client.waiting.pop_front().expect("a chosen client has a waiting request");
+        let virtual_time = self.virtual_time;
+        let client = self.clients.get_mut(&chosen).expect("a chosen client is registered");
+        let (cost, request) = client.waiting.pop_front().expect("a chosen client has a waiting request");
         self.waiting -= 1;
         if client.waiting.is_empty() {
-            self.asking.retain(|other| *other != chosen);
+            self.backlogged.retain(|other| *other != chosen);
         }
         let step = client.share_of(cost);
         if reserved {
@@ -207,31 +214,33 @@ impl<T> Scheduler<T> {
             let owed = cost.0.saturating_mul(SECOND / Cost::ONE.0) / client.entitlement.reservation;
             let floor = Nanos(now.0.saturating_sub(RESERVE_LATE_MAX.0));
             client.reserve_tag = client.reserve_tag.max(floor) + Nanos(owed);
-            let most = reached.saturating_add(client.share_of(Cost(AHEAD_MAX * Cost::ONE.0)));
-            client.share_tag = client.share_tag.saturating_add(step).min(most.max(client.share_tag));
+            let tag_max = virtual_time.saturating_add(client.share_of(Cost(SHARE_TAG_AHEAD_MAX * Cost::ONE.0)));
+            client.share_tag = client.share_tag.saturating_add(step).min(tag_max.max(client.share_tag));
         } else {
             self.reserved_in_row = 0;
             client.share_tag = client.share_tag.saturating_add(step);
         }
-        (chosen, cost, what)
+        (chosen, cost, request)
     }
 
     fn next_reserved(&self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<u32> {
         if self.reserved_in_row >= RESERVED_IN_ROW_MAX {
             return None;
         }
-        let goes = |number: u32, client: &Client<T>| client.waiting.front().is_some_and(|(cost, _)| may(number, *cost));
-        let owed = self.asking().filter(|(number, client)| client.is_owed(now) && goes(*number, client));
+        let is_eligible =
+            |number: u32, client: &Client<T>| client.waiting.front().is_some_and(|(cost, _)| may(number, *cost));
+        let owed =
+            self.backlogged().filter(|(number, client)| client.is_reservation_due(now) && is_eligible(*number, client));
         owed.min_by_key(|(number, client)| (client.reserve_tag, *number)).map(|(number, _)| number)
     }
 
     fn next_by_shares(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
-        let those = self.asking().filter(|(number, _)| may(*number));
-        those.min_by_key(|(number, client)| (client.share_tag, *number)).map(|(number, _)| number)
+        let candidates = self.backlogged().filter(|(number, _)| may(*number));
+        candidates.min_by_key(|(number, client)| (client.share_tag, *number)).map(|(number, _)| number)
     }
 
-    fn asking(&self) -> impl Iterator<Item = (u32, &Client<T>)> {
-        self.asking.iter().map(|number| (*number, &self.clients[number]))
+    fn backlogged(&self) -> impl Iterator<Item = (u32, &Client<T>)> {
+        self.backlogged.iter().map(|number| (*number, &self.clients[number]))
     }
 }
 
@@ -243,16 +252,16 @@ mod tests {
         let mut scheduler = Scheduler::default();
         for (number, (shares, reservation)) in (0..).zip(entitlements) {
             let entitlement = Entitlement { shares: *shares, reservation: *reservation };
-            scheduler.set(number, entitlement, Nanos::ZERO);
+            scheduler.set_client(number, entitlement, Nanos::ZERO);
         }
         scheduler
     }
 
-    /// Requests served for each of three clients out of `turns`, a millisecond apart, while the clients of `busy`
+    /// Requests served for each of three clients out of `requests`, a millisecond apart, while the clients of `busy`
     /// always wait.
-    fn turns(scheduler: &mut Scheduler<()>, now: &mut Nanos, turns: u32, busy: &[u32], cost: Cost) -> [u32; 3] {
-        let mut had = [0; 3];
-        for _ in 0..turns {
+    fn serve(scheduler: &mut Scheduler<()>, now: &mut Nanos, requests: u32, busy: &[u32], cost: Cost) -> [u32; 3] {
+        let mut served = [0; 3];
+        for _ in 0..requests {
             for client in busy {
                 while scheduler.waiting_of(*client) < 2 {
                     scheduler.push(*client, cost, (), *now);
@@ -260,38 +269,38 @@ mod tests {
             }
             *now += Nanos::from_millis(1);
             let (client, ..) = scheduler.pop(*now).expect("a request waits");
-            had[client as usize] += 1;
+            served[client as usize] += 1;
         }
-        had
+        served
     }
 
     #[test]
     fn requests_served_are_proportional_to_shares() {
         let (mut scheduler, mut now) = (scheduler(&[(2_000, 0), (1_000, 0), (500, 0)]), Nanos::ZERO);
-        assert_eq!(turns(&mut scheduler, &mut now, 3_500, &[0, 1, 2], Cost::ONE), [2_000, 1_000, 500]);
-        assert_eq!(turns(&mut scheduler, &mut now, 300, &[1, 2], Cost::ONE)[1..], [199, 100][..]);
+        assert_eq!(serve(&mut scheduler, &mut now, 3_500, &[0, 1, 2], Cost::ONE), [2_000, 1_000, 500]);
+        assert_eq!(serve(&mut scheduler, &mut now, 300, &[1, 2], Cost::ONE)[1..], [199, 100][..]);
         // A client that returns gets its part, and no credit for its idle time.
-        let back = turns(&mut scheduler, &mut now, 350, &[0, 1, 2], Cost::ONE);
+        let back = serve(&mut scheduler, &mut now, 350, &[0, 1, 2], Cost::ONE);
         assert!((197..=203).contains(&back[0]), "{back:?}");
     }
 
     #[test]
     fn reservation_is_met_and_larger_shares_give_more() {
         let (mut scheduler, mut now) = (scheduler(&[(1, 300), (10_000, 0), (10_000, 0)]), Nanos::ZERO);
-        let had = turns(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
-        assert!((2_990..=3_060).contains(&had[0]), "{had:?}");
+        let served = serve(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
+        assert!((2_990..=3_060).contains(&served[0]), "{served:?}");
         // Its shares alone give it more than its reservation.
-        scheduler.set(0, Entitlement { shares: 20_000, reservation: 300 }, now);
-        let had = turns(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
-        assert!((4_950..=5_100).contains(&had[0]), "{had:?}");
+        scheduler.set_client(0, Entitlement { shares: 20_000, reservation: 300 }, now);
+        let served = serve(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
+        assert!((4_950..=5_100).contains(&served[0]), "{served:?}");
     }
 
     #[test]
     fn reservations_beyond_capacity_starve_no_client() {
         let (mut scheduler, mut now) = (scheduler(&[(1_000, 5_000), (1_000, 5_000), (1, 0)]), Nanos::ZERO);
-        let had = turns(&mut scheduler, &mut now, 20_000, &[0, 1, 2], Cost::ONE);
-        assert!(had[2] > 0, "{had:?}");
-        assert!(had[0].abs_diff(had[1]) < 200, "{had:?}");
+        let served = serve(&mut scheduler, &mut now, 20_000, &[0, 1, 2], Cost::ONE);
+        assert!(served[2] > 0, "{served:?}");
+        assert!(served[0].abs_diff(served[1]) < 200, "{served:?}");
     }
 
     #[test]
@@ -302,12 +311,12 @@ mod tests {
         scheduler.push(0, large, (), now);
         assert_eq!(scheduler.pop(now).map(|(client, ..)| client), Some(0));
         let small = |_: u32, cost: Cost| cost <= Cost::ONE;
-        assert_eq!(scheduler.pop_little(now, small), None, "the waiting request is large");
+        assert_eq!(scheduler.pop_small(now, small), None, "the waiting request is large");
         for _ in 0..8 {
             scheduler.push(1, Cost::ONE, (), now);
         }
         let mut early = 0;
-        while scheduler.pop_little(now, small).is_some() {
+        while scheduler.pop_small(now, small).is_some() {
             early += 1;
         }
         assert_eq!(early, 5, "requests within a lead of four, and one more");
@@ -325,18 +334,18 @@ mod tests {
             scheduler.push(0, Cost::ONE, (), now);
             scheduler.push(1, Cost::ONE, (), now);
         }
-        let order = [(); 3].map(|()| scheduler.pop_little(now, |_, _| true).map(|(client, ..)| client));
+        let order = [(); 3].map(|()| scheduler.pop_small(now, |_, _| true).map(|(client, ..)| client));
         assert_eq!(order, [Some(0); 3]);
     }
 
     #[test]
     fn removed_client_returns_its_waiting_requests() {
         let mut scheduler = Scheduler::default();
-        scheduler.set(7, Entitlement { shares: 1, reservation: 0 }, Nanos::ZERO);
-        for what in 0..3 {
-            scheduler.push(7, Cost::ONE, what, Nanos::ZERO);
+        scheduler.set_client(7, Entitlement { shares: 1, reservation: 0 }, Nanos::ZERO);
+        for request in 0..3 {
+            scheduler.push(7, Cost::ONE, request, Nanos::ZERO);
         }
-        assert!(scheduler.withdraw(7, |what| *what == 1) && !scheduler.withdraw(7, |what| *what == 1));
+        assert!(scheduler.withdraw(7, |request| *request == 1) && !scheduler.withdraw(7, |request| *request == 1));
         let left = vec![(Cost::ONE, 0), (Cost::ONE, 2)];
         assert_eq!((scheduler.remove(7), scheduler.len(), scheduler.pop(Nanos::ZERO)), (left, 0, None));
     }

@@ -15,33 +15,31 @@ use crate::Cost;
 use crate::throughput::Throughput;
 
 /// Interval between samples.
-const LOOK_EVERY: Nanos = Nanos::from_millis(100);
+const SAMPLE_PERIOD: Nanos = Nanos::from_millis(100);
 /// Completions of clients' requests that a sample needs, unless a whole second had fewer.
-const ENDS_MIN: u64 = 8;
+const SAMPLE_COMPLETIONS_MIN: u64 = 8;
 /// Consecutive samples above the threshold that make congestion.
-const ABOVE_IN_ROW: u32 = 2;
+const SAMPLES_ABOVE_MIN: u32 = 2;
 /// Congestion ends after this time without a waiting client's request and without a sample above the threshold.
-const CALM: Nanos = Nanos::from_millis(200);
+const CALM_TIME: Nanos = Nanos::from_millis(200);
 /// Proportional gain applied per sample.
-/// Ratio of threshold to latency from which the gain is 1: a window that is far too small leaves disks idle.
 const GAIN: f64 = 0.25;
-/// From this ratio of threshold to latency on the window goes all of the way: one that is far too small keeps disks
-/// idle.
-const GROW_FAST: f64 = 1.5;
+/// Ratio of threshold to latency from which the gain is 1: a window that is far too small leaves disks idle.
+const FULL_GAIN_RATIO: f64 = 1.5;
 /// Smallest window with a configured threshold, which may lie below the latency of busy disks.
 const SIZE_MIN: Cost = Cost(2_000);
 /// Smallest window with an automatic threshold: a few disks stay busy and have requests to choose from.
 const AUTO_SIZE_MIN: Cost = Cost(8_000);
 /// Divisor of the window that gives the part of background work while clients wait.
-const BACKGROUND_PART: u64 = 8;
+const BACKGROUND_DIVISOR: u64 = 8;
 /// Automatic threshold before the knee is known.
-const AUTO_FIRST: Nanos = Nanos::from_millis(30);
+const AUTO_INITIAL: Nanos = Nanos::from_millis(30);
 /// Bounds of the automatic threshold.
 const AUTO_MIN: Nanos = Nanos(500_000);
 const AUTO_MAX: Nanos = Nanos::from_millis(100);
 /// Period of trials with a larger window during congestion: the disks may do more than was observed before.
-const TRY_EVERY: Nanos = Nanos::from_secs(30);
-const TRY_FOR: Nanos = Nanos::from_millis(500);
+const PROBE_PERIOD: Nanos = Nanos::from_secs(30);
+const PROBE_TIME: Nanos = Nanos::from_millis(500);
 
 /// Priority of requests while disks are congested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,30 +67,30 @@ pub struct Window {
     size: Option<Cost>,
     /// Smallest size, whatever the threshold.
     size_min: Cost,
-    under_way: Cost,
-    /// The part of `under_way` that is background work.
+    outstanding: Cost,
+    /// The part of `outstanding` that is background work.
     background: Cost,
     /// Time of the last sample; the fields below count since then.
-    looked: Nanos,
-    ends: u64,
+    sampled_at: Nanos,
+    completions: u64,
     /// Completed requests and their total latency in nanoseconds, by client, without background work.
     latencies: BTreeMap<u32, (u64, u64)>,
-    done: Cost,
+    completed: Cost,
     /// Integral of the cost in flight over nanoseconds, up to `measured`; the same of clients' requests; and busy time.
     area: u128,
     foreground_area: u128,
     busy: Nanos,
     measured: Nanos,
     /// A client's request had to wait since the last sample.
-    full: bool,
+    has_waited: bool,
     /// The processor was stalled since the last sample.
     stalled: bool,
-    above: u32,
+    samples_above: u32,
     /// When a client's request last had to wait or latency was above the threshold.
     calm_since: Nanos,
     /// Start of the last trial with a larger window, and its end.
-    tried: Nanos,
-    trying_until: Nanos,
+    probed_at: Nanos,
+    probe_until: Nanos,
     latency: Nanos,
     rate: f64,
 }
@@ -100,28 +98,28 @@ pub struct Window {
 impl Window {
     /// A window without congestion, except with a threshold of zero.
     pub fn new(threshold: Threshold, now: Nanos) -> Window {
-        let always = threshold == Threshold::Latency(Nanos::ZERO);
+        let is_always_congested = threshold == Threshold::Latency(Nanos::ZERO);
         Window {
             threshold,
             throughput: Throughput::default(),
-            size: always.then_some(SIZE_MIN),
+            size: is_always_congested.then_some(SIZE_MIN),
             size_min: Cost::default(),
-            under_way: Cost::default(),
+            outstanding: Cost::default(),
             background: Cost::default(),
-            looked: now,
-            ends: 0,
+            sampled_at: now,
+            completions: 0,
             latencies: BTreeMap::new(),
-            done: Cost::default(),
+            completed: Cost::default(),
             area: 0,
             foreground_area: 0,
             busy: Nanos::ZERO,
             measured: now,
-            full: false,
+            has_waited: false,
             stalled: false,
-            above: 0,
+            samples_above: 0,
             calm_since: now,
-            tried: now,
-            trying_until: now,
+            probed_at: now,
+            probe_until: now,
             latency: Nanos::ZERO,
             rate: 0.0,
         }
@@ -138,7 +136,7 @@ impl Window {
     }
 
     /// The configured threshold.
-    pub fn asked_threshold(&self) -> Threshold {
+    pub fn configured_threshold(&self) -> Threshold {
         self.threshold
     }
 
@@ -148,7 +146,7 @@ impl Window {
             Threshold::Latency(latency) => latency,
             Threshold::Auto => match self.throughput.knee(self.measured) {
                 Some(knee) => knee.max(AUTO_MIN).min(AUTO_MAX),
-                None => AUTO_FIRST,
+                None => AUTO_INITIAL,
             },
         }
     }
@@ -164,12 +162,12 @@ impl Window {
     }
 
     /// Cost in flight.
-    pub fn under_way(&self) -> Cost {
-        self.under_way
+    pub fn outstanding(&self) -> Cost {
+        self.outstanding
     }
 
     /// The last sample: mean of the clients' mean latencies, and small accesses a second.
-    pub fn lately(&self) -> (Nanos, f64) {
+    pub fn last_sample(&self) -> (Nanos, f64) {
         (self.latency, self.rate)
     }
 
@@ -179,34 +177,34 @@ impl Window {
     }
 
     /// True if a client's request may go, not counting `uncounted`; the last request may be larger than the room left.
-    pub fn has_room_beside(&self, uncounted: Cost) -> bool {
-        self.size.is_none_or(|size| self.under_way - self.background - uncounted < size)
+    pub fn has_room(&self, uncounted: Cost) -> bool {
+        self.size.is_none_or(|size| self.outstanding - self.background - uncounted < size)
     }
 
     /// True if background work may go: within the whole window, or, while clients wait, within the part of background
     /// work.
     pub fn has_room_for_background(&self, clients_wait: bool, uncounted: Cost) -> bool {
         self.size.is_none_or(|size| {
-            let has_part = self.background - uncounted < Cost((size.0 / BACKGROUND_PART).max(1));
-            has_part || (!clients_wait && self.under_way - uncounted < size)
+            let fits_own_part = self.background - uncounted < Cost((size.0 / BACKGROUND_DIVISOR).max(1));
+            fits_own_part || (!clients_wait && self.outstanding - uncounted < size)
         })
     }
 
     /// Records that a client's request has to wait.
-    pub fn note_full(&mut self, now: Nanos) {
-        self.full = true;
+    pub fn record_wait(&mut self, now: Nanos) {
+        self.has_waited = true;
         self.calm_since = self.calm_since.max(now);
     }
 
     /// Records a stall of the processor: the rate since the last sample is unknown.
-    pub fn note_stall(&mut self) {
+    pub fn record_stall(&mut self) {
         self.stalled = true;
     }
 
     /// Records that a request goes to the disks.
     pub fn begin(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
-        self.under_way += cost;
+        self.outstanding += cost;
         if priority == Priority::Background {
             self.background += cost;
         }
@@ -217,29 +215,29 @@ impl Window {
     pub fn end(&mut self, client: u32, cost: Cost, priority: Priority, began: Nanos, now: Nanos, shared: bool) {
         self.cancel(cost, priority, now);
         if priority == Priority::Foreground {
-            self.ends += 1;
+            self.completions += 1;
             let (ends, took) = self.latencies.entry(client).or_default();
             (*ends, *took) = (*ends + 1, took.saturating_add(now.since(began).0));
         }
-        self.done += cost;
-        let spent = now.since(self.looked);
-        if spent >= LOOK_EVERY && (self.ends >= ENDS_MIN || spent.0 >= 10 * LOOK_EVERY.0) {
-            self.look(now, spent, shared);
+        self.completed += cost;
+        let spent = now.since(self.sampled_at);
+        if spent >= SAMPLE_PERIOD && (self.completions >= SAMPLE_COMPLETIONS_MIN || spent.0 >= 10 * SAMPLE_PERIOD.0) {
+            self.take_sample(now, spent, shared);
         }
     }
 
-    /// Ends congestion if no client's request has had to wait for [`CALM`]. Called while requests are in flight,
+    /// Ends congestion if no client's request has had to wait for [`CALM_TIME`]. Called while requests are in flight,
     /// because too few completions make no sample.
-    pub fn tick(&mut self, now: Nanos) {
-        if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.calm_since) >= CALM {
+    pub fn end_if_calm(&mut self, now: Nanos) {
+        if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.calm_since) >= CALM_TIME {
             self.size = None;
         }
     }
 
-    /// Ends congestion if no request has been in flight for [`CALM`]: without completions there is no sample.
-    pub fn rest(&mut self, now: Nanos) {
-        let is_held = self.threshold != Threshold::Latency(Nanos::ZERO);
-        if is_held && self.under_way == Cost::default() && now.since(self.measured) >= CALM {
+    /// Ends congestion if no request has been in flight for [`CALM_TIME`]: without completions there is no sample.
+    pub fn end_if_idle(&mut self, now: Nanos) {
+        let is_conditional = self.threshold != Threshold::Latency(Nanos::ZERO);
+        if is_conditional && self.outstanding == Cost::default() && now.since(self.measured) >= CALM_TIME {
             self.size = None;
         }
     }
@@ -247,7 +245,7 @@ impl Window {
     /// Withdraws a request that had begun and was never sent.
     pub fn cancel(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
-        self.under_way = self.under_way - cost;
+        self.outstanding = self.outstanding - cost;
         if priority == Priority::Background {
             self.background = self.background - cost;
         }
@@ -255,68 +253,69 @@ impl Window {
 
     fn measure(&mut self, now: Nanos) {
         let time = u128::from(now.since(self.measured).0);
-        self.area += u128::from(self.under_way.0) * time;
-        self.foreground_area += u128::from((self.under_way - self.background).0) * time;
-        if self.under_way > Cost::default() {
+        self.area += u128::from(self.outstanding.0) * time;
+        self.foreground_area += u128::from((self.outstanding - self.background).0) * time;
+        if self.outstanding > Cost::default() {
             self.busy += now.since(self.measured);
         }
         self.measured = self.measured.max(now);
     }
 
     /// Smallest window of clients during congestion.
-    fn least(&self) -> Cost {
-        let of_threshold = if self.threshold == Threshold::Auto { AUTO_SIZE_MIN } else { SIZE_MIN };
-        self.size_min.max(of_threshold)
+    fn size_min(&self) -> Cost {
+        let threshold_min = if self.threshold == Threshold::Auto { AUTO_SIZE_MIN } else { SIZE_MIN };
+        self.size_min.max(threshold_min)
     }
 
-    fn look(&mut self, now: Nanos, spent: Nanos, shared: bool) {
+    fn take_sample(&mut self, now: Nanos, spent: Nanos, shared: bool) {
         let (clients, busy) = (self.latencies.len() as u64, self.busy.0.max(1));
         // Each client counts equally: many short requests of one do not hide the latency of the others.
         let means = self.latencies.values().map(|(ends, took)| took / ends);
         self.latency = Nanos(means.sum::<u64>() / clients.max(1));
         self.latencies.clear();
-        self.rate = self.done.as_accesses() * 1e9 / spent.0 as f64;
+        self.rate = self.completed.as_accesses() * 1e9 / spent.0 as f64;
         // Idle time does not lower the measured ability of the disks.
         let mean = |area: u128| Cost(u64::try_from(area / u128::from(busy)).unwrap_or(u64::MAX));
-        let (under_way, foreground) = (mean(self.area), mean(self.foreground_area));
+        let (outstanding, foreground) = (mean(self.area), mean(self.foreground_area));
         let stalled = std::mem::take(&mut self.stalled);
         if clients > 0 && !stalled {
-            self.throughput.note(under_way, self.done.as_accesses() * 1e9 / busy as f64, self.latency, now);
+            self.throughput.record(outstanding, self.completed.as_accesses() * 1e9 / busy as f64, self.latency, now);
         }
-        let (threshold, full) = (self.threshold(), std::mem::take(&mut self.full));
+        let (threshold, full) = (self.threshold(), std::mem::take(&mut self.has_waited));
         let above = self.latency > threshold && shared;
-        self.above = if above { self.above + 1 } else { 0 };
+        self.samples_above = if above { self.samples_above + 1 } else { 0 };
         if above || full {
             self.calm_since = self.calm_since.max(now);
         }
-        (self.looked, self.ends, self.done, self.busy) = (now, 0, Cost::default(), Nanos::ZERO);
+        (self.sampled_at, self.completions, self.completed, self.busy) = (now, 0, Cost::default(), Nanos::ZERO);
         (self.area, self.foreground_area) = (0, 0);
-        let (least, ratio) = (self.least(), threshold.0 as f64 / self.latency.0.max(1) as f64);
-        let wanted = |from: Cost| {
-            let gain = if ratio >= GROW_FAST { 1.0 } else { GAIN };
+        let (size_min, ratio) = (self.size_min(), threshold.0 as f64 / self.latency.0.max(1) as f64);
+        let corrected = |from: Cost| {
+            let gain = if ratio >= FULL_GAIN_RATIO { 1.0 } else { GAIN };
             let size = from.0 as f64 * (1.0 + gain * (ratio.clamp(0.25, 2.0) - 1.0));
-            Cost(size as u64 + 100).max(least)
+            Cost(size as u64 + 100).max(size_min)
         };
         self.size = match self.size {
             // A window reduces clients' requests in flight: if they are few already, other load keeps the disks busy.
-            None if self.above >= ABOVE_IN_ROW && foreground >= least => {
-                self.tried = now;
+            None if self.samples_above >= SAMPLES_ABOVE_MIN && foreground >= size_min => {
+                self.probed_at = now;
                 // At the current rate this load has the threshold's latency (Little's law).
-                Some(Cost((under_way.0 as f64 * ratio) as u64).max(least))
+                Some(Cost((outstanding.0 as f64 * ratio) as u64).max(size_min))
             }
             None => None,
-            Some(_) if !shared || now.since(self.calm_since) >= CALM => None,
+            Some(_) if !shared || now.since(self.calm_since) >= CALM_TIME => None,
             // The latency of a window that was not full proves nothing, unless it is too high.
             Some(size) if !full && !above => Some(size),
             Some(size) => {
-                let tries = matches!(self.threshold, Threshold::Auto) && now.since(self.tried) >= TRY_EVERY;
-                if tries {
-                    (self.tried, self.trying_until) = (now, now + TRY_FOR);
+                let starts_probe =
+                    matches!(self.threshold, Threshold::Auto) && now.since(self.probed_at) >= PROBE_PERIOD;
+                if starts_probe {
+                    (self.probed_at, self.probe_until) = (now, now + PROBE_TIME);
                     Some(Cost(size.0 + size.0 / 4))
-                } else if now < self.trying_until {
+                } else if now < self.probe_until {
                     Some(size)
                 } else {
-                    Some(wanted(size))
+                    Some(corrected(size))
                 }
             }
         };
@@ -331,28 +330,28 @@ mod tests {
     fn closed_loop(window: &mut Window, now: &mut Nanos, clients: usize, servers: usize, service: Nanos, seconds: u64) {
         let end = *now + Nanos::from_secs(seconds);
         let mut free: Vec<Nanos> = vec![*now; servers];
-        let mut under_way: Vec<(Nanos, Nanos)> = Vec::new();
+        let mut outstanding: Vec<(Nanos, Nanos)> = Vec::new();
         while *now < end {
-            while under_way.len() < clients {
-                if !window.has_room_beside(Cost::default()) {
-                    window.note_full(*now);
+            while outstanding.len() < clients {
+                if !window.has_room(Cost::default()) {
+                    window.record_wait(*now);
                     break;
                 }
                 window.begin(Cost::ONE, Priority::Foreground, *now);
-                let head = free.iter_mut().min().expect("there is a head");
+                let head = free.iter_mut().min().expect("the disks have a head");
                 *head = (*head).max(*now) + service;
-                under_way.push((*head, *now));
+                outstanding.push((*head, *now));
             }
-            end_first(window, now, &mut under_way);
+            end_first(window, now, &mut outstanding);
         }
-        while !under_way.is_empty() {
-            end_first(window, now, &mut under_way);
+        while !outstanding.is_empty() {
+            end_first(window, now, &mut outstanding);
         }
     }
 
-    fn end_first(window: &mut Window, now: &mut Nanos, under_way: &mut Vec<(Nanos, Nanos)>) {
-        let first = (0..under_way.len()).min_by_key(|at| under_way[*at].0).expect("a request is in flight");
-        let (ended, began) = under_way.swap_remove(first);
+    fn end_first(window: &mut Window, now: &mut Nanos, outstanding: &mut Vec<(Nanos, Nanos)>) {
+        let first = (0..outstanding.len()).min_by_key(|at| outstanding[*at].0).expect("a request is in flight");
+        let (ended, began) = outstanding.swap_remove(first);
         *now = ended;
         window.end(0, Cost::ONE, Priority::Foreground, began, *now, true);
     }
@@ -366,7 +365,7 @@ mod tests {
         closed_loop(&mut window, &mut now, 96, 5, Nanos::from_millis(5), 20);
         let size = window.size().expect("96 at once take 96 ms").as_accesses();
         assert!((26.0..36.0).contains(&size), "{size}");
-        let (latency, rate) = window.lately();
+        let (latency, rate) = window.last_sample();
         assert!((24..37).contains(&latency.as_millis()), "{latency:?}");
         assert!((950.0..1_050.0).contains(&rate), "{rate}");
         closed_loop(&mut window, &mut now, 16, 5, Nanos::from_millis(5), 3);
@@ -377,7 +376,7 @@ mod tests {
     fn auto_threshold_is_the_knee_and_follows_changed_disks() {
         let mut now = Nanos::from_secs(1);
         let mut window = Window::new(Threshold::Auto, now);
-        assert_eq!(window.threshold(), AUTO_FIRST);
+        assert_eq!(window.threshold(), AUTO_INITIAL);
         for clients in [1, 2, 4, 8, 16, 32, 64] {
             closed_loop(&mut window, &mut now, clients, 8, Nanos::from_millis(4), 3);
         }
@@ -386,11 +385,11 @@ mod tests {
         closed_loop(&mut window, &mut now, 64, 8, Nanos::from_millis(4), 60);
         let size = window.size().expect("64 at once are too many").as_accesses();
         assert!((8.0..20.0).contains(&size), "{size}");
-        let (_, rate) = window.lately();
+        let (_, rate) = window.last_sample();
         assert!(rate > 1_800.0, "{rate}");
         // The number of disks quadruples.
         closed_loop(&mut window, &mut now, 64, 32, Nanos::from_millis(4), 300);
-        let (_, rate) = window.lately();
+        let (_, rate) = window.last_sample();
         assert!(rate > 6_500.0, "{rate}: the window does not follow the new throughput");
     }
 
@@ -415,7 +414,7 @@ mod tests {
     fn slow_background_work_causes_no_congestion() {
         let (quick, slow) = (Nanos::from_millis(5), Nanos::from_millis(500));
         let window = beside_background(Threshold::Latency(Nanos::from_millis(30)), quick, slow);
-        assert!(!window.is_congested() && window.lately().0 == quick, "{:?}", window.lately());
+        assert!(!window.is_congested() && window.last_sample().0 == quick, "{:?}", window.last_sample());
     }
 
     #[test]
@@ -434,10 +433,10 @@ mod tests {
         let mut window = Window::new(Threshold::Latency(Nanos::from_millis(30)), now);
         closed_loop(&mut window, &mut now, 96, 5, Nanos::from_millis(5), 5);
         window.begin(Cost::ONE, Priority::Foreground, now);
-        window.note_full(now);
-        window.tick(now + Nanos::from_millis(199));
+        window.record_wait(now);
+        window.end_if_calm(now + Nanos::from_millis(199));
         assert!(window.is_congested());
-        window.tick(now + Nanos::from_millis(200));
+        window.end_if_calm(now + Nanos::from_millis(200));
         assert!(!window.is_congested(), "one request is in flight, and none waits");
     }
 
@@ -447,11 +446,11 @@ mod tests {
         let mut window = Window::new(Threshold::Latency(Nanos::ZERO), now).with_size_min(Cost(16_000));
         window.size = Some(Cost(16_000));
         (0..16).for_each(|_| window.begin(Cost::ONE, Priority::Foreground, now));
-        assert!(!window.has_room_beside(Cost::default()) && window.has_room_for_background(true, Cost::default()));
+        assert!(!window.has_room(Cost::default()) && window.has_room_for_background(true, Cost::default()));
         window.begin(Cost(2_000), Priority::Background, now);
         assert!(!window.has_room_for_background(true, Cost::default()));
         assert!(!window.has_room_for_background(false, Cost::default()));
         window.cancel(Cost(8_000), Priority::Foreground, now);
-        assert!(window.has_room_for_background(false, Cost::default()) && window.has_room_beside(Cost::default()));
+        assert!(window.has_room_for_background(false, Cost::default()) && window.has_room(Cost::default()));
     }
 }

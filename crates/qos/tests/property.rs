@@ -47,7 +47,7 @@ enum Arrivals {
 }
 
 #[derive(Clone, Debug)]
-struct Asker {
+struct Client {
     entitlement: Entitlement,
     limits: Limits,
     arrivals: Arrivals,
@@ -55,7 +55,7 @@ struct Asker {
     accesses: u64,
 }
 
-impl Asker {
+impl Client {
     fn cost(&self) -> Cost {
         Cost::of(self.accesses, self.bytes)
     }
@@ -63,7 +63,7 @@ impl Asker {
 
 #[derive(Clone, Debug)]
 struct Case {
-    askers: Vec<Asker>,
+    clients: Vec<Client>,
     /// Small accesses a second that the disks do in total.
     rate: u64,
     /// Requests that the disks serve in parallel.
@@ -75,7 +75,7 @@ fn draw(seed: u64) -> Case {
     let rate = random.between(300, 3_000);
     let count = random.between(2, 5);
     let mut reservable = rate * 7 / 10;
-    let askers = (0..count).map(|_| {
+    let clients = (0..count).map(|_| {
         let reservation = match random.below(3) {
             0 => random.between(0, reservable),
             _ => 0,
@@ -94,190 +94,197 @@ fn draw(seed: u64) -> Case {
         };
         let shares = [100, 500, 1_000, 2_000, 5_000][random.below(5) as usize];
         let entitlement = Entitlement { shares, reservation };
-        Asker { entitlement, limits, arrivals, bytes, accesses: [1, 1, 1, 2, 4][random.below(5) as usize] }
+        Client { entitlement, limits, arrivals, bytes, accesses: [1, 1, 1, 2, 4][random.below(5) as usize] }
     });
-    Case { askers: askers.collect(), rate, slots: random.between(1, 16) as usize }
+    Case { clients: clients.collect(), rate, slots: random.between(1, 16) as usize }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The client checks whether it sends more requests.
-    Ask(usize),
+    Check(usize),
     /// A request of the client is done.
-    Done(usize),
+    Completed(usize),
 }
 
 /// Observations of one client.
 #[derive(Clone, Debug, Default)]
-struct Had {
+struct Observed {
     /// When its requests entered past its limit.
-    came: Vec<Nanos>,
+    entry_times: Vec<Nanos>,
     served: u64,
     cost: Cost,
-    /// A request of the client waited at all times after [`SETTLED`].
-    always_asked: bool,
+    /// A request of the client waited at all times after [`WARM_UP`].
+    always_waiting: bool,
     longest_gap: Nanos,
     last: Nanos,
 }
 
 /// Warm-up time, in which all clients arrive.
-const SETTLED: Nanos = Nanos::from_millis(500);
+const WARM_UP: Nanos = Nanos::from_millis(500);
 
-fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
+fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
     let mut scheduler: Scheduler<u64> = Scheduler::with_fault(fault);
     let mut events = BinaryHeap::new();
-    let mut had: Vec<Had> = vec![Had { always_asked: true, last: SETTLED, ..Had::default() }; case.askers.len()];
+    let mut observed: Vec<Observed> =
+        vec![Observed { always_waiting: true, last: WARM_UP, ..Observed::default() }; case.clients.len()];
     let mut limiters: Vec<Limiter> = Vec::new();
-    let mut outside: Vec<VecDeque<()>> = vec![VecDeque::new(); case.askers.len()];
-    let (mut inside, mut due) = (vec![0_u64; case.askers.len()], vec![Nanos::ZERO; case.askers.len()]);
+    let mut queued: Vec<VecDeque<()>> = vec![VecDeque::new(); case.clients.len()];
+    let (mut admitted, mut due) = (vec![0_u64; case.clients.len()], vec![Nanos::ZERO; case.clients.len()]);
     // Next check of each client: with one timer a client, a check does not start another chain of checks.
-    let mut timer: Vec<Nanos> = vec![Nanos::ZERO; case.askers.len()];
-    let (mut busy, mut under_way) = (0, BTreeMap::new());
+    let mut timer: Vec<Nanos> = vec![Nanos::ZERO; case.clients.len()];
+    let (mut busy, mut outstanding) = (0, BTreeMap::new());
     let mut number = 0_u64;
-    for (client, asker) in case.askers.iter().enumerate() {
-        scheduler.set(client as u32, asker.entitlement, Nanos::ZERO);
-        limiters.push(Limiter::with_fault(asker.limits, Nanos::ZERO, fault));
-        events.push(Reverse((Nanos::ZERO, Event::Ask(client))));
+    for (client, client_spec) in case.clients.iter().enumerate() {
+        scheduler.set_client(client as u32, client_spec.entitlement, Nanos::ZERO);
+        limiters.push(Limiter::with_fault(client_spec.limits, Nanos::ZERO, fault));
+        events.push(Reverse((Nanos::ZERO, Event::Check(client))));
     }
     while let Some(Reverse((now, event))) = events.pop() {
         if now >= TIME {
             break;
         }
         match event {
-            Event::Ask(client) if now < timer[client] => {}
-            Event::Ask(client) => {
+            Event::Check(client) if now < timer[client] => {}
+            Event::Check(client) => {
                 let mut again = Nanos::MAX;
-                let asker = &case.askers[client];
-                match asker.arrivals {
-                    Arrivals::Flood(depth) => (outside[client].len() as u64 + inside[client]..depth)
-                        .for_each(|_| outside[client].push_back(())),
+                let client_spec = &case.clients[client];
+                match client_spec.arrivals {
+                    Arrivals::Flood(depth) => (queued[client].len() as u64 + admitted[client]..depth)
+                        .for_each(|_| queued[client].push_back(())),
                     Arrivals::Waves(millis) => {
                         let wave = now.as_millis() / millis;
                         if wave.is_multiple_of(2) {
-                            (outside[client].len() as u64 + inside[client]..64)
-                                .for_each(|_| outside[client].push_back(()));
+                            (queued[client].len() as u64 + admitted[client]..64)
+                                .for_each(|_| queued[client].push_back(()));
                         } else {
                             again = Nanos::from_millis((wave + 1) * millis);
                         }
                     }
                     Arrivals::Rate(rate) => {
                         while due[client] <= now {
-                            outside[client].push_back(());
+                            queued[client].push_back(());
                             due[client] += Nanos(SECOND / rate);
                         }
                         again = due[client];
                     }
                 }
-                while !outside[client].is_empty() {
-                    let next = limiters[client].next_at(asker.bytes);
+                while !queued[client].is_empty() {
+                    let next = limiters[client].next_at(client_spec.bytes);
                     if next > now {
                         again = again.min(next);
                         break;
                     }
-                    limiters[client].take(now, asker.bytes);
-                    outside[client].pop_front();
-                    inside[client] += 1;
-                    had[client].came.push(now);
-                    scheduler.push(client as u32, asker.cost(), number, now);
+                    limiters[client].take(now, client_spec.bytes);
+                    queued[client].pop_front();
+                    admitted[client] += 1;
+                    observed[client].entry_times.push(now);
+                    scheduler.push(client as u32, client_spec.cost(), number, now);
                     number += 1;
                 }
                 timer[client] = again;
                 if again < Nanos::MAX {
-                    events.push(Reverse((again, Event::Ask(client))));
+                    events.push(Reverse((again, Event::Check(client))));
                 }
             }
-            Event::Done(client) => {
+            Event::Completed(client) => {
                 busy -= 1;
-                inside[client] -= 1;
+                admitted[client] -= 1;
                 timer[client] = now;
-                events.push(Reverse((now, Event::Ask(client))));
+                events.push(Reverse((now, Event::Check(client))));
             }
         }
         while busy < case.slots && !scheduler.is_empty() {
-            let (client, cost, token) = scheduler.pop(now).ok_or("a slot is free, a request waits, and none goes")?;
-            if under_way.insert(token, client).is_some() {
+            let (client, cost, token) =
+                scheduler.pop(now).ok_or("a slot is free and a request waits, but none is chosen")?;
+            if outstanding.insert(token, client).is_some() {
                 return Err(format!("request {token} is served twice"));
             }
             let client = client as usize;
             busy += 1;
             let time = cost.0 * case.slots as u64 * (SECOND / 1_000) / case.rate;
-            events.push(Reverse((now + Nanos(time), Event::Done(client))));
-            if now >= SETTLED {
-                let had = &mut had[client];
-                had.longest_gap = had.longest_gap.max(now.since(had.last));
-                (had.served, had.cost, had.last) = (had.served + 1, had.cost + cost, now);
+            events.push(Reverse((now + Nanos(time), Event::Completed(client))));
+            if now >= WARM_UP {
+                let observed = &mut observed[client];
+                observed.longest_gap = observed.longest_gap.max(now.since(observed.last));
+                (observed.served, observed.cost, observed.last) = (observed.served + 1, observed.cost + cost, now);
             }
         }
-        for (client, had) in (0..).zip(&mut had) {
-            had.always_asked &= scheduler.waiting_of(client) > 0 || now < SETTLED;
+        for (client, observed) in (0..).zip(&mut observed) {
+            observed.always_waiting &= scheduler.waiting_of(client) > 0 || now < WARM_UP;
         }
     }
-    Ok(had)
+    Ok(observed)
 }
 
-fn check(case: &Case, had: &[Had]) -> Result<(), String> {
-    let seconds = TIME.since(SETTLED).as_secs_f64();
-    let dearest = case.askers.iter().map(|asker| asker.cost().as_accesses()).fold(0.0, f64::max);
-    for (client, (asker, had)) in case.askers.iter().zip(had).enumerate() {
-        check_limits(asker, had).map_err(|text| format!("client {client}: {text}"))?;
-        if !had.always_asked {
+fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
+    let seconds = TIME.since(WARM_UP).as_secs_f64();
+    let largest_cost = case.clients.iter().map(|client_spec| client_spec.cost().as_accesses()).fold(0.0, f64::max);
+    for (client, (client_spec, observed)) in case.clients.iter().zip(observed).enumerate() {
+        check_limits(client_spec, observed).map_err(|text| format!("client {client}: {text}"))?;
+        if !observed.always_waiting {
             continue;
         }
-        let reserved = asker.entitlement.reservation as f64;
-        let rate = had.cost.as_accesses() / seconds;
+        let reserved = client_spec.entitlement.reservation as f64;
+        let rate = observed.cost.as_accesses() / seconds;
         // Tolerance: one request more or less, and one of each slot that others hold when the request is due.
-        let grain = (asker.cost().as_accesses() + dearest) * (1 + case.slots) as f64 / seconds;
+        let grain = (client_spec.cost().as_accesses() + largest_cost) * (1 + case.slots) as f64 / seconds;
         if rate < reserved * 0.95 - grain {
             return Err(format!("client {client} has {rate:.0} a second of {reserved} reserved"));
         }
-        let shares: u64 = case.askers.iter().map(|asker| u64::from(asker.entitlement.shares)).sum();
-        let part = f64::from(asker.entitlement.shares) / shares as f64;
+        let shares: u64 = case.clients.iter().map(|client_spec| u64::from(client_spec.entitlement.shares)).sum();
+        let part = f64::from(client_spec.entitlement.shares) / shares as f64;
         // Reservations are served first.
-        let left = case.rate - case.askers.iter().map(|asker| asker.entitlement.reservation).sum::<u64>();
-        let least = part * left as f64 * seconds - grain * seconds;
-        if had.cost.as_accesses() < least * 0.9 {
-            return Err(format!("client {client} starves: {:.0} of {least:.0}", had.cost.as_accesses()));
+        let left = case.rate - case.clients.iter().map(|client_spec| client_spec.entitlement.reservation).sum::<u64>();
+        let guaranteed = part * left as f64 * seconds - grain * seconds;
+        if observed.cost.as_accesses() < guaranteed * 0.9 {
+            return Err(format!("client {client} starves: {:.0} of {guaranteed:.0}", observed.cost.as_accesses()));
         }
     }
-    let fair = (0..case.askers.len()).filter(|client| had[*client].always_asked);
+    let fair = (0..case.clients.len()).filter(|client| observed[*client].always_waiting);
     let fair: Vec<usize> = fair.collect();
     for (one, other) in fair.iter().flat_map(|one| fair.iter().map(move |other| (*one, *other))) {
         // A reservation may give more than the shares, never less.
-        if case.askers[other].entitlement.reservation > 0 || one == other {
+        if case.clients[other].entitlement.reservation > 0 || one == other {
             continue;
         }
-        let of = |client: usize| had[client].cost.as_accesses() / f64::from(case.askers[client].entitlement.shares);
+        let accesses_per_share =
+            |client: usize| observed[client].cost.as_accesses() / f64::from(case.clients[client].entitlement.shares);
         let grain = |client: usize| {
-            2.0 * case.askers[client].cost().as_accesses() / f64::from(case.askers[client].entitlement.shares)
+            2.0 * case.clients[client].cost().as_accesses() / f64::from(case.clients[client].entitlement.shares)
         };
-        if of(one) * 1.05 + grain(one) + grain(other) < of(other) {
-            return Err(format!("client {one} has {:.3} a share, client {other} {:.3}", of(one), of(other)));
+        if accesses_per_share(one) * 1.05 + grain(one) + grain(other) < accesses_per_share(other) {
+            return Err(format!(
+                "client {one} has {:.3} a share, client {other} {:.3}",
+                accesses_per_share(one),
+                accesses_per_share(other)
+            ));
         }
     }
     Ok(())
 }
 
-fn check_limits(asker: &Asker, had: &Had) -> Result<(), String> {
-    let Limits { iops, bytes, .. } = asker.limits;
-    let pieces = asker.bytes.div_ceil(qos::LIMIT_REQUEST_BYTES).max(1);
-    for (limit, each) in [(iops, pieces), (bytes, asker.bytes)] {
+fn check_limits(client_spec: &Client, observed: &Observed) -> Result<(), String> {
+    let Limits { iops, bytes, .. } = client_spec.limits;
+    let pieces = client_spec.bytes.div_ceil(qos::LIMIT_REQUEST_BYTES).max(1);
+    for (limit, each) in [(iops, pieces), (bytes, client_spec.bytes)] {
         if limit == 0 {
             continue;
         }
-        let most = limit + (limit / 50).max(each);
+        let allowed = limit + (limit / 50).max(each);
         let mut first = 0;
-        for (last, at) in had.came.iter().enumerate() {
-            while at.since(had.came[first]).0 >= SECOND {
+        for (last, at) in observed.entry_times.iter().enumerate() {
+            while at.since(observed.entry_times[first]).0 >= SECOND {
                 first += 1;
             }
             let within = (last - first + 1) as u64 * each;
-            if within > most {
+            if within > allowed {
                 return Err(format!("{within} in a second of {limit} allowed"));
             }
         }
-        let all = had.came.len() as u64 * each;
-        let ever = matches!(asker.arrivals, Arrivals::Flood(_)) && had.always_asked;
-        if ever && (all as f64) > limit as f64 * TIME.as_secs_f64() * 1.02 + 2.0 * each as f64 {
+        let all = observed.entry_times.len() as u64 * each;
+        let is_saturated = matches!(client_spec.arrivals, Arrivals::Flood(_)) && observed.always_waiting;
+        if is_saturated && (all as f64) > limit as f64 * TIME.as_secs_f64() * 1.02 + 2.0 * each as f64 {
             return Err(format!("{all} in {TIME:?} of {limit} a second"));
         }
     }
@@ -287,7 +294,7 @@ fn check_limits(asker: &Asker, had: &Had) -> Result<(), String> {
 fn failures(fault: Fault, cases: u64) -> Vec<String> {
     let each = (1..=cases).filter_map(|seed| {
         let case = draw(seed);
-        let result = run(&case, fault).and_then(|had| check(&case, &had));
+        let result = run(&case, fault).and_then(|observed| check(&case, &observed));
         result.err().map(|text| format!("seed {seed}: {text}\n{case:?}"))
     });
     each.take(5).collect()

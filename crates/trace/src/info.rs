@@ -8,8 +8,8 @@ use crate::request::{Op, Request};
 pub const SMALL_PAGE_BYTES: u64 = 4 << 10;
 /// Bytes of the larger page, for footprint.
 pub const LARGE_PAGE_BYTES: u64 = 64 << 10;
-/// Most pages remembered of each size. Beyond it, one of 2, 4, 8 … pages is sampled (Waldspurger et al., FAST 2015).
-/// Seven eighths of a power of two is the capacity of a hash table of that size.
+/// Maximum number of pages remembered of each size. Beyond it, one of 2, 4, 8 … pages is sampled (Waldspurger et al.,
+/// FAST 2015). Seven eighths of a power of two is the capacity of a hash table of that size.
 const PAGES_MAX: usize = 7 << 18;
 /// Number of streams tracked for the detection of sequential requests.
 const STREAMS: usize = 32;
@@ -43,30 +43,30 @@ struct Pages {
     last: FxHashMap<(u32, u64), u64>,
     /// One of 2^`shift` pages is in the sample.
     shift: u32,
-    most: usize,
+    pages_max: usize,
 }
 
 impl Pages {
-    fn new(most: usize) -> Self {
-        Pages { last: FxHashMap::default(), shift: 0, most }
+    fn new(pages_max: usize) -> Self {
+        Pages { last: FxHashMap::default(), shift: 0, pages_max }
     }
 
-    fn chosen(page: (u32, u64), shift: u32) -> bool {
+    fn is_sampled(page: (u32, u64), shift: u32) -> bool {
         shift == 0 || mixed(page) >> (u64::BITS - shift) == 0
     }
 
     /// Records an access; returns the previous access of the page, if it is in the sample.
     fn record_access(&mut self, page: (u32, u64), now: u64) -> PageLookup {
-        if !Pages::chosen(page, self.shift) {
-            return PageLookup::NotChosen;
+        if !Pages::is_sampled(page, self.shift) {
+            return PageLookup::NotSampled;
         }
         if let Some(last) = self.last.insert(page, now) {
             return PageLookup::Last(last);
         }
-        if self.last.len() > self.most {
+        if self.last.len() > self.pages_max {
             self.shift += 1;
             let shift = self.shift;
-            self.last.retain(|page, _| Pages::chosen(*page, shift));
+            self.last.retain(|page, _| Pages::is_sampled(*page, shift));
         }
         PageLookup::First
     }
@@ -77,7 +77,7 @@ impl Pages {
 }
 
 enum PageLookup {
-    NotChosen,
+    NotSampled,
     First,
     Last(u64),
 }
@@ -186,7 +186,7 @@ impl Info {
 
     /// Sampling ratio of the pages of 4 KiB: one of this many. With 1, footprint and reuse are exact. A sampled
     /// footprint has an error below half a percent.
-    pub fn one_of(&self) -> u64 {
+    pub fn sampling_ratio(&self) -> u64 {
         1 << self.small.shift
     }
 }
@@ -211,14 +211,14 @@ mod tests {
         assert_eq!(info.sizes.rows().collect::<Vec<_>>(), [(512, 2), (4_096, 1), (8_192, 1)]);
         // Page 1 is the second and the fourth access: a distance of two.
         assert_eq!(info.reuse.rows().collect::<Vec<_>>(), [(2, 1)]);
-        assert_eq!((info.end_bytes, info.device_max, info.one_of()), ((1 << 30) + (1 << 20), 1, 1));
+        assert_eq!((info.end_bytes, info.device_max, info.sampling_ratio()), ((1 << 30) + (1 << 20), 1, 1));
     }
 
     #[test]
     fn interleaved_streams_are_sequential() {
         let mut info = Info::default();
-        for turn in 0..100u64 {
-            (0..20).for_each(|stream| info.add(&request(None, Op::Read, (stream << 40) + turn * 65_536, 65_536, 0)));
+        for step in 0..100u64 {
+            (0..20).for_each(|stream| info.add(&request(None, Op::Read, (stream << 40) + step * 65_536, 65_536, 0)));
         }
         assert_eq!(info.sequential, 20 * 99);
     }
@@ -229,7 +229,7 @@ mod tests {
         for round in 0..2u64 {
             (0..200_000u64).for_each(|page| info.add(&request(None, Op::Read, page * 4_096 + round, 512, 0)));
         }
-        assert_eq!(info.one_of(), 32);
+        assert_eq!(info.sampling_ratio(), 32);
         let pages = info.footprint_small_bytes() / 4_096;
         assert!((190_000..210_000).contains(&pages), "{pages}");
         let reused: u64 = info.reuse.rows().map(|(_, count)| count).sum();

@@ -34,7 +34,7 @@ pub enum Next<'a> {
 pub struct Input {
     source: Box<dyn Read>,
     buffer: Vec<u8>,
-    begin: usize,
+    start: usize,
     end: usize,
     ended: bool,
     /// A read error; data read before it are still returned.
@@ -46,13 +46,13 @@ pub struct Input {
 impl Input {
     /// A reader at the start of a trace.
     pub fn new(source: Box<dyn Read>) -> Self {
-        Input { source, buffer: vec![0; HEAD_BYTES], begin: 0, end: 0, ended: false, error: None, byte: 0, line: 0 }
+        Input { source, buffer: vec![0; HEAD_BYTES], start: 0, end: 0, ended: false, error: None, byte: 0, line: 0 }
     }
 
     /// The first [`HEAD_BYTES`], or fewer if the trace is shorter. Valid only before the first unit.
     pub fn head(&mut self) -> &[u8] {
-        debug_assert_eq!(self.begin, 0);
-        while self.more() {}
+        debug_assert_eq!(self.start, 0);
+        while self.read_more() {}
         &self.buffer[..self.end]
     }
 
@@ -62,15 +62,15 @@ impl Input {
     }
 
     /// Reads more data if there is room; returns true if it did.
-    fn more(&mut self) -> bool {
+    fn read_more(&mut self) -> bool {
         if self.ended || self.end == self.buffer.len() {
             return false;
         }
         loop {
             match self.source.read(&mut self.buffer[self.end..]) {
                 Ok(0) => break,
-                Ok(got) => {
-                    self.end += got;
+                Ok(count) => {
+                    self.end += count;
                     return true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -86,9 +86,9 @@ impl Input {
 
     /// Moves unread data to the start of the buffer.
     fn compact(&mut self) {
-        self.buffer.copy_within(self.begin..self.end, 0);
-        self.end -= self.begin;
-        self.begin = 0;
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
     }
 
     /// Reads the next unit.
@@ -101,60 +101,60 @@ impl Input {
 
     fn next_bytes(&mut self, len: usize) -> io::Result<Next<'_>> {
         debug_assert!((1..=HEAD_BYTES).contains(&len));
-        if self.end - self.begin < len {
+        if self.end - self.start < len {
             self.compact();
-            while self.end < len && self.more() {}
+            while self.end < len && self.read_more() {}
         }
-        let held = self.end - self.begin;
+        let held = self.end - self.start;
         if held < len {
             if let Some(error) = self.error.take() {
                 return Err(error);
             }
             return Ok(if held == 0 { Next::End } else { Next::CutShort(held) });
         }
-        let taken = self.begin;
-        self.begin += len;
+        let unit_start = self.start;
+        self.start += len;
         self.byte += len as u64;
-        Ok(Next::Whole(&self.buffer[taken..taken + len]))
+        Ok(Next::Whole(&self.buffer[unit_start..unit_start + len]))
     }
 
     fn next_line(&mut self) -> io::Result<Next<'_>> {
-        let mut looked = self.begin;
+        let mut scanned = self.start;
         let found = loop {
-            if let Some(at) = find_newline(&self.buffer[looked..self.end]) {
-                break Some(looked + at);
+            if let Some(at) = find_newline(&self.buffer[scanned..self.end]) {
+                break Some(scanned + at);
             }
-            looked = self.end;
-            if self.end == self.buffer.len() && self.begin > 0 {
-                looked -= self.begin;
+            scanned = self.end;
+            if self.end == self.buffer.len() && self.start > 0 {
+                scanned -= self.start;
                 self.compact();
             }
-            if !self.more() {
+            if !self.read_more() {
                 break None;
             }
         };
-        let taken = self.begin;
+        let unit_start = self.start;
         let Some(newline) = found else {
             if let Some(error) = self.error.take() {
                 return Err(error);
             }
-            if taken == self.end {
+            if unit_start == self.end {
                 return Ok(Next::End);
             }
             self.line += 1;
             if !self.ended {
                 return Ok(Next::TooLong);
             }
-            self.begin = self.end;
-            return Ok(Next::Unended(without_return(&self.buffer[taken..self.end])));
+            self.start = self.end;
+            return Ok(Next::Unended(without_return(&self.buffer[unit_start..self.end])));
         };
         self.line += 1;
-        self.begin = newline + 1;
-        Ok(Next::Whole(without_return(&self.buffer[taken..newline])))
+        self.start = newline + 1;
+        Ok(Next::Whole(without_return(&self.buffer[unit_start..newline])))
     }
 
     /// Position of the last unit if it was taken, otherwise of the next one.
-    pub fn place(&self, unit: Unit, taken: bool) -> Position {
+    pub fn position_of(&self, unit: Unit, taken: bool) -> Position {
         match unit {
             Unit::Line => Position::Line(if taken { self.line } else { self.line + 1 }),
             Unit::Bytes(len) => Position::Byte(if taken { self.byte - len as u64 } else { self.byte }),
@@ -194,7 +194,7 @@ mod tests {
         for number in 0..20_000 {
             let Ok(Next::Whole(line)) = input.next(Unit::Line) else { panic!("line {number} is missing") };
             assert_eq!(line, format!("line {number}").as_bytes());
-            assert_eq!(input.place(Unit::Line, true), Position::Line(number + 1));
+            assert_eq!(input.position_of(Unit::Line, true), Position::Line(number + 1));
         }
         assert!(matches!(input.next(Unit::Line), Ok(Next::Unended(b"last"))));
         assert!(matches!(input.next(Unit::Line), Ok(Next::End)));
@@ -211,9 +211,9 @@ mod tests {
         let mut input = Input::new(Box::new(io::repeat(7).take(70)));
         for record in 0..2 {
             assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::Whole(bytes)) if bytes == [7; 32]));
-            assert_eq!(input.place(Unit::Bytes(32), true), Position::Byte(record * 32));
+            assert_eq!(input.position_of(Unit::Bytes(32), true), Position::Byte(record * 32));
         }
         assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::CutShort(6))));
-        assert_eq!(input.place(Unit::Bytes(32), false), Position::Byte(64));
+        assert_eq!(input.position_of(Unit::Bytes(32), false), Position::Byte(64));
     }
 }

@@ -97,12 +97,12 @@ impl Reader {
     }
 
     fn broken(&self, unit: Unit, RecordError(what): RecordError, remedy: &'static str, taken: bool) -> TraceError {
-        let place = self.input.place(unit, taken);
+        let place = self.input.position_of(unit, taken);
         TraceError::Broken { name: self.name.clone(), place, what, remedy }
     }
 
     fn unreadable(&self, unit: Unit, error: io::Error) -> TraceError {
-        TraceError::Unreadable { name: self.name.clone(), place: self.input.place(unit, false), error }
+        TraceError::Unreadable { name: self.name.clone(), place: self.input.position_of(unit, false), error }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::request::{DISK_BYTES_MAX, Op, Request, TRANSFER_BYTES_MAX};
 
-/// Most disks with names; a file with more is in another format.
+/// Maximum number of disks with names; a file with more is in another format.
 const NAMES_MAX: usize = 65_536;
 
 /// Error of a record, without its position.

@@ -5,31 +5,31 @@ use crate::request_sink::RecordError;
 /// Bytes of a sector, for formats that count in sectors.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Splits a line at commas into exactly `N` fields, or at least `N` if `more` is true.
-pub fn fields<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], RecordError> {
-    collect(line.split(|byte| *byte == b','), more)
+/// Splits a line at commas into exactly `N` fields, or at least `N` if `allow_extra` is true.
+pub fn fields<const N: usize>(line: &[u8], allow_extra: bool) -> Result<[&[u8]; N], RecordError> {
+    collect(line.split(|byte| *byte == b','), allow_extra)
 }
 
-/// Splits a line at blanks into exactly `N` words, or at least `N` if `more` is true.
-pub fn words<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], RecordError> {
-    collect(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()), more)
+/// Splits a line at blanks into exactly `N` words, or at least `N` if `allow_extra` is true.
+pub fn words<const N: usize>(line: &[u8], allow_extra: bool) -> Result<[&[u8]; N], RecordError> {
+    collect(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()), allow_extra)
 }
 
 fn collect<'a, const N: usize>(
     parts: impl Iterator<Item = &'a [u8]>,
-    more: bool,
+    allow_extra: bool,
 ) -> Result<[&'a [u8]; N], RecordError> {
     let mut found = [&b""[..]; N];
     let mut count = 0;
     for part in parts {
         if let Some(place) = found.get_mut(count) {
             *place = part.trim_ascii();
-        } else if more {
+        } else if allow_extra {
             break;
         }
         count += 1;
     }
-    if count < N || (count > N && !more) {
+    if count < N || (count > N && !allow_extra) {
         return Err(format!("has {count} fields where {N} are expected").into());
     }
     Ok(found)

@@ -11,7 +11,7 @@ use trace::{Format, Op, Request, open};
 fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("HOTSET_TRACES").map(PathBuf::from);
     if folder.is_none() {
-        println!("not read: HOTSET_TRACES does not say where the traces are");
+        println!("skipped: set HOTSET_TRACES to the directory of the traces");
     }
     folder
 }
@@ -42,7 +42,7 @@ fn published_traces_are_read_completely() {
         let mut info = Info::default();
         read.iter().for_each(|request| info.add(request));
         let footprint = info.footprint_small_bytes();
-        assert_eq!(info.one_of(), 1, "{name}");
+        assert_eq!(info.sampling_ratio(), 1, "{name}");
         assert_eq!((footprint * 100 + (1 << 29)) >> 30, hundredths, "{name}: {footprint} bytes");
     }
 }

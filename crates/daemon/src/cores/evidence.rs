@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-use engine::evidence::{DestagedFound, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
+use engine::evidence::{DestagedComparison, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
 use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
@@ -121,7 +121,7 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
     let has_dirty = in_log.blocks + in_memory.blocks > 0;
     let destaged = match subject.incarnation.filter(|_| has_dirty && subject.trusts_store) {
         Some(incarnation) => local.engine.compare_destaged(incarnation, &backing).await,
-        None => DestagedFound::default(),
+        None => DestagedComparison::default(),
     };
     let size_before = subject.size_before.filter(|before| *before != size_bytes && has_dirty);
     let samples_before = match size_before {
@@ -141,8 +141,8 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
         blocks_in_log: in_log.blocks,
         blocks_in_memory: in_memory.blocks,
         blocks_past_end: in_log.past_end + in_memory.past_end,
-        destaged_found: destaged.found,
-        destaged_missing: destaged.missing,
+        destaged_found: destaged.matching,
+        destaged_missing: destaged.different,
     }
 }
 

@@ -53,7 +53,7 @@ impl Daemon {
         let _busy = self.volumes.begin(name)?;
         let placed = self.volumes.placed(name)?;
         let (progress, _) = ProgressSender::new();
-        let work = async move |volume: Volume<RealSeam>| volume.start_anew(discard_dirty).await;
+        let work = async move |volume: Volume<RealSeam>| volume.drop_cached_data(discard_dirty).await;
         let dropped = self.cores.on_volume(name, &placed, "invalidating", &progress, work).await?;
         let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
         let text = format!(

@@ -197,7 +197,7 @@ impl Daemon {
             Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
                 let (subject, is_known) = self.subject(volume, datastore)?;
-                self.telemetry.past(history::Question { subject, is_known, from, to, step, series }).await
+                self.telemetry.past(history::Query { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
                 let limit = limit as usize;

@@ -237,7 +237,7 @@ async fn count(local: &Local) -> Seen {
             local.seam.yield_now().await;
             since = local.seam.now();
         }
-        volume.turn_heat();
+        volume.advance_heat();
         let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
         let mut lost: Vec<BlockNo> = mine.map(|owner| owner.block).collect();
         lost.sort_unstable();

@@ -2,7 +2,7 @@
 
 use engine::Volume;
 use engine::telemetry::OpKind;
-use engine::volume::tap::{Taken, Tapped};
+use engine::volume::tap::{TappedBatch, TappedRequest};
 use messages::report::{TraceOpened, Traced};
 use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
@@ -52,8 +52,8 @@ impl Daemon {
     }
 }
 
-fn traced(taken: &Taken) -> Traced {
-    let one = |tapped: &Tapped| {
+fn traced(taken: &TappedBatch) -> Traced {
+    let one = |tapped: &TappedRequest| {
         let op = match tapped.op {
             OpKind::Read => Op::Read,
             OpKind::Write => Op::Write,

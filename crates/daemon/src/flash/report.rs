@@ -188,7 +188,7 @@ fn pages_report(local: &Local) -> (PagesReport, Vec<PageMember>) {
         regions_in_flux: stats.dirty_regions,
         memory_bytes: stats.memory_bytes + promotion.history_bytes,
         endurance_left_bytes: promotion.left_bytes,
-        promotes_one_of: promotion.one_of,
+        promotes_one_of: promotion.promote_one_in,
     };
     (report, stats.members)
 }

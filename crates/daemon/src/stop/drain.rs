@@ -225,7 +225,7 @@ impl Drain {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let parked = volume.park().await;
                 let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
-                let destaged = local.engine.destaged_noted(incarnation);
+                let destaged = local.engine.recorded_writes(incarnation);
                 let parked = parked.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
                 parked.map_err(|error| (error, log_is_gone))
             };
@@ -256,7 +256,7 @@ impl Drain {
         loop {
             let volume = name.to_owned();
             let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
-                Some(volume) => volume.destage_past_log().await,
+                Some(volume) => volume.destage_without_log().await,
                 None => Ok(()),
             };
             match (self.cores[core].call(destage).await, draw_number()) {

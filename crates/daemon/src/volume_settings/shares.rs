@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::{FlashShare, MemoryShare, PageNo, QuotaError};
+use engine::{FlashQuota, MemoryQuota, PageNo, QuotaError};
 use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_gone};
@@ -19,19 +19,19 @@ use units::show_bytes;
 pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
 /// The memory quota in force, where the memory has `all` bytes and `config` is the file's entry.
-pub fn memory_share_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryShare {
+pub fn memory_share_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryQuota {
     let min = effective(record, MEMORY_MIN, config.memory_min);
     let max = effective(record, MEMORY_MAX, config.memory_max);
     memory_share(all, min, max)
 }
 
 /// The flash quota in force.
-pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashShare {
+pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashQuota {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
     let pinned = effective(record, PINNED, Pinned::default());
     let pinned = pinned.pages().into_iter().map(|range| PageNo(range.start)..PageNo(range.end));
-    FlashShare { pinned: pinned.collect(), ..flash_share(config.flash, min, max) }
+    FlashQuota { pinned: pinned.collect(), ..flash_share(config.flash, min, max) }
 }
 
 impl VolumeSettings {
@@ -138,7 +138,7 @@ async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, 
     let flash = share_of(record, config);
     let volume = name.to_owned();
     let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
-        Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
+        Some(volume) => volume.set_flash_quota(flash).map(|()| volume.set_memory_quota(memory)),
         None => Ok(()),
     };
     let done: Result<(), QuotaError> = cores[placed.core].call(call).await.map_err(core_gone)?;

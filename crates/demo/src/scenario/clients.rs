@@ -160,6 +160,6 @@ impl Orders {
 async fn connect(seam: &RealSeam, socket: &Path, export: &str) -> Result<NbdDisk<RealSeam>, Failure> {
     let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
     let target: NbdTarget = uri.parse().map_err(|error| Failure::failed(format!("{uri}: {error}")))?;
-    let options = NbdOptions { refuses_own: false, patience: PATIENCE, ..NbdOptions::default() };
+    let options = NbdOptions { refuses_own: false, reconnect_timeout: PATIENCE, ..NbdOptions::default() };
     NbdDisk::open(seam, target, options).await.map_err(|error| Failure::failed(format!("{uri}: {error}")))
 }

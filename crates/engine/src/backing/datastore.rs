@@ -1,7 +1,7 @@
 //! A datastore: volumes that share the same disks, or the same flash devices, and the order of their requests under
 //! congestion.
 //!
-//! Every request takes a [`Turn`] (an I/O slot) and holds it until it ends. A slot is granted at once while the
+//! Every request takes a [`IoSlot`] (an I/O slot) and holds it until it ends. A slot is granted at once while the
 //! datastore is not congested, or while only one volume uses it. Otherwise the window bounds the outstanding work, and
 //! the scheduler chooses the next request. Background work has a scheduler and a small part of the window of its own,
 //! so that it cannot take the slots of client requests.
@@ -20,7 +20,7 @@ use crate::spec::DatastoreSpec;
 use crate::wait::Grant;
 
 /// A volume without requests for this long is inactive: its shares no longer count.
-const AWAY_AFTER: Nanos = Nanos::from_secs(2);
+const INACTIVE_AFTER: Nanos = Nanos::from_secs(2);
 /// Time over which use is compared with entitlement.
 const PERIOD: Nanos = Nanos::from_secs(1);
 /// Number of recent congestion episodes that are kept.
@@ -31,8 +31,8 @@ const CONTENDERS_MAX: usize = 16;
 /// no more than this. Otherwise one large request, which may fill a small window alone, would make all volumes wait for
 /// its end.
 const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
-/// A volume without a completion for this long, and for this many thresholds, has a hung backing: the other volumes
-/// proceed without it.
+/// A volume without a completion for this long, and for this many thresholds, has a hung backing: its outstanding work
+/// no longer counts against the window.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
 const STALLED_THRESHOLDS: u64 = 10;
 /// Smallest window of flash devices: small accesses that they serve in parallel with profit.
@@ -44,8 +44,8 @@ const RESERVABLE_PERCENT: f64 = 90.0;
 /// Why a reservation is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {shown_iops} of 4 KiB, \
-     of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
+    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": its measured rate is {measured_iops} \
+     requests of 4 KiB a second, of which {reservable_iops} may be reserved; other volumes have reserved {others_iops}"
 )]
 pub struct ReservationError {
     /// Name of the datastore.
@@ -54,10 +54,10 @@ pub struct ReservationError {
     pub wanted_iops: u64,
     /// Reservations of the other volumes.
     pub others_iops: u64,
-    /// Most requests a second that may be reserved in all.
+    /// Upper limit of all reservations, in requests a second.
     pub reservable_iops: u64,
     /// Requests a second that the datastore completed while it was busy.
-    pub shown_iops: u64,
+    pub measured_iops: u64,
 }
 
 /// A time span of congestion.
@@ -110,34 +110,34 @@ pub struct DatastoreStats {
     /// The threshold in force.
     pub threshold: Nanos,
     /// True if the threshold is found automatically, not configured.
-    pub threshold_is_found: bool,
+    pub threshold_is_automatic: bool,
     /// Recent latency: the mean of the volumes' mean latencies.
     pub latency: Nanos,
     /// Recent rate in small accesses a second.
     pub rate: f64,
     /// Rate while the datastore was busy, in small accesses a second; `None` before that.
-    pub shown: Option<f64>,
+    pub measured_rate: Option<f64>,
     /// Window while congested, in small accesses.
     pub window: Option<f64>,
     /// Outstanding work, in small accesses.
-    pub under_way: f64,
+    pub outstanding: f64,
     /// Its volumes, by name.
     pub members: Vec<MemberStats>,
     /// The last congestion episodes, the newest last.
-    pub lately: Vec<Episode>,
+    pub recent_episodes: Vec<Episode>,
 }
 
 struct Member {
     volume: String,
     entitlement: Entitlement,
-    asked: Nanos,
+    last_request: Nanos,
     /// The volume has recent requests.
     active: bool,
-    under_way: Cost,
-    /// The part of `under_way` that is background work.
+    outstanding: Cost,
+    /// The part of `outstanding` that is background work.
     background: Cost,
     /// Time of its last completion, or of the start of its outstanding requests if that is later.
-    moved: Nanos,
+    last_completion: Nanos,
     /// Work in this period; the next field is that of the period before.
     used: Cost,
     used_before: Cost,
@@ -148,25 +148,25 @@ struct Member {
 
 struct Inner {
     /// Client requests.
-    scheduler: Scheduler<Rc<Ticket>>,
+    scheduler: Scheduler<Rc<QueuedRequest>>,
     /// Background work.
-    background: Scheduler<Rc<Ticket>>,
+    background: Scheduler<Rc<QueuedRequest>>,
     window: Window,
     /// The clock of the window: disk time.
     clock: DiskClock,
     members: BTreeMap<u32, Member>,
     /// Outstanding work that bypassed the full window; it does not count against the window.
-    early: Cost,
+    bypassing: Cost,
     /// The timer task runs.
     ticking: bool,
     /// Number of active members.
     active: usize,
     period: Nanos,
     /// The greatest rate while busy.
-    shown: Option<f64>,
+    measured_rate: Option<f64>,
     episodes: u64,
     congested_time: Nanos,
-    lately: VecDeque<Episode>,
+    recent_episodes: VecDeque<Episode>,
 }
 
 /// A datastore on one core.
@@ -179,30 +179,30 @@ pub struct Datastore<S: Seam> {
 }
 
 /// A waiting request and its grant.
-struct Ticket {
+struct QueuedRequest {
     grant: Grant,
     /// The request bypassed the full window.
-    is_early: Cell<bool>,
+    bypasses_window: Cell<bool>,
     /// Priority; it rises when a client begins to wait for background work.
     priority: Cell<Priority>,
 }
 
-/// A place in the queue. A drop before the grant was claimed withdraws the request or returns its slot.
-struct Place<S: Seam> {
+/// An entry of the queue. A drop before the grant was claimed withdraws the request or returns its slot.
+struct QueueEntry<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
     cost: Cost,
-    ticket: Rc<Ticket>,
+    queued: Rc<QueuedRequest>,
     is_claimed: Cell<bool>,
 }
 
 /// Permission to have one request outstanding (an I/O slot); returned on drop.
-pub struct Turn<S: Seam> {
+pub struct IoSlot<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
     cost: Cost,
     priority: Priority,
-    is_early: bool,
+    bypasses_window: bool,
     /// Start, in disk time.
     began: Nanos,
     /// Time that the request waited for the slot.
@@ -219,14 +219,14 @@ impl<S: Seam> Datastore<S> {
             window: Window::new(spec.threshold, now),
             clock: DiskClock::default(),
             members: BTreeMap::new(),
-            early: Cost::default(),
+            bypassing: Cost::default(),
             ticking: false,
             active: 0,
             period: now,
-            shown: None,
+            measured_rate: None,
             episodes: 0,
             congested_time: Nanos::ZERO,
-            lately: VecDeque::new(),
+            recent_episodes: VecDeque::new(),
         };
         let write_cost = Cell::new(spec.write_cost);
         Rc::new(Datastore { seam, name: spec.name.clone(), write_cost, inner: RefCell::new(inner) })
@@ -252,19 +252,19 @@ impl<S: Seam> Datastore<S> {
     }
 
     /// Adds a volume or changes its entitlement.
-    pub fn set(&self, number: u32, volume: &str, entitlement: Entitlement) {
+    pub fn set_volume(&self, number: u32, volume: &str, entitlement: Entitlement) {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
-        inner.scheduler.set(number, entitlement, now);
-        inner.background.set(number, entitlement, now);
+        inner.scheduler.set_client(number, entitlement, now);
+        inner.background.set_client(number, entitlement, now);
         let member = inner.members.entry(number).or_insert_with(|| Member {
             volume: volume.to_owned(),
             entitlement,
-            asked: Nanos::ZERO,
+            last_request: Nanos::ZERO,
             active: false,
-            under_way: Cost::default(),
+            outstanding: Cost::default(),
             background: Cost::default(),
-            moved: Nanos::ZERO,
+            last_completion: Nanos::ZERO,
             used: Cost::default(),
             used_before: Cost::default(),
             total: Cost::default(),
@@ -279,29 +279,29 @@ impl<S: Seam> Datastore<S> {
         let inner = self.inner.borrow();
         let others = inner.members.iter().filter(|(other, _)| **other != number);
         let others_iops: u64 = others.map(|(_, member)| member.entitlement.reservation).sum();
-        let Some(shown) = inner.shown.filter(|_| wanted_iops > 0) else { return Ok(()) };
-        let reservable_iops = (shown * RESERVABLE_PERCENT / 100.0) as u64;
+        let Some(measured_rate) = inner.measured_rate.filter(|_| wanted_iops > 0) else { return Ok(()) };
+        let reservable_iops = (measured_rate * RESERVABLE_PERCENT / 100.0) as u64;
         if others_iops.saturating_add(wanted_iops) <= reservable_iops {
             return Ok(());
         }
-        let (datastore, shown_iops) = (self.name.clone(), shown as u64);
-        Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, shown_iops })
+        let (datastore, measured_iops) = (self.name.clone(), measured_rate as u64);
+        Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, measured_iops })
     }
 
     /// Removes a volume; its waiting requests are admitted.
-    pub fn leave(&self, number: u32) {
+    pub fn remove_volume(&self, number: u32) {
         let now = self.seam.now();
-        let (gone, granted) = {
+        let (waiting, granted) = {
             let mut inner = self.inner.borrow_mut();
-            let gone = inner.members.remove(&number);
-            inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
-            let mut gone = inner.scheduler.remove(number);
-            gone.extend(inner.background.remove(number));
+            let removed = inner.members.remove(&number);
+            inner.active -= usize::from(removed.is_some_and(|member| member.active));
+            let mut waiting = inner.scheduler.remove(number);
+            waiting.extend(inner.background.remove(number));
             let disk_time = inner.clock.time(now);
-            gone.iter().for_each(|(cost, ticket)| inner.window.begin(*cost, ticket.priority.get(), disk_time));
-            (gone, inner.admit(now))
+            waiting.iter().for_each(|(cost, queued)| inner.window.begin(*cost, queued.priority.get(), disk_time));
+            (waiting, inner.admit(now))
         };
-        gone.into_iter().map(|(_, ticket)| ticket).chain(granted).for_each(|ticket| ticket.grant.give());
+        waiting.into_iter().map(|(_, queued)| queued).chain(granted).for_each(|queued| queued.grant.give());
     }
 
     /// Moves the waiting background work of a volume among the client requests, because a client waits for it.
@@ -313,26 +313,26 @@ impl<S: Seam> Datastore<S> {
             if waiting.is_empty() {
                 return;
             }
-            for (cost, ticket) in waiting {
-                ticket.priority.set(Priority::Foreground);
-                inner.scheduler.push(number, cost, ticket, now);
+            for (cost, queued) in waiting {
+                queued.priority.set(Priority::Foreground);
+                inner.scheduler.push(number, cost, queued, now);
             }
             inner.admit(now)
         };
-        granted.iter().for_each(|ticket| ticket.grant.give());
+        granted.iter().for_each(|queued| queued.grant.give());
     }
 
     /// Waits for an I/O slot for a request of this cost.
-    pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority) -> Turn<S> {
+    pub async fn acquire_slot(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority) -> IoSlot<S> {
         let now = self.seam.now();
         let datastore = Rc::clone(self);
-        let Some(ticket) = self.line_up(number, cost, priority, now) else {
+        let Some(queued) = self.enqueue(number, cost, priority, now) else {
             let began = self.disk_time();
-            return Turn { datastore, number, cost, priority, is_early: false, began, waited: Nanos::ZERO };
+            return IoSlot { datastore, number, cost, priority, bypasses_window: false, began, waited: Nanos::ZERO };
         };
-        let place = Place { datastore, number, cost, ticket, is_claimed: Cell::new(false) };
-        place.ticket.grant.given().await;
-        place.is_claimed.set(true);
+        let entry = QueueEntry { datastore, number, cost, queued, is_claimed: Cell::new(false) };
+        entry.queued.grant.wait().await;
+        entry.is_claimed.set(true);
         let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO
             && let Some(member) = self.inner.borrow_mut().members.get_mut(&number)
@@ -340,41 +340,44 @@ impl<S: Seam> Datastore<S> {
             member.waits += 1;
             member.waited += waited;
         }
-        let (is_early, priority) = (place.ticket.is_early.get(), place.ticket.priority.get());
-        Turn { datastore: Rc::clone(self), number, cost, priority, is_early, began: self.disk_time(), waited }
+        let (bypasses_window, priority) = (entry.queued.bypasses_window.get(), entry.queued.priority.get());
+        IoSlot { datastore: Rc::clone(self), number, cost, priority, bypasses_window, began: self.disk_time(), waited }
     }
 
     fn disk_time(&self) -> Nanos {
         self.inner.borrow().clock.time(self.seam.now())
     }
 
-    /// Queues the request and returns its ticket. Returns `None` if there is nothing to wait for; the request then has
+    /// Queues the request and returns its entry. Returns `None` if there is nothing to wait for; the request then has
     /// its slot.
-    fn line_up(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<Ticket>> {
+    fn enqueue(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<QueuedRequest>> {
         let mut inner = self.inner.borrow_mut();
-        inner.turn_period(now);
-        inner.count(number, cost, now);
-        let ticks = inner.active > 1 && !std::mem::replace(&mut inner.ticking, true);
-        if ticks {
+        inner.roll_period(now);
+        inner.count_request(number, cost, now);
+        let starts_timer = inner.active > 1 && !std::mem::replace(&mut inner.ticking, true);
+        if starts_timer {
             inner.clock.start(now);
             self.seam.spawn(Rc::clone(self).tick());
         }
-        let free = !inner.window.is_congested() && !inner.any_waits();
-        if free || inner.active < 2 || !inner.members.contains_key(&number) {
+        let is_uncontended = !inner.window.is_congested() && !inner.has_waiting();
+        if is_uncontended || inner.active < 2 || !inner.members.contains_key(&number) {
             inner.begin(number, cost, priority, now);
             return None;
         }
-        let ticket =
-            Rc::new(Ticket { grant: Grant::default(), is_early: Cell::new(false), priority: Cell::new(priority) });
+        let queued = Rc::new(QueuedRequest {
+            grant: Grant::default(),
+            bypasses_window: Cell::new(false),
+            priority: Cell::new(priority),
+        });
         let waiting = match priority {
             Priority::Foreground => &mut inner.scheduler,
             Priority::Background => &mut inner.background,
         };
-        waiting.push(number, cost, Rc::clone(&ticket), now);
+        waiting.push(number, cost, Rc::clone(&queued), now);
         let granted = inner.admit(now);
         drop(inner);
-        granted.iter().for_each(|ticket| ticket.grant.give());
-        Some(ticket)
+        granted.iter().for_each(|queued| queued.grant.give());
+        Some(queued)
     }
 
     /// The timer, which runs while several volumes are active. It measures the lateness of the event loop, and admits
@@ -386,21 +389,21 @@ impl<S: Seam> Datastore<S> {
             let granted = {
                 let inner = &mut *self.inner.borrow_mut();
                 if inner.clock.tick(now).is_some() {
-                    inner.window.note_stall();
+                    inner.window.record_stall();
                 }
-                inner.turn_period(now);
-                let was = inner.window.is_congested();
-                inner.window.tick(inner.clock.time(now));
-                inner.note_congestion(was, now);
+                inner.roll_period(now);
+                let was_congested = inner.window.is_congested();
+                inner.window.end_if_calm(inner.clock.time(now));
+                inner.update_congestion(was_congested, now);
                 let granted = inner.admit(now);
-                let is_idle = !inner.any_waits() && inner.window.under_way() == Cost::default();
+                let is_idle = !inner.has_waiting() && inner.window.outstanding() == Cost::default();
                 if is_idle || inner.active < 2 {
                     inner.clock.stop(now);
                     inner.ticking = false;
                 }
                 granted
             };
-            granted.iter().for_each(|ticket| ticket.grant.give());
+            granted.iter().for_each(|queued| queued.grant.give());
             if !self.inner.borrow().ticking {
                 return;
             }
@@ -408,39 +411,39 @@ impl<S: Seam> Datastore<S> {
     }
 
     /// Records the end of a request that began at `began` in disk time; `None`: it was never sent.
-    fn end(&self, number: u32, cost: Cost, priority: Priority, is_early: bool, began: Option<Nanos>) {
+    fn end(&self, number: u32, cost: Cost, priority: Priority, bypasses_window: bool, began: Option<Nanos>) {
         let now = self.seam.now();
         let granted = {
             let inner = &mut *self.inner.borrow_mut();
-            inner.turn_period(now);
+            inner.roll_period(now);
             let shared = inner.active > 1;
-            let was = inner.window.is_congested();
+            let was_congested = inner.window.is_congested();
             if let Some(member) = inner.members.get_mut(&number) {
-                (member.under_way, member.moved) = (member.under_way - cost, now);
+                (member.outstanding, member.last_completion) = (member.outstanding - cost, now);
                 if priority == Priority::Background {
                     member.background = member.background - cost;
                 }
             }
-            if is_early {
-                inner.early = inner.early - cost;
+            if bypasses_window {
+                inner.bypassing = inner.bypassing - cost;
             }
             let disk_time = inner.clock.time(now);
             match began {
                 Some(began) => inner.window.end(number, cost, priority, began, disk_time, shared),
                 None => inner.window.cancel(cost, priority, disk_time),
             }
-            inner.note_congestion(was, now);
+            inner.update_congestion(was_congested, now);
             inner.admit(now)
         };
-        granted.iter().for_each(|ticket| ticket.grant.give());
+        granted.iter().for_each(|queued| queued.grant.give());
     }
 
     /// The present state.
     pub fn stats(&self) -> DatastoreStats {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
-        inner.turn_period(now);
-        let (latency, rate) = inner.window.lately();
+        inner.roll_period(now);
+        let (latency, rate) = inner.window.last_sample();
         let active_shares = inner.active_shares();
         let used: Cost = inner.members.values().map(|member| member.used_before).sum();
         let mut members: Vec<_> = inner
@@ -450,7 +453,7 @@ impl<S: Seam> Datastore<S> {
                 volume: member.volume.clone(),
                 shares: member.entitlement.shares,
                 reservation_iops: member.entitlement.reservation,
-                entitled_ratio: inner.entitled(member, active_shares),
+                entitled_ratio: inner.entitled_ratio(member, active_shares),
                 used_ratio: member.used_before.0 as f64 / used.0.max(1) as f64,
                 accesses: member.total.as_accesses(),
                 waits: member.waits,
@@ -459,21 +462,21 @@ impl<S: Seam> Datastore<S> {
             })
             .collect();
         members.sort_by(|a, b| a.volume.cmp(&b.volume));
-        let since = inner.lately.back().filter(|episode| episode.ended.is_none()).map(|episode| episode.began);
+        let since = inner.recent_episodes.back().filter(|episode| episode.ended.is_none()).map(|episode| episode.began);
         DatastoreStats {
             name: self.name.clone(),
             congested: inner.window.is_congested(),
             congested_time: inner.congested_time + since.map_or(Nanos::ZERO, |since| now.since(since)),
             episodes: inner.episodes,
             threshold: inner.window.threshold(),
-            threshold_is_found: inner.window.asked_threshold() == qos::Threshold::Auto,
+            threshold_is_automatic: inner.window.configured_threshold() == qos::Threshold::Auto,
             latency,
             rate,
-            shown: inner.shown,
+            measured_rate: inner.measured_rate,
             window: inner.window.size().map(Cost::as_accesses),
-            under_way: inner.window.under_way().as_accesses(),
+            outstanding: inner.window.outstanding().as_accesses(),
             members,
-            lately: inner.lately.iter().cloned().collect(),
+            recent_episodes: inner.recent_episodes.iter().cloned().collect(),
         }
     }
 }
@@ -481,13 +484,13 @@ impl<S: Seam> Datastore<S> {
 impl Member {
     /// Its outstanding client requests.
     fn foreground(&self) -> Cost {
-        self.under_way - self.background
+        self.outstanding - self.background
     }
 }
 
 impl Inner {
     /// True if a request waits.
-    fn any_waits(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         !self.scheduler.is_empty() || !self.background.is_empty()
     }
 
@@ -496,87 +499,89 @@ impl Inner {
         self.scheduler.waiting_of(number) + self.background.waiting_of(number)
     }
 
-    /// Admits the requests that may go now and returns their tickets. Their cost counts as outstanding from here on.
-    fn admit(&mut self, now: Nanos) -> Vec<Rc<Ticket>> {
+    /// Admits the requests that the window allows and returns them. Their cost counts as outstanding from here on.
+    fn admit(&mut self, now: Nanos) -> Vec<Rc<QueuedRequest>> {
         let mut granted = Vec::new();
-        if !self.any_waits() {
+        if !self.has_waiting() {
             return granted;
         }
         let stalled_after = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
-        let stalls = |member: &Member| member.under_way > Cost::default() && now.since(member.moved) > stalled_after;
-        let stalled: Vec<u32> = self.members.iter().filter(|(_, member)| stalls(member)).map(|(at, _)| *at).collect();
-        let hung: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
+        let is_stalled =
+            |member: &Member| member.outstanding > Cost::default() && now.since(member.last_completion) > stalled_after;
+        let stalled: Vec<u32> =
+            self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(at, _)| *at).collect();
+        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
         while !self.scheduler.is_empty() {
             let members = &self.members;
             let next = if self.active < 2 {
                 self.scheduler.pop(now)
-            } else if self.window.has_room_beside(self.early + hung) {
-                self.scheduler.pop_of(now, |number| !stalled.contains(&number))
+            } else if self.window.has_room(self.bypassing + hung_cost) {
+                self.scheduler.pop_among(now, |number| !stalled.contains(&number))
             } else {
-                self.window.note_full(self.clock.time(now));
-                let most = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
+                self.window.record_wait(self.clock.time(now));
+                let bypass_max = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
                 let is_small = |number: u32, cost: Cost| {
-                    let has = members.get(&number).map_or(SMALL_REQUEST, Member::foreground);
-                    cost <= SMALL_REQUEST && has < SMALL_REQUEST && !stalled.contains(&number)
+                    let outstanding = members.get(&number).map_or(SMALL_REQUEST, Member::foreground);
+                    cost <= SMALL_REQUEST && outstanding < SMALL_REQUEST && !stalled.contains(&number)
                 };
-                let small = if self.early < most { self.scheduler.pop_little(now, is_small) } else { None };
-                if let Some((_, cost, ticket)) = &small {
-                    self.early += *cost;
-                    ticket.is_early.set(true);
+                let small = if self.bypassing < bypass_max { self.scheduler.pop_small(now, is_small) } else { None };
+                if let Some((_, cost, queued)) = &small {
+                    self.bypassing += *cost;
+                    queued.bypasses_window.set(true);
                 }
                 small
             };
-            let Some((number, cost, ticket)) = next else { break };
+            let Some((number, cost, queued)) = next else { break };
             self.begin(number, cost, Priority::Foreground, now);
-            granted.push(ticket);
+            granted.push(queued);
         }
         self.admit_background(&stalled, now, &mut granted);
         granted
     }
 
     /// Admits background work: beside client requests while none of them waits, else within its own part of the window.
-    fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<Ticket>>) {
-        let hung: Cost = stalled.iter().map(|number| self.members[number].background).sum();
+    fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<QueuedRequest>>) {
+        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].background).sum();
         while !self.background.is_empty() {
             let next = match () {
                 () if self.active < 2 => self.background.pop(now),
-                () if self.window.has_room_for_background(!self.scheduler.is_empty(), hung) => {
-                    self.background.pop_of(now, |number| !stalled.contains(&number))
+                () if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) => {
+                    self.background.pop_among(now, |number| !stalled.contains(&number))
                 }
                 () => None,
             };
-            let Some((number, cost, ticket)) = next else { break };
+            let Some((number, cost, queued)) = next else { break };
             self.begin(number, cost, Priority::Background, now);
-            granted.push(ticket);
+            granted.push(queued);
         }
     }
 
     fn begin(&mut self, number: u32, cost: Cost, priority: Priority, now: Nanos) {
         self.window.begin(cost, priority, self.clock.time(now));
         if let Some(member) = self.members.get_mut(&number) {
-            if member.under_way == Cost::default() {
-                member.moved = now;
+            if member.outstanding == Cost::default() {
+                member.last_completion = now;
             }
-            member.under_way += cost;
+            member.outstanding += cost;
             if priority == Priority::Background {
                 member.background += cost;
             }
         }
     }
 
-    fn count(&mut self, number: u32, cost: Cost, now: Nanos) {
+    fn count_request(&mut self, number: u32, cost: Cost, now: Nanos) {
         if let Some(member) = self.members.get_mut(&number) {
-            member.asked = now;
+            member.last_request = now;
             self.active += usize::from(!std::mem::replace(&mut member.active, true));
             member.used += cost;
             member.total += cost;
         }
     }
 
-    fn turn_period(&mut self, now: Nanos) {
-        let was = self.window.is_congested();
-        self.window.rest(self.clock.time(now));
-        self.note_congestion(was, now);
+    fn roll_period(&mut self, now: Nanos) {
+        let was_congested = self.window.is_congested();
+        self.window.end_if_idle(self.clock.time(now));
+        self.update_congestion(was_congested, now);
         if now.since(self.period) < PERIOD {
             return;
         }
@@ -586,8 +591,8 @@ impl Inner {
             member.used = Cost::default();
             // A volume with waiting requests stays active, however long they wait.
             let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
-            let waits = member.under_way > Cost::default() || waiting > 0;
-            member.active &= waits || now.since(member.asked) < AWAY_AFTER;
+            let waits = member.outstanding > Cost::default() || waiting > 0;
+            member.active &= waits || now.since(member.last_request) < INACTIVE_AFTER;
         }
         self.active = self.members.values().filter(|member| member.active).count();
         self.period = now;
@@ -600,24 +605,24 @@ impl Inner {
     }
 
     /// The part of the datastore that a volume is entitled to beside the active volumes.
-    fn entitled(&self, member: &Member, active_shares: u64) -> f64 {
+    fn entitled_ratio(&self, member: &Member, active_shares: u64) -> f64 {
         let own = u64::from(member.entitlement.shares);
         let all = if member.active { active_shares } else { active_shares + own };
         let by_shares = own as f64 / all.max(1) as f64;
-        let reserved = self.shown.map_or(0.0, |shown| member.entitlement.reservation as f64 / shown.max(1.0));
+        let reserved = self.measured_rate.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
         by_shares.max(reserved).min(1.0)
     }
 
-    fn note_congestion(&mut self, was: bool, now: Nanos) {
-        let is = self.window.is_congested();
-        if is && let Some(rate) = self.window.greatest_rate() {
-            self.shown = Some(rate);
+    fn update_congestion(&mut self, was_congested: bool, now: Nanos) {
+        let is_congested = self.window.is_congested();
+        if is_congested && let Some(rate) = self.window.greatest_rate() {
+            self.measured_rate = Some(rate);
         }
-        if is == was {
+        if is_congested == was_congested {
             return;
         }
-        if !is {
-            if let Some(episode) = self.lately.back_mut() {
+        if !is_congested {
+            if let Some(episode) = self.recent_episodes.back_mut() {
                 episode.ended = Some(now);
                 self.congested_time += now.since(episode.began);
             }
@@ -626,7 +631,7 @@ impl Inner {
         let active: Vec<&Member> = self.members.values().filter(|member| member.active).collect();
         let used = |member: &Member| (member.used_before + member.used).0 as f64;
         let (all, shares) = (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
-        let above = |member: &Member| used(member) / all - self.entitled(member, shares);
+        let above = |member: &Member| used(member) / all - self.entitled_ratio(member, shares);
         let cause = active.iter().max_by(|a, b| above(a).total_cmp(&above(b)));
         let episode = Episode {
             began: now,
@@ -634,35 +639,35 @@ impl Inner {
             caused_by: cause.map(|member| member.volume.clone()).unwrap_or_default(),
             contenders: active.iter().take(CONTENDERS_MAX).map(|member| member.volume.clone()).collect(),
         };
-        if self.lately.len() == EPISODES_MAX {
-            self.lately.pop_front();
+        if self.recent_episodes.len() == EPISODES_MAX {
+            self.recent_episodes.pop_front();
         }
-        self.lately.push_back(episode);
+        self.recent_episodes.push_back(episode);
         self.episodes += 1;
     }
 }
 
-impl<S: Seam> Drop for Turn<S> {
+impl<S: Seam> Drop for IoSlot<S> {
     fn drop(&mut self) {
-        self.datastore.end(self.number, self.cost, self.priority, self.is_early, Some(self.began));
+        self.datastore.end(self.number, self.cost, self.priority, self.bypasses_window, Some(self.began));
     }
 }
 
-impl<S: Seam> Drop for Place<S> {
+impl<S: Seam> Drop for QueueEntry<S> {
     fn drop(&mut self) {
         if self.is_claimed.get() {
             return;
         }
-        let Place { datastore, number, cost, ticket, .. } = &*self;
-        if ticket.grant.is_given() {
-            datastore.end(*number, *cost, ticket.priority.get(), ticket.is_early.get(), None);
+        let QueueEntry { datastore, number, cost, queued, .. } = &*self;
+        if queued.grant.is_given() {
+            datastore.end(*number, *cost, queued.priority.get(), queued.bypasses_window.get(), None);
         } else {
             let mut inner = datastore.inner.borrow_mut();
-            let waiting = match ticket.priority.get() {
+            let waiting = match queued.priority.get() {
                 Priority::Foreground => &mut inner.scheduler,
                 Priority::Background => &mut inner.background,
             };
-            waiting.withdraw(*number, |other| Rc::ptr_eq(other, ticket));
+            waiting.withdraw(*number, |other| Rc::ptr_eq(other, queued));
         }
     }
 }

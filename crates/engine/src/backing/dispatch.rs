@@ -2,8 +2,8 @@
 //!
 //! Client reads may fill the queue. Destage always has at least one place. While clients read, or have just read, and
 //! little data is dirty, destage has hardly more: the next read waits on the disks for all destage already sent.
-//! Destage's part grows to a fifth at half of the dirty data bound, to half while a client waits for destage, and to
-//! the whole queue at the bound. Readahead and promotion take at most a quarter each.
+//! Destage's part grows to 20 % at half of the dirty data limit, to 50 % while a client waits for destage, and to 100 %
+//! at the limit. Readahead and promotion take at most 25 % each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ struct Inner {
     depth: u32,
     classes: [Class; Cause::ALL.len()],
     /// When a client read was last seen in flight.
-    read_at: Cell<Option<Nanos>>,
+    last_read: Cell<Option<Nanos>>,
 }
 
 /// Admission to the queue of one backing. A clone is another handle to the same queue.
@@ -101,7 +101,7 @@ impl Dispatch {
     /// A dispatch for a backing that serves `depth` requests in parallel with profit.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
-        let inner = Inner { depth, classes: Default::default(), read_at: Cell::default() };
+        let inner = Inner { depth, classes: Default::default(), last_read: Cell::default() };
         inner.classes[Cause::ClientRead as usize].limit.set(depth * 2);
         inner.classes[Cause::Destage as usize].limit.set(depth);
         inner.classes[Cause::Readahead as usize].limit.set(depth / 4);
@@ -116,7 +116,7 @@ impl Dispatch {
         }
         let place = Rc::<Grant>::default();
         self.class(cause).queue.borrow_mut().push_back(Rc::clone(&place));
-        place.given().await;
+        place.wait().await;
         Permit { dispatch: self.clone(), cause }
     }
 
@@ -137,7 +137,7 @@ impl Dispatch {
     }
 
     /// Number of requests of this cause that may be in flight.
-    pub fn places(&self, cause: Cause) -> usize {
+    pub fn limit_of(&self, cause: Cause) -> usize {
         self.class(cause).limit.get() as usize
     }
 
@@ -156,17 +156,17 @@ impl Dispatch {
 
     /// Sets destage's part. `pressure` is the dirty data in percent of its bound; `waited_for` is true while a client
     /// waits for destage.
-    pub fn set_destage_share(&self, now: Nanos, pressure: u64, waited_for: bool) {
+    pub fn set_destage_part(&self, now: Nanos, pressure: u64, waited_for: bool) {
         let depth = u64::from(self.0.depth);
         if self.class(Cause::ClientRead).in_flight.get() > 0 {
-            self.0.read_at.set(Some(now));
+            self.0.last_read.set(Some(now));
         }
-        let contended = self.0.read_at.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
-        const LEAST: u64 = DESTAGE_PERCENT_MIN;
+        let is_contended = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
+        const MIN_PERCENT: u64 = DESTAGE_PERCENT_MIN;
         let percent = match () {
-            () if !contended => 100,
+            () if !is_contended => 100,
             () if waited_for => 50.max(pressure),
-            () if pressure <= 50 => LEAST + pressure.saturating_sub(25) * (20 - LEAST) / 25,
+            () if pressure <= 50 => MIN_PERCENT + pressure.saturating_sub(25) * (20 - MIN_PERCENT) / 25,
             () => 20 + (pressure - 50) * 8 / 5,
         };
         let destage = self.class(Cause::Destage);
@@ -199,7 +199,7 @@ mod tests {
         let dispatch = Dispatch::new(160);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
         let places = |now, pressure, waited_for| {
-            dispatch.set_destage_share(now, pressure, waited_for);
+            dispatch.set_destage_part(now, pressure, waited_for);
             let mut held = Vec::new();
             while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
@@ -220,7 +220,7 @@ mod tests {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_share(seam.now(), 0, false);
+        dispatch.set_destage_part(seam.now(), 0, false);
         let inside = Rc::new(Cell::new(0));
         for _ in 0..30 {
             let (dispatch, inside) = (dispatch.clone(), Rc::clone(&inside));
@@ -234,7 +234,7 @@ mod tests {
         settle();
         assert_eq!(inside.get(), 1);
         drop(read);
-        dispatch.set_destage_share(seam.now() + READ_EXPECTED_FOR, 0, false);
+        dispatch.set_destage_part(seam.now() + READ_EXPECTED_FOR, 0, false);
         settle();
         assert_eq!(inside.get(), 30);
     }

@@ -1,4 +1,4 @@
-//! Epochs of a volume: which dirty data a flush must bring to the backing.
+//! Epochs of a volume: which dirty data a flush must write to the backing.
 //!
 //! A flush closes the current epoch. Data dirtied up to then counts as *closing*, later data as *filling*. A volume has
 //! at most these two, and flushes that arrive meanwhile join the filling one.
@@ -61,14 +61,14 @@ impl Epochs {
 
     /// Adds units of `epoch` that are not on the backing.
     pub fn add_many(&mut self, epoch: Epoch, units: u64) {
-        assert!(epoch <= self.current, "nothing is dirty in an epoch to come");
+        assert!(epoch <= self.current, "the epoch has begun");
         *self.bucket(epoch) += units;
     }
 
     /// Removes a unit of `epoch` that is on the backing or was superseded.
     pub fn remove(&mut self, epoch: Epoch) {
         let count = self.bucket(epoch);
-        *count = count.checked_sub(1).expect("what is removed was added");
+        *count = count.checked_sub(1).expect("a removed unit was added before");
     }
 
     fn bucket(&mut self, epoch: Epoch) -> &mut u64 {

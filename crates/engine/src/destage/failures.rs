@@ -8,13 +8,13 @@ use flash::BlockNo;
 use seam::Nanos;
 
 /// Pause after the first failure, and its upper bound.
-const FIRST: Nanos = Nanos::from_millis(100);
-const LONGEST: Nanos = Nanos::from_secs(10);
+const PAUSE_MIN: Nanos = Nanos::from_millis(100);
+const PAUSE_MAX: Nanos = Nanos::from_secs(10);
 
 #[derive(Clone, Copy)]
 struct Failure {
     pause: Nanos,
-    due: Nanos,
+    retry_at: Nanos,
 }
 
 /// The failures by block, or by the first block of a range.
@@ -29,9 +29,9 @@ impl Failures {
 
     /// Records a failed write of the block.
     pub fn add(&mut self, block: BlockNo, now: Nanos) {
-        let failure = self.0.entry(block).or_insert(Failure { pause: Nanos::ZERO, due: now });
-        failure.pause = Nanos(failure.pause.0 * 2).max(FIRST).min(LONGEST);
-        failure.due = now + failure.pause;
+        let failure = self.0.entry(block).or_insert(Failure { pause: Nanos::ZERO, retry_at: now });
+        failure.pause = Nanos(failure.pause.0 * 2).max(PAUSE_MIN).min(PAUSE_MAX);
+        failure.retry_at = now + failure.pause;
     }
 
     /// True if the last write of the block failed.
@@ -50,13 +50,13 @@ impl Failures {
     }
 
     /// True while the block's pause lasts.
-    pub fn holds(&self, block: BlockNo, now: impl FnOnce() -> Nanos) -> bool {
-        !self.0.is_empty() && self.0.get(&block).is_some_and(|failure| now() < failure.due)
+    pub fn is_paused(&self, block: BlockNo, now: impl FnOnce() -> Nanos) -> bool {
+        !self.0.is_empty() && self.0.get(&block).is_some_and(|failure| now() < failure.retry_at)
     }
 
     /// Ends all pauses because a request waits: every block may be tried once more at once.
     pub fn end_pauses(&mut self) {
-        self.0.values_mut().for_each(|failure| failure.due = Nanos::ZERO);
+        self.0.values_mut().for_each(|failure| failure.retry_at = Nanos::ZERO);
     }
 }
 
@@ -70,9 +70,9 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             failures.add(BlockNo(7), now);
-            assert!(!failures.holds(BlockNo(8), || now));
+            assert!(!failures.is_paused(BlockNo(8), || now));
             let begun = now;
-            while failures.holds(BlockNo(7), || now) {
+            while failures.is_paused(BlockNo(7), || now) {
                 now += Nanos::from_millis(100);
             }
             pauses.push(now.since(begun).as_millis());
@@ -80,9 +80,9 @@ mod tests {
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
         failures.add(BlockNo(7), now);
         failures.end_pauses();
-        assert!(!failures.holds(BlockNo(7), || now) && !failures.is_empty());
+        assert!(!failures.is_paused(BlockNo(7), || now) && !failures.is_empty());
         failures.remove(BlockNo(7));
         failures.add(BlockNo(7), now);
-        assert!(!failures.holds(BlockNo(7), || now + FIRST));
+        assert!(!failures.is_paused(BlockNo(7), || now + PAUSE_MIN));
     }
 }

@@ -20,19 +20,19 @@ impl DirtyOrder {
 
     /// Adds a block; it may be present already.
     pub fn insert(&mut self, block: BlockNo) {
-        let (page, place) = block.page();
+        let (page, bit) = block.page();
         let mask = self.pages.entry(page).or_insert(0);
-        self.count += u64::from(*mask & (1 << place) == 0);
-        *mask |= 1 << place;
+        self.count += u64::from(*mask & (1 << bit) == 0);
+        *mask |= 1 << bit;
     }
 
     /// Removes a block, if present.
     pub fn remove(&mut self, block: BlockNo) {
-        let (page, place) = block.page();
+        let (page, bit) = block.page();
         if let Some(mask) = self.pages.get_mut(&page)
-            && *mask & (1 << place) != 0
+            && *mask & (1 << bit) != 0
         {
-            *mask &= !(1 << place);
+            *mask &= !(1 << bit);
             self.count -= 1;
             if *mask == 0 {
                 self.pages.remove(&page);
@@ -42,15 +42,15 @@ impl DirtyOrder {
 
     /// True if the block is present.
     pub fn contains(&self, block: BlockNo) -> bool {
-        let (page, place) = block.page();
-        self.pages.get(&page).is_some_and(|mask| mask & (1 << place) != 0)
+        let (page, bit) = block.page();
+        self.pages.get(&page).is_some_and(|mask| mask & (1 << bit) != 0)
     }
 
     /// The blocks from `from` on, in order.
     pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = BlockNo> + '_ {
         let blocks = self.pages.range(from.page().0..).flat_map(|(page, mask)| {
             let (page, mask) = (*page, *mask);
-            (0..BLOCKS_PER_PAGE).filter(move |place| mask & (1 << place) != 0).map(move |place| page.block(place))
+            (0..BLOCKS_PER_PAGE).filter(move |bit| mask & (1 << bit) != 0).map(move |bit| page.block(bit))
         });
         blocks.skip_while(move |block| *block < from)
     }

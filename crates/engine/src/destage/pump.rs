@@ -15,7 +15,7 @@ use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
 use crate::memory::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors};
-use crate::shard::recall::Recall;
+use crate::shard::reload::ReloadReason;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 
@@ -24,9 +24,9 @@ const RUN_BLOCKS: u64 = 64;
 /// Longest run regardless of the stripe, in blocks.
 const RUN_BLOCKS_MAX: u64 = 256;
 /// Limit of spilled blocks that are being reloaded.
-const RECALL_BLOCKS_MAX: u64 = 256;
+const RELOAD_BLOCKS_MAX: u64 = 256;
 /// Blocks examined in one step.
-const LOOK_MAX: usize = 4096;
+const EXAMINED_BLOCKS_MAX: usize = 4096;
 /// Time without requests after which the clients count as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(200);
 /// Time without a write after which a block is unlikely to be written again soon.
@@ -39,24 +39,27 @@ enum Job<B, M> {
     /// Fills a partial block, because the backing accepts whole blocks only.
     Fill(BlockNo),
     /// Reloads spilled blocks into these buffers.
-    Recall(Range<BlockNo>, Vec<M>),
+    Reload(Range<BlockNo>, Vec<M>),
+    /// Flushes the backing, so that written blocks become clean.
     Sync,
+    /// Destages and flushes everything, as a client's flush does.
     Flush,
-    LookOn,
+    /// Lets other tasks run, then continues the search.
+    Continue,
     Stop,
 }
 
-/// Result of looking for spilled blocks to reload.
-enum Recalls<B, M> {
-    Now(Job<B, M>),
-    /// Blocks are waiting, but there is no room now.
+/// Result of the search for spilled blocks to reload.
+enum ReloadChoice<B, M> {
+    Reload(Job<B, M>),
+    /// Spilled blocks remain, but memory has no room for them now.
     Later,
     Nothing,
 }
 
-/// Which blocks to choose.
+/// The blocks that destage may choose now.
 #[derive(Clone, Copy)]
-struct Want {
+struct Selection {
     /// Blocks of this epoch and older ones: a flush closed it.
     closed: Option<Epoch>,
     /// Blocks dirty since this time or longer.
@@ -67,14 +70,14 @@ struct Want {
     ranges: bool,
 }
 
-impl Want {
-    fn takes(&self, epoch: Epoch, since: Nanos) -> bool {
+impl Selection {
+    fn selects(&self, epoch: Epoch, since: Nanos) -> bool {
         self.any
             || self.closed.is_some_and(|closed| epoch <= closed)
             || self.older_than.is_some_and(|limit| since <= limit)
     }
 
-    fn nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         !self.any && !self.ranges && self.closed.is_none() && self.older_than.is_none()
     }
 }
@@ -86,26 +89,26 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
         let job = shard.work.wait_for(|| shard.next_job(&mut cursor)).await;
         match job {
             Job::Stop => return,
-            Job::LookOn => shard.seam().yield_now().await,
+            Job::Continue => shard.seam().yield_now().await,
             Job::Write(job, permit) => {
                 let shard = Rc::clone(&shard);
-                shard.seam().clone().spawn(async move { shard.write_out(job, permit).await });
+                shard.seam().clone().spawn(async move { shard.write_run(job, permit).await });
             }
             Job::Zero(job, permit) => {
                 let shard = Rc::clone(&shard);
-                shard.seam().clone().spawn(async move { shard.zero_out(job, permit).await });
+                shard.seam().clone().spawn(async move { shard.zero_range(job, permit).await });
             }
             Job::Fill(block) => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move { shard.fill_for_destage(block).await });
             }
-            Job::Recall(blocks, buffers) => {
+            Job::Reload(blocks, buffers) => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     let count = BlockNo::count(&blocks);
                     // A failure is counted and reported; the block pauses before the next attempt.
-                    drop(shard.recall_into(blocks, buffers, Recall::Destage).await);
-                    shard.state.borrow_mut().recalling -= count;
+                    drop(shard.reload_into(blocks, buffers, ReloadReason::Destage).await);
+                    shard.state.borrow_mut().reloading_blocks -= count;
                     shard.work.notify();
                     shard.progress.notify();
                 });
@@ -115,7 +118,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; the written blocks are then dirty again.
                     shard.sync().await;
-                    shard.flushing_alone.set(false);
+                    shard.background_backing_flush_running.set(false);
                     shard.work.notify();
                 });
             }
@@ -124,7 +127,7 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; dirty blocks stay dirty and are tried again.
                     let (Ok(()) | Err(_)) = shard.flush_all().await;
-                    shard.flushing_alone.set(false);
+                    shard.background_backing_flush_running.set(false);
                     shard.work.notify();
                 });
             }
@@ -136,43 +139,48 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
-        !state.waits.is_empty() || self.is_pressed(state.unclean())
+        !state.waits.is_empty() || self.is_pressed(state.not_clean_blocks())
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
-        self.notice_reconnect();
+        self.detect_reconnect();
         let now = self.seam().now();
         self.with(|state, memory| {
-            if self.stopping.get() && state.operations.is_empty() && state.filling.is_empty() && state.recalling == 0 {
+            if self.stopping.get()
+                && state.operations.is_empty()
+                && state.filling.is_empty()
+                && state.reloading_blocks == 0
+            {
                 return Some(Job::Stop);
             }
-            if self.holding.get() {
+            if self.destage_held.get() {
                 return None;
             }
-            self.share_queue(state, now);
+            self.update_queue_part(state, now);
             if let Some(job) = self.urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
-            let want = self.want(state, memory, now);
+            let selection = self.selection(state, memory, now);
             let mut later = false;
-            if !want.nothing() {
-                if let Some(job) = self.zero_job(state, &want) {
+            if !selection.is_empty() {
+                if let Some(job) = self.zero_job(state, &selection) {
                     return Some(job);
                 }
-                if let Some(job) = self.write_job(state, memory, cursor, &want) {
+                if let Some(job) = self.write_job(state, memory, cursor, &selection) {
                     return Some(job);
                 }
-                match self.recall_job(state, memory, &want) {
-                    Recalls::Now(job) => return Some(job),
-                    Recalls::Later => later = true,
-                    Recalls::Nothing => {}
+                match self.reload_job(state, memory, &selection) {
+                    ReloadChoice::Reload(job) => return Some(job),
+                    ReloadChoice::Later => later = true,
+                    ReloadChoice::Nothing => {}
                 }
             }
-            let under_way = !state.operations.is_empty() || !state.filling.is_empty() || state.recalling > 0 || later;
-            if state.flushing.turns.is_running()
+            let is_working =
+                !state.operations.is_empty() || !state.filling.is_empty() || state.reloading_blocks > 0 || later;
+            if state.flushing.single_flight.is_running()
                 && state.epochs.closing() > 0
-                && !under_way
-                && self.may_destage(false, state.unclean())
+                && !is_working
+                && self.may_destage(false, state.not_clean_blocks())
                 && !self.dispatch.is_full(Cause::Destage)
             {
                 state.flushing.stuck = true;
@@ -183,35 +191,36 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Sets destage's part of the backing's queue, and its priority among the volumes of the datastore.
-    fn share_queue(&self, state: &State, now: Nanos) {
-        let waits = state.flushing.turns.is_running() || !state.waits.is_empty();
-        self.dispatch.set_destage_share(now, self.destage_pressure(state.unclean()), waits);
+    fn update_queue_part(&self, state: &State, now: Nanos) {
+        let is_waited_for = state.flushing.single_flight.is_running() || !state.waits.is_empty();
+        self.dispatch.set_destage_part(now, self.destage_pressure(state.not_clean_blocks()), is_waited_for);
         if self.is_destage_waited_for(state) {
             self.expedite();
         }
     }
 
-    /// Decides which blocks to choose now.
-    fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
+    /// Determines the blocks that destage may choose now.
+    fn selection(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
-        let unclean = state.unclean();
-        let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
-        let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
+        let not_clean = state.not_clean_blocks();
+        let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
+        let is_idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
-        let pause = self.retry.holds(now);
+        let is_paused = self.retry.is_paused(now);
         let older_than = match () {
-            () if pause => None,
+            () if is_paused => None,
             // Half the age, so that one sweep covers many blocks.
-            () if aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
-            () if idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
+            () if is_aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
+            () if is_idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
             () => None,
         };
-        Want {
-            closed: (state.flushing.turns.is_running() && state.epochs.closing() > 0).then(|| state.epochs.closed()),
+        Selection {
+            closed: (state.flushing.single_flight.is_running() && state.epochs.closing() > 0)
+                .then(|| state.epochs.closed()),
             older_than,
-            any: !pause && (must_drain || self.is_pressed(unclean) || self.core.log_is_crowded()),
-            ranges: !pause && state.zeroes.len() >= RANGES_CROWDED,
+            any: !is_paused && (must_drain || self.is_pressed(not_clean) || self.core.log_is_crowded()),
+            ranges: !is_paused && state.zeroes.len() >= RANGES_CROWDED,
         }
     }
 
@@ -226,7 +235,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let mut found = None;
-        for block in state.waits.places_from(cursor).take(LOOK_MAX) {
+        for block in state.waits.places_from(cursor).take(EXAMINED_BLOCKS_MAX) {
             if state.is_busy(&block.single()) {
                 continue;
             }
@@ -235,7 +244,7 @@ impl<S: Seam> Shard<S> {
                     found = Some((start, true));
                     break;
                 }
-            } else if state.order.contains(block) && self.joins(state, memory, block) {
+            } else if state.order.contains(block) && self.is_writable(state, memory, block) {
                 found = Some((block, false));
                 break;
             }
@@ -245,14 +254,15 @@ impl<S: Seam> Shard<S> {
             return self.start_zero(state, block);
         }
         let boundary = self.run_boundary();
-        let run = state.order.next_run(block, boundary, 1, |_| true, |next| self.joins(state, memory, next));
+        let run = state.order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
-    fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block, S::BlockMut>> {
+    fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
-            let may = range.state == ZeroState::Dirty && (want.ranges || want.takes(range.epoch, range.since));
-            (may && !state.failed.holds(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
+            let may =
+                range.state == ZeroState::Dirty && (selection.ranges || selection.selects(range.epoch, range.since));
+            (may && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
         self.start_zero(state, start)
@@ -263,41 +273,44 @@ impl<S: Seam> Shard<S> {
         state: &mut State,
         memory: &mut Memory<S>,
         cursor: &mut BlockNo,
-        want: &Want,
+        selection: &Selection,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         if self.dispatch.is_full(Cause::Destage) {
             return None;
         }
-        let quietly = want.closed.is_none();
-        if !self.may_destage(quietly, state.unclean()) {
+        let is_background = selection.closed.is_none();
+        if !self.may_destage(is_background, state.not_clean_blocks()) {
             return None;
         }
         // Without blocks that are old enough, no search is needed.
         let oldest = state.oldest_in_memory(memory, self.number);
-        let aged = want.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
-        let due = want.closed.is_some() && state.has_due();
-        if !(want.any || aged || due) {
+        let is_aged = selection.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
+        let is_due = selection.closed.is_some() && state.has_closed_dirty_blocks();
+        if !(selection.any || is_aged || is_due) {
             return None;
         }
         let boundary = self.run_boundary();
         for from in [*cursor, BlockNo(0)] {
             let wanted = |block: BlockNo| {
-                let id = memory.find(self.number, block).expect("what is dirty has a slot");
+                let id = memory.find(self.number, block).expect("a dirty block has a slot");
                 let slot = memory.slot(id);
-                let chosen = slot.dirty.is_some_and(|epoch| want.takes(epoch, slot.dirty_since));
-                chosen && self.joins(state, memory, block)
+                let chosen = slot.dirty.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
+                chosen && self.is_writable(state, memory, block)
             };
-            match state.order.next_run(from, boundary, LOOK_MAX, wanted, |next| self.joins(state, memory, next)) {
+            match state
+                .order
+                .next_run(from, boundary, EXAMINED_BLOCKS_MAX, wanted, |next| self.is_writable(state, memory, next))
+            {
                 Ok(Some(run)) => {
                     *cursor = run.end;
                     let first = run.start;
-                    self.note_run(quietly, BlockNo::count(&run));
+                    self.record_run(is_background, BlockNo::count(&run));
                     return self.start_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),
                 Err(next) => {
                     *cursor = next;
-                    return Some(Job::LookOn);
+                    return Some(Job::Continue);
                 }
             }
         }
@@ -305,61 +318,66 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reloads spilled blocks in address order, slightly ahead of their writes.
-    fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
-        let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
-        if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
-            return Recalls::Nothing;
+    fn reload_job(
+        &self,
+        state: &mut State,
+        memory: &mut Memory<S>,
+        selection: &Selection,
+    ) -> ReloadChoice<S::Block, S::BlockMut> {
+        let wanted = selection.any || selection.closed.is_some() || selection.older_than.is_some();
+        if !wanted || state.log_tracker.spilled_blocks() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
+            return ReloadChoice::Nothing;
         }
-        if !self.may_destage(want.closed.is_none(), state.unclean()) {
-            return Recalls::Later;
+        if !self.may_destage(selection.closed.is_none(), state.not_clean_blocks()) {
+            return ReloadChoice::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
-        let last_has_left = || BlockNo::each(&state.recalled).all(|block| !state.order.contains(block));
-        let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
-        if !room || state.recalling >= RECALL_BLOCKS_MAX {
-            let under_way = state.recalling > 0 || !state.operations.is_empty();
-            return if under_way { Recalls::Later } else { Recalls::Nothing };
+        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.order.contains(block));
+        let room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
+        if !room || state.reloading_blocks >= RELOAD_BLOCKS_MAX {
+            let is_working = state.reloading_blocks > 0 || !state.operations.is_empty();
+            return if is_working { ReloadChoice::Later } else { ReloadChoice::Nothing };
         }
         let boundary = self.run_boundary();
-        let count = (self.unclean_limit_seen() / 4).clamp(1, boundary);
+        let count = (self.last_not_clean_limit() / 4).clamp(1, boundary);
         let free = |block: BlockNo| {
-            !state.failed.holds(block, || self.seam().now()) && state.ticket_for(block, Sectors::ALL).is_none()
+            !state.failed.is_paused(block, || self.seam().now()) && state.fill_guard_for(block, Sectors::ALL).is_none()
         };
-        let run = [state.recalled.end, BlockNo::ZERO]
+        let run = [state.last_reload.end, BlockNo::ZERO]
             .into_iter()
-            .find_map(|from| state.ledger.next_resting(from, boundary, count, free));
+            .find_map(|from| state.log_tracker.next_spilled_run(from, boundary, count, free));
         let Some(run) = run else {
             // A client may be reading the remaining blocks.
-            return if state.tickets.is_empty() { Recalls::Nothing } else { Recalls::Later };
+            return if state.fill_guards.is_empty() { ReloadChoice::Nothing } else { ReloadChoice::Later };
         };
         let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
         if buffers.is_empty() {
-            return Recalls::Later;
+            return ReloadChoice::Later;
         }
         let run = run.start.run(buffers.len() as u64);
-        state.recalling += buffers.len() as u64;
-        state.recalled = run.clone();
-        Recalls::Now(Job::Recall(run, buffers))
+        state.reloading_blocks += buffers.len() as u64;
+        state.last_reload = run.clone();
+        ReloadChoice::Reload(Job::Reload(run, buffers))
     }
 
-    /// True if a dirty block may be written now.
-    fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
-        if state.is_busy(&(block.single())) || state.failed.holds(block, || self.seam().now()) {
+    /// True if a dirty block may be written now, or filled for its write.
+    fn is_writable(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
+        if state.is_busy(&(block.single())) || state.failed.is_paused(block, || self.seam().now()) {
             return false;
         }
-        let id = memory.find(self.number, block).expect("what is dirty has a slot");
+        let id = memory.find(self.number, block).expect("a dirty block has a slot");
         let whole = memory.slot(id).present == Sectors::ALL;
-        whole || self.takes_sectors() || self.may_fill(state, block)
+        whole || self.accepts_sectors() || self.may_fill(state, block)
     }
 
     /// True if a partial block may be filled now. The number of such fills, and of their buffers, is limited to
     /// destage's slots in the backing's queue.
     fn may_fill(&self, state: &State, block: BlockNo) -> bool {
-        !state.filling.contains(&block) && state.filling.len() < self.dispatch.places(Cause::Destage)
+        !state.filling.contains(&block) && state.filling.len() < self.dispatch.limit_of(Cause::Destage)
     }
 
     /// True if the backing accepts single sectors.
-    pub fn takes_sectors(&self) -> bool {
+    pub fn accepts_sectors(&self) -> bool {
         self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
     }
 
@@ -375,10 +393,10 @@ impl<S: Seam> Shard<S> {
 
     fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_enter(Cause::Destage)?;
-        let end = state.zeroes.get_mut(start).expect("chosen a moment ago").end;
+        let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
         let blocks = start..end;
         let operation = state.begin_operation(blocks.clone());
-        let range = state.zeroes.get_mut(start).expect("chosen a moment ago");
+        let range = state.zeroes.get_mut(start).expect("the chosen range exists");
         range.state = ZeroState::InFlight(operation);
         let may_unmap = range.may_unmap;
         let waits = state.waits.take(blocks.clone());
@@ -394,7 +412,7 @@ impl<S: Seam> Shard<S> {
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let whole = |memory: &Memory<S>, block: BlockNo| {
-            let id = memory.find(self.number, block).expect("what is dirty has a slot");
+            let id = memory.find(self.number, block).expect("a dirty block has a slot");
             memory.slot(id).present == Sectors::ALL
         };
         let run = if whole(memory, anchor) {
@@ -404,7 +422,7 @@ impl<S: Seam> Shard<S> {
                 .map_or(run.start, BlockNo::next);
             let end = BlockNo::each(&(anchor..run.end)).find(|block| !whole(memory, *block)).unwrap_or(run.end);
             start..end
-        } else if self.takes_sectors() {
+        } else if self.accepts_sectors() {
             anchor.single()
         } else {
             state.filling.insert(anchor);
@@ -414,7 +432,7 @@ impl<S: Seam> Shard<S> {
         let operation = state.begin_operation(run.clone());
         let mut targets = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {
-            let id = memory.find(self.number, block).expect("what is dirty has a slot");
+            let id = memory.find(self.number, block).expect("a dirty block has a slot");
             let sent = state.send(memory, id);
             let slot = memory.slot(id);
             let data = slot.data.clone().expect("a slot in use has content");
@@ -426,37 +444,37 @@ impl<S: Seam> Shard<S> {
 
     /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
     fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
-        if self.flushing_alone.get() {
+        if self.background_backing_flush_running.get() {
             return None;
         }
         if self.policy.get() == WritePolicy::WriteBackVolatile
-            && !state.flushing.turns.is_running()
-            && !self.retry.holds(now)
+            && !state.flushing.single_flight.is_running()
+            && !self.retry.is_paused(now)
         {
-            let aged =
+            let is_aged =
                 state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
             let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
-            if aged || unflushed {
+            if is_aged || unflushed {
                 self.last_sync.set(now);
-                self.flushing_alone.set(true);
+                self.background_backing_flush_running.set(true);
                 return Some(Job::Flush);
             }
         }
-        if state.flushing.syncing || state.unflushed() == 0 || self.retry.holds(now) {
+        if state.flushing.syncing || state.unflushed() == 0 || self.retry.is_paused(now) {
             return None;
         }
         // Flushes become more frequent near the limit, so that writers get room in small portions.
-        let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
-        let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
+        let portion = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
+        let are_many = state.unflushed() * portion >= self.last_not_clean_limit().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
-        let old = now.since(self.last_sync.get()) >= self.age_max();
-        let at_rest =
+        let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
+        let is_idle =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
         // A flush of the backing retires records of the log.
-        let crowded = self.core.log_is_crowded() && state.operations.is_empty();
-        if many || old || at_rest || crowded {
+        let is_crowded = self.core.log_is_crowded() && state.operations.is_empty();
+        if are_many || is_overdue || is_idle || is_crowded {
             self.last_sync.set(now);
-            self.flushing_alone.set(true);
+            self.background_backing_flush_running.set(true);
             return Some(Job::Sync);
         }
         None

@@ -1,8 +1,9 @@
-//! Back-pressure: slows writers in proportion to the lag of their volume's destage, one after the other, and never
-//! stops all at once.
+//! Back-pressure: delays writers in proportion to the lag of their volume's destage. Writers are delayed one after the
+//! other, never all at once.
 //!
-//! Below the soft mark no write waits. Between the soft mark and the limit, each write gets a start time. The spacing
-//! follows the recent pace of destage and widens towards the limit. At the limit, writers queue for room.
+//! Below the soft limit no write waits. Between the soft limit and the limit, each write gets a start time. The spacing
+//! follows the recent pace of destage and widens towards the limit. At the limit, writers queue until destage frees
+//! room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,17 +17,17 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const SOFT_PERCENT: u64 = 70;
 /// Percentage of the limit above which destage works without a flush or a waiting request.
 const PRESSURE_PERCENT: u64 = 25;
-/// Percentage of the limit above which dirty data in memory presses destage although there is a flash log. Below it,
+/// Percentage of the limit above which dirty data in memory starts destage although there is a flash log. Below it,
 /// memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
-/// Units that destage may spend between two ticks at the soft mark, while clients are busy and there is room. No disk
+/// Units that destage may spend between two ticks at the soft limit, while clients are busy and there is room. No disk
 /// takes as many runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark the
 /// allowance shrinks, so that blocks overwritten often are not written to the backing each time.
 const ALLOWANCE_MAX: u64 = 256;
 /// Lower bound of the allowance.
 const ALLOWANCE_MIN: u64 = 32;
 /// Blocks of a run that cost as much as its request.
-const BLOCKS_A_UNIT: u64 = 16;
+const BLOCKS_PER_UNIT: u64 = 16;
 /// Longest delay of one write by pacing alone.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
@@ -34,10 +35,10 @@ const DELAY_MAX: Nanos = Nanos::from_millis(500);
 #[derive(Default)]
 pub struct Throttle {
     limit: Cell<u64>,
-    /// Start time of the next write above the soft mark.
-    next_turn: Cell<Nanos>,
+    /// Start time of the next write above the soft limit.
+    next_start: Cell<Nanos>,
     /// Next queue number for a writer that waits for room, and the number being served.
-    given: Cell<u64>,
+    next_number: Cell<u64>,
     serving: Cell<u64>,
     /// Units that reached the backing; time and count at the last measurement.
     done: Cell<u64>,
@@ -53,7 +54,7 @@ pub struct Throttle {
 
 impl Throttle {
     /// Records that `units` more have reached the backing.
-    pub fn note_done(&self, units: u64) {
+    pub fn record_progress(&self, units: u64) {
         self.done.set(self.done.get() + units);
     }
 
@@ -65,11 +66,11 @@ impl Throttle {
             return;
         }
         self.measured.set((now, self.done.get()));
-        // An interval without work says nothing about the pace.
+        // An interval without destage gives no measurement of the pace.
         if units > 0 && elapsed < 2_000_000_000 {
-            let latest = elapsed / units;
-            let old = self.unit_ns.get();
-            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
+            let latest_ns = elapsed / units;
+            let old_ns = self.unit_ns.get();
+            self.unit_ns.set(if old_ns == 0 { latest_ns } else { (3 * old_ns + latest_ns) / 4 });
         }
     }
 }
@@ -85,25 +86,25 @@ impl<S: Seam> Shard<S> {
             self.last_request.set(self.seam().now());
         }
         self.refresh_throttle();
-        let pressure = self.pressure_percent(self.state.borrow().unclean()).min(SOFT_PERCENT);
+        let pressure = self.pressure_percent(self.state.borrow().not_clean_blocks()).min(SOFT_PERCENT);
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
-    /// True if destage may send another run now. `quietly`: no request waits for it.
-    pub fn may_destage(&self, quietly: bool, unclean: u64) -> bool {
+    /// True if destage may send another run now. `is_background`: no request waits for it.
+    pub fn may_destage(&self, is_background: bool, not_clean: u64) -> bool {
         let throttle = &self.throttle;
-        if self.slows_writers(unclean) {
+        if self.slows_writers(not_clean) {
             return true;
         }
-        let held = quietly && throttle.clients_busy.get() && throttle.allowance.get() == 0;
-        !held && self.core.may_destage()
+        let is_exhausted = is_background && throttle.clients_busy.get() && throttle.allowance.get() == 0;
+        !is_exhausted && self.core.may_destage()
     }
 
-    /// Records that a run of `blocks` is sent. `quietly`: no request waits for it.
-    pub fn note_run(&self, quietly: bool, blocks: u64) {
-        let units = 1 + blocks / BLOCKS_A_UNIT;
-        self.core.note_destage(units);
-        if quietly {
+    /// Records that a run of `blocks` is sent. `is_background`: no request waits for it.
+    pub fn record_run(&self, is_background: bool, blocks: u64) {
+        let units = 1 + blocks / BLOCKS_PER_UNIT;
+        self.core.record_destage(units);
+        if is_background {
             let allowance = &self.throttle.allowance;
             allowance.set(allowance.get().saturating_sub(units));
         }
@@ -112,91 +113,91 @@ impl<S: Seam> Shard<S> {
     /// Measures the pace and updates the limit, which depends on the other volumes.
     pub fn refresh_throttle(&self) {
         self.throttle.measure(self.seam().now());
-        self.throttle.limit.set(self.unclean_limit());
+        self.throttle.limit.set(self.not_clean_limit());
     }
 
     /// The limit as last updated.
-    pub fn unclean_limit_seen(&self) -> u64 {
+    pub fn last_not_clean_limit(&self) -> u64 {
         self.throttle.limit.get()
     }
 
     /// True if destage should work without a flush or a waiting request.
-    pub fn is_pressed(&self, unclean: u64) -> bool {
-        unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
+    pub fn is_pressed(&self, not_clean: u64) -> bool {
+        not_clean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
     /// True if writers are slowed because dirty data is close to its limit.
-    pub fn slows_writers(&self, unclean: u64) -> bool {
-        self.pressure_percent(unclean) >= SOFT_PERCENT
+    pub fn slows_writers(&self, not_clean: u64) -> bool {
+        self.pressure_percent(not_clean) >= SOFT_PERCENT
     }
 
     /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's part of the backing's
     /// queue grows with it.
-    pub fn destage_pressure(&self, unclean: u64) -> u64 {
-        let memory = self.pressure_percent(unclean);
-        if !self.logs() {
+    pub fn destage_pressure(&self, not_clean: u64) -> u64 {
+        let memory = self.pressure_percent(not_clean);
+        if !self.uses_log() {
             return memory;
         }
-        let above = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
-        above.max(self.core.log_pressure_percent())
+        let memory_pressure = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
+        memory_pressure.max(self.core.log_pressure_percent())
     }
 
     /// Dirty data in percent of the limit.
-    pub fn pressure_percent(&self, unclean: u64) -> u64 {
-        (unclean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
+    pub fn pressure_percent(&self, not_clean: u64) -> u64 {
+        (not_clean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
     /// True if a write may enter the cache without waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
-        let unclean = self.state.borrow().unclean() + BlockNo::count(&blocks);
-        unclean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.throttle.given.get() == self.throttle.serving.get()
+        let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
+        not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
+            && self.throttle.next_number.get() == self.throttle.serving.get()
     }
 
     /// Waits until `blocks` may become dirty.
-    pub async fn make_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
+    pub async fn wait_for_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         let throttle = &self.throttle;
         let begun = self.seam().now();
         self.refresh_throttle();
-        let turn = throttle.given.get();
-        throttle.given.set(turn + 1);
+        let number = throttle.next_number.get();
+        throttle.next_number.set(number + 1);
         // A write larger than the limit enters when it is alone.
         let room = |limit: u64| {
             let want = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
-            self.state.borrow().unclean() + want <= limit
+            self.state.borrow().not_clean_blocks() + want <= limit
         };
-        let ready = || (throttle.serving.get() == turn && room(throttle.limit.get())).then_some(());
+        let ready = || (throttle.serving.get() == number && room(throttle.limit.get())).then_some(());
         if ready().is_none() {
             self.core.keep_ticking();
             self.work.notify();
             self.progress.wait_for(ready).await;
         }
-        throttle.serving.set(turn + 1);
-        if throttle.given.get() > turn + 1 {
+        throttle.serving.set(number + 1);
+        if throttle.next_number.get() > number + 1 {
             self.progress.notify();
         }
-        self.pace(BlockNo::count(&blocks)).await;
+        self.delay_write(BlockNo::count(&blocks)).await;
         let waited = self.seam().now().since(begun);
         if waited > Nanos::ZERO {
             self.counters.add(&self.counters.throttled_us, waited.as_micros());
         }
     }
 
-    async fn pace(&self, units: u64) {
+    async fn delay_write(&self, units: u64) {
         let throttle = &self.throttle;
-        let (limit, unclean) = (throttle.limit.get(), self.state.borrow().unclean());
+        let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
         let soft = limit * SOFT_PERCENT / 100;
-        if unclean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
+        if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
-        // The spacing grows from zero at the soft mark to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (unclean - soft) / (2 * (limit - soft));
+        // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
+        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (not_clean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
-        let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);
-        throttle.next_turn.set(turn + Nanos(spacing));
-        if turn > now {
-            self.seam().sleep_until(turn).await;
+        let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
+        throttle.next_start.set(start + Nanos(spacing));
+        if start > now {
+            self.seam().sleep_until(start).await;
         }
     }
 }

@@ -51,8 +51,8 @@ pub struct ZeroJob {
     pub waits: Vec<Rc<WriteWait>>,
 }
 
-/// True if the error means that the whole backing is gone or has been replaced.
-fn is_away(error: &DiskError) -> bool {
+/// True if the error means that the whole backing is unreachable or has been replaced.
+fn is_backing_gone(error: &DiskError) -> bool {
     matches!(error, DiskError::Gone | DiskError::Open(_))
 }
 
@@ -60,37 +60,38 @@ fn is_away(error: &DiskError) -> bool {
 /// own.
 #[derive(Default)]
 pub struct Retry {
-    failed_in_row: Cell<u32>,
+    consecutive_failures: Cell<u32>,
     pause: Cell<Nanos>,
     until: Cell<Nanos>,
 }
 
 impl Retry {
-    const FIRST: Nanos = Nanos::from_millis(100);
-    const LONGEST: Nanos = Nanos::from_secs(10);
+    const PAUSE_MIN: Nanos = Nanos::from_millis(100);
+    const PAUSE_MAX: Nanos = Nanos::from_secs(10);
     /// Consecutive failures that are attributed to the backing instead of single blocks.
-    const IN_ROW: u32 = 8;
+    const CONSECUTIVE_MIN: u32 = 8;
 
     /// Records a failed write.
-    pub fn failed(&self, error: &DiskError, now: Nanos) {
-        self.failed_in_row.set(self.failed_in_row.get().saturating_add(1));
-        if self.holds(now) || (!is_away(error) && self.failed_in_row.get() < Retry::IN_ROW) {
+    pub fn record_failure(&self, error: &DiskError, now: Nanos) {
+        self.consecutive_failures.set(self.consecutive_failures.get().saturating_add(1));
+        if self.is_paused(now) || (!is_backing_gone(error) && self.consecutive_failures.get() < Retry::CONSECUTIVE_MIN)
+        {
             return;
         }
-        let pause = Nanos(self.pause.get().0 * 2).max(Retry::FIRST).min(Retry::LONGEST);
+        let pause = Nanos(self.pause.get().0 * 2).max(Retry::PAUSE_MIN).min(Retry::PAUSE_MAX);
         self.pause.set(pause);
         self.until.set(now + pause);
     }
 
     /// Records a successful write.
-    pub fn succeeded(&self) {
-        self.failed_in_row.set(0);
+    pub fn record_success(&self) {
+        self.consecutive_failures.set(0);
         self.pause.set(Nanos::ZERO);
         self.until.set(Nanos::ZERO);
     }
 
     /// True while only writes that a request waits for should be attempted.
-    pub fn holds(&self, now: Nanos) -> bool {
+    pub fn is_paused(&self, now: Nanos) -> bool {
         now < self.until.get()
     }
 }
@@ -100,7 +101,7 @@ impl<S: Seam> Shard<S> {
     /// or in the log.
     pub fn is_destage_waited_for(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
-        state.flushing.turns.is_running() || self.slows_writers(state.unclean()) || is_log_crowded
+        state.flushing.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }
 
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
@@ -112,12 +113,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
-    pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
+    pub async fn write_run(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
         let mark = self.begin_write(job.first.run(job.targets.len() as u64)).await;
         let incarnation = self.disk.incarnation();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
         let mut results = vec![self.write_targets(job.first, &job.targets, priority).await; 1];
-        if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_away(error)) {
+        if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
             for (place, target) in job.targets.iter().enumerate() {
                 let target = std::slice::from_ref(target);
@@ -127,7 +128,7 @@ impl<S: Seam> Shard<S> {
             results.resize(job.targets.len(), results[0].clone());
         }
         drop(permit);
-        self.notice_reconnect();
+        self.detect_reconnect();
         if self.disk.incarnation() != incarnation {
             // Writes that completed before the connection broke may be lost: they count as failed.
             let lost = Err(DiskError::Io("the backing reconnected during the write".into()));
@@ -151,8 +152,8 @@ impl<S: Seam> Shard<S> {
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
-                        state.void(block.single(), Sectors::ALL);
-                        self.uncache(block.single());
+                        state.invalidate_fills(block.single(), Sectors::ALL);
+                        self.invalidate_flash(block.single());
                         state.sent_abandoned(memory, &target.sent);
                     }
                     Err(_) => {
@@ -169,17 +170,17 @@ impl<S: Seam> Shard<S> {
             }
         });
         let done = results.iter().filter(|result| result.is_ok()).count() as u64;
-        self.throttle.note_done(done);
+        self.throttle.record_progress(done);
         match results.iter().find_map(|result| result.as_ref().err()) {
             Some(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
                 match done {
-                    0 => self.retry.failed(error, now),
-                    _ => self.retry.succeeded(),
+                    0 => self.retry.record_failure(error, now),
+                    _ => self.retry.record_success(),
                 }
             }
             Some(_) => {}
-            None => self.retry.succeeded(),
+            None => self.retry.record_success(),
         }
     }
 
@@ -191,7 +192,7 @@ impl<S: Seam> Shard<S> {
         priority: Priority,
     ) -> Result<(), DiskError> {
         let at = first.offset();
-        let [only] = targets else {
+        let [target] = targets else {
             let pieces = first.onward().zip(targets).map(|(block, target)| {
                 assert_eq!(target.present, Sectors::ALL, "only whole blocks are written in a run");
                 Piece::new(target.data.clone(), 0, self.bytes_inside(block))
@@ -199,10 +200,10 @@ impl<S: Seam> Shard<S> {
             return self.write_pieces(at, pieces.collect(), priority).await;
         };
         let inside = self.bytes_inside(first);
-        for (start, len) in only.present.runs() {
+        for (start, len) in target.present.runs() {
             let len = len.min(inside.saturating_sub(start));
             if len > 0 {
-                let piece = Piece::new(only.data.clone(), start, len);
+                let piece = Piece::new(target.data.clone(), start, len);
                 self.write_pieces(at + start as u64, vec![piece], priority).await?;
             }
         }
@@ -211,23 +212,26 @@ impl<S: Seam> Shard<S> {
 
     async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>, priority: Priority) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let turn = self.turn(true, at, bytes, priority).await;
+        let io_slot = self.acquire_io_slot(true, at, bytes, priority).await;
         let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
-        drop(turn);
+        drop(io_slot);
         self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         result
     }
 
     /// Zeroes a range on the backing, by writing zeroes if the backing has no such request.
-    pub async fn zero_out(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
+    pub async fn zero_range(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
         let incarnation = self.disk.incarnation();
         let mut result = Ok(());
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
-            // Marks are few: a long range takes some at a time, and waits for a flush to free more.
-            let marked =
-                if self.level.is_used() { next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS) } else { job.blocks.end };
+            // Dirty regions are limited: a long range marks some at a time, and waits for a flush to free more.
+            let marked = if self.flash_tier.is_used() {
+                next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS)
+            } else {
+                job.blocks.end
+            };
             let part = next..marked.min(job.blocks.end);
             next = part.end;
             let mark = self.begin_write(part.clone()).await;
@@ -236,7 +240,7 @@ impl<S: Seam> Shard<S> {
             self.end_write(mark, result.is_ok());
         }
         drop(permit);
-        self.notice_reconnect();
+        self.detect_reconnect();
         let lost = self.disk.incarnation() != incarnation;
         if lost {
             result = Err(DiskError::Io("the backing reconnected during the write".into()));
@@ -251,7 +255,7 @@ impl<S: Seam> Shard<S> {
             match &result {
                 Ok(()) => state.zeroes_done(job.operation, job.blocks.clone()),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
-                    state.void(job.blocks.clone(), Sectors::ALL);
+                    state.invalidate_fills(job.blocks.clone(), Sectors::ALL);
                     state.zeroes_abandoned(job.operation, job.blocks.clone(), now);
                 }
                 Err(_) => {
@@ -266,14 +270,14 @@ impl<S: Seam> Shard<S> {
             }
         });
         match &result {
-            Ok(()) => self.retry.succeeded(),
+            Ok(()) => self.retry.record_success(),
             Err(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
-                self.retry.failed(error, now);
+                self.retry.record_failure(error, now);
             }
             Err(_) => {}
         }
-        self.throttle.note_done(1);
+        self.throttle.record_progress(1);
         self.work.notify();
         self.progress.notify();
     }
@@ -284,10 +288,10 @@ impl<S: Seam> Shard<S> {
         let bytes = end.saturating_sub(at);
         // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
         // covers them.
-        let turn = self.turn(true, at, BLOCK_BYTES as u64, priority).await;
+        let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
-        drop(turn);
+        drop(io_slot);
         self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;
@@ -323,7 +327,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         if let Err(error) = result {
-            self.retry.failed(&error, now);
+            self.retry.record_failure(&error, now);
             *self.counters.last_error.borrow_mut() = Some(error);
         }
         self.work.notify();
@@ -340,22 +344,22 @@ mod tests {
         let (retry, mut now) = (Retry::default(), Nanos::from_secs(1));
         let bad = DiskError::Io("bad sector".into());
         for _ in 0..100 {
-            retry.failed(&bad, now);
-            assert!(!retry.holds(now));
-            retry.succeeded();
+            retry.record_failure(&bad, now);
+            assert!(!retry.is_paused(now));
+            retry.record_success();
         }
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            (0..Retry::IN_ROW).for_each(|_| retry.failed(&bad, now));
+            (0..Retry::CONSECUTIVE_MIN).for_each(|_| retry.record_failure(&bad, now));
             let begun = now;
-            while retry.holds(now) {
-                now += Retry::FIRST;
+            while retry.is_paused(now) {
+                now += Retry::PAUSE_MIN;
             }
             pauses.push(now.since(begun).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-        retry.succeeded();
-        retry.failed(&DiskError::Gone, now);
-        assert!(retry.holds(now) && !retry.holds(now + Retry::FIRST));
+        retry.record_success();
+        retry.record_failure(&DiskError::Gone, now);
+        assert!(retry.is_paused(now) && !retry.is_paused(now + Retry::PAUSE_MIN));
     }
 }

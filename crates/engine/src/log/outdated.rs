@@ -10,8 +10,8 @@ use std::ops::Range;
 use flash::{BlockNo, VolumeId};
 use seam::{RangeKind, RangeTag};
 
-use super::ledger::Changed;
-use crate::memory::noted::Noted;
+use super::log_tracker::Changes;
+use crate::memory::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
 const CROWDED: usize = 1_024;
@@ -24,7 +24,7 @@ const RANGES_MAX: usize = 1 << 16;
 pub struct Outdated {
     /// First block of each range, and the block past its last.
     ranges: BTreeMap<BlockNo, BlockNo>,
-    noted: Noted,
+    tags: RangeTags,
 }
 
 impl Outdated {
@@ -40,34 +40,34 @@ impl Outdated {
                 return;
             }
             self.ranges.remove(&left);
-            self.noted.changed(left);
+            self.tags.mark_changed(left);
             (start, end) = (start.min(left), end.max(until));
         }
         self.ranges.insert(start, end);
-        self.noted.changed(start);
+        self.tags.mark_changed(start);
     }
 
     /// Removes blocks whose newest content a record may hold, or of which the log has no record.
     pub fn remove(&mut self, blocks: Range<BlockNo>) {
         while let Some((start, end)) = self.before(blocks.end).filter(|(_, end)| *end > blocks.start) {
             self.ranges.remove(&start);
-            self.noted.changed(start);
+            self.tags.mark_changed(start);
             for (start, end) in [(start, blocks.start), (blocks.end, end)] {
                 if start < end {
                     self.ranges.insert(start, end);
-                    self.noted.changed(start);
+                    self.tags.mark_changed(start);
                 }
             }
         }
     }
 
     /// Keeps only blocks that have changed since the last flush: for all others the log is up to date.
-    pub fn keep_only(&mut self, changed: &Changed) {
+    pub fn keep_only(&mut self, changed: &Changes) {
         if changed.everything || self.ranges.is_empty() {
             return;
         }
         let ranges = std::mem::take(&mut self.ranges);
-        ranges.keys().for_each(|start| self.noted.changed(*start));
+        ranges.keys().for_each(|start| self.tags.mark_changed(*start));
         for (start, end) in ranges {
             changed.blocks.range(start..end).for_each(|block| self.add(block.single()));
             for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
@@ -81,13 +81,13 @@ impl Outdated {
         self.ranges.len() > CROWDED
     }
 
-    /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
+    /// See [`RangeTags::update`].
+    pub fn update_tags(&mut self, owner: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
-        self.noted.follow(
+        self.tags.update(
             |start| ranges.get(&start).map(|end| RangeTag { owner: owner.0, start: start.0, end: end.0, kind }),
-            note,
+            write_tag,
         )
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
-        let gone = outdated.note_changes(VolumeId(1), |note| {
+        let gone = outdated.update_tags(VolumeId(1), |note| {
             places.push(Some(note));
             Some(places.len() as u32 - 1)
         });
@@ -132,14 +132,14 @@ mod tests {
         assert_eq!(ranges(&outdated), [(4, 6), (12, 20)]);
         outdated.remove(blocks_of(14..15));
         assert_eq!(ranges(&outdated), [(4, 6), (12, 14), (15, 20)]);
-        let mut changed = Changed::default();
+        let mut changed = Changes::default();
         changed.blocks.extend([1, 5, 13].map(BlockNo));
         changed.ranges.extend([(14, 16), (19, 30)].map(|(start, end)| (BlockNo(start), BlockNo(end))));
         outdated.keep_only(&changed);
         assert_eq!(ranges(&outdated), [(5, 6), (13, 14), (15, 16), (19, 20)]);
-        outdated.keep_only(&Changed { everything: true, ..Changed::default() });
+        outdated.keep_only(&Changes { everything: true, ..Changes::default() });
         assert_eq!(ranges(&outdated).len(), 4);
-        outdated.keep_only(&Changed::default());
+        outdated.keep_only(&Changes::default());
         assert_eq!(ranges(&outdated), []);
     }
 

@@ -22,11 +22,11 @@ impl<S: Seam> Shard<S> {
         }
         let blocks = self.blocks();
         let outdated = merged(left);
-        let counts = |block: BlockNo| {
+        let is_valid = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
             block.0 < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
-        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), counts));
+        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), is_valid));
         self.core.keep_ticking();
         self.work.notify();
         Ok(())

@@ -54,9 +54,9 @@ impl Index {
 
     /// The slot of a block.
     pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
-        let (number, place) = block.page();
+        let (number, slot_index) = block.page();
         let page = self.page(volume, number)?;
-        Some(self.pages[page as usize].slots[place]).filter(|slot| *slot != EMPTY)
+        Some(self.pages[page as usize].slots[slot_index]).filter(|slot| *slot != EMPTY)
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
@@ -67,24 +67,24 @@ impl Index {
 
     /// Records that a block that had no slot is in `slot`.
     pub fn insert(&mut self, volume: u32, block: BlockNo, slot: u32) {
-        let (number, place) = block.page();
+        let (number, slot_index) = block.page();
         let page = match self.page(volume, number) {
             Some(page) => page,
             None => self.add_page(volume, number),
         };
         let page = &mut self.pages[page as usize];
-        assert_eq!(page.slots[place], EMPTY, "a block has one slot");
-        page.slots[place] = slot;
+        assert_eq!(page.slots[slot_index], EMPTY, "a block has one slot");
+        page.slots[slot_index] = slot;
         page.used += 1;
     }
 
     /// Removes a block that has a slot.
     pub fn remove(&mut self, volume: u32, block: BlockNo) {
-        let (number, place) = block.page();
+        let (number, slot_index) = block.page();
         let at = self.page(volume, number).expect("the block to remove is indexed");
         let page = &mut self.pages[at as usize];
-        assert_ne!(page.slots[place], EMPTY, "the block to remove has a slot");
-        page.slots[place] = EMPTY;
+        assert_ne!(page.slots[slot_index], EMPTY, "the block to remove has a slot");
+        page.slots[slot_index] = EMPTY;
         page.used -= 1;
         if page.used == 0 {
             let hash = hash(volume, number);

@@ -3,10 +3,10 @@
 //! All volumes of the core share it. It holds content and state; the shards decide when a state changes.
 
 mod index;
-mod kept;
-pub mod noted;
-mod room;
+mod persist;
+pub mod range_tags;
 mod slot;
+mod usage;
 pub mod zeroes;
 
 use seam::{Block, Seam};
@@ -17,9 +17,9 @@ pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
-use kept::Kept;
-pub use room::Room;
-use room::Rooms;
+use persist::TagUpdates;
+pub use usage::VolumeUsage;
+use usage::VolumeUsages;
 
 /// Upper bound of the index and policy bytes of one cached block, for a block that is alone in its page.
 pub const BLOCK_OVERHEAD_BYTES: usize =
@@ -50,9 +50,9 @@ pub struct Memory<S: Seam> {
     index: Index,
     policy: Box<dyn Policy>,
     /// Usage and quotas of the volumes.
-    rooms: Rooms,
+    usages: VolumeUsages,
     /// Pending updates of tags in persisted memory.
-    kept: Kept<S::Block>,
+    tag_updates: TagUpdates<S::Block>,
 }
 
 impl<S: Seam> Memory<S> {
@@ -64,8 +64,8 @@ impl<S: Seam> Memory<S> {
             free: Vec::with_capacity(blocks),
             index: Index::new(blocks),
             policy: Box::new(Clock2Q::new(blocks)),
-            rooms: Rooms::default(),
-            kept: Kept::default(),
+            usages: VolumeUsages::default(),
+            tag_updates: TagUpdates::default(),
             seam,
         }
     }
@@ -75,8 +75,8 @@ impl<S: Seam> Memory<S> {
         self.index.find(volume, block)
     }
 
-    /// Prefetches into the processor's cache what look-ups of these blocks will touch. All slots are prefetched first,
-    /// then the data that they point to, so that the memory latencies overlap.
+    /// Prefetches into the processor's cache the memory that look-ups of these blocks will touch. All slots are
+    /// prefetched first, then the data that they point to, so that the memory latencies overlap.
     pub fn hint(&self, volume: u32, blocks: &[BlockNo]) {
         let mut slots = [None; HINTS_MAX];
         for (block, slot) in blocks.iter().zip(&mut slots) {
@@ -112,7 +112,7 @@ impl<S: Seam> Memory<S> {
         &self.slots[slot as usize]
     }
 
-    /// Mutable access to a slot. After a change of state, [`Memory::settle`] updates its pin.
+    /// Mutable access to a slot. After a change of state, [`Memory::update_pin`] updates its pin.
     pub fn slot_mut(&mut self, slot: u32) -> &mut Slot<S::Block> {
         &mut self.slots[slot as usize]
     }
@@ -131,7 +131,7 @@ impl<S: Seam> Memory<S> {
     /// Records a use.
     pub fn touch(&mut self, slot: u32) {
         self.policy.hit(slot);
-        self.rooms.used(self.slots[slot as usize].volume);
+        self.usages.record_use(self.slots[slot as usize].volume);
     }
 
     /// Records that a client has read `end` bytes of a block from its beginning, or up to there. True if the block was
@@ -156,7 +156,7 @@ impl<S: Seam> Memory<S> {
         // The victim's buffer may still be referenced by a reply. If a few more evictions free no buffer, none will.
         for _ in 0..8 {
             let victim = self.victim()?;
-            self.discharge(victim);
+            self.free_slot(victim);
             if let Some(block) = self.seam.alloc() {
                 return Some(block);
             }
@@ -166,8 +166,8 @@ impl<S: Seam> Memory<S> {
 
     /// Adds a block that has no slot, clean and unpinned. A volume at its maximum loses another block for it, unless
     /// all of its blocks are pinned.
-    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, how: Admit) -> u32 {
-        self.keep_below_max(volume);
+    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, admit: Admit) -> u32 {
+        self.evict_to_max(volume);
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -178,10 +178,10 @@ impl<S: Seam> Memory<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        (slot.transit, slot.owed, slot.prefetched) = (false, false, false);
+        (slot.transit, slot.acked_unwritten, slot.prefetched) = (false, false, false);
         self.index.insert(volume, block, id);
-        self.policy.insert(volume, id, block_key(volume, block), how);
-        self.rooms.change(volume, |room| room.held += 1);
+        self.policy.insert(volume, id, block_key(volume, block), admit);
+        self.usages.update(volume, |usage| usage.held += 1);
         id
     }
 
@@ -189,16 +189,16 @@ impl<S: Seam> Memory<S> {
     pub fn remove(&mut self, slot: u32) {
         assert!(self.slots[slot as usize].is_clean(), "only a clean block is dropped");
         self.policy.remove(slot);
-        self.discharge(slot);
+        self.free_slot(slot);
     }
 
     /// Updates the pin of a slot after a change of its state; `was_clean` is its state before the change.
-    pub fn settle(&mut self, slot: u32, was_clean: bool) {
+    pub fn update_pin(&mut self, slot: u32, was_clean: bool) {
         match (was_clean, self.slots[slot as usize].is_clean()) {
             (true, false) => self.policy.pin(slot),
             (false, true) => {
                 self.policy.unpin(slot);
-                self.no_longer_kept(slot);
+                self.clear_tag(slot);
             }
             _ => {}
         }
@@ -220,11 +220,11 @@ impl<S: Seam> Memory<S> {
         if !held.as_ref().is_some_and(Block::is_unique) {
             return None;
         }
-        let data = held.take().expect("just looked at");
+        let data = held.take().expect("the slot holds a block");
         Some(data.thaw().unwrap_or_else(|_| unreachable!("a unique block thaws")))
     }
 
-    fn discharge(&mut self, id: u32) {
+    fn free_slot(&mut self, id: u32) {
         let slot = &mut self.slots[id as usize];
         let (volume, block) = (slot.volume, slot.block);
         slot.data = None;
@@ -232,6 +232,6 @@ impl<S: Seam> Memory<S> {
         slot.generation = slot.generation.wrapping_add(1);
         self.index.remove(volume, block);
         self.free.push(id);
-        self.rooms.change(volume, |room| room.held -= 1);
+        self.usages.update(volume, |usage| usage.held -= 1);
     }
 }

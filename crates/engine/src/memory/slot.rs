@@ -92,7 +92,7 @@ pub struct Slot<B> {
     /// Valid sectors of the content.
     pub present: Sectors,
     /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
-    pub owed: bool,
+    pub acked_unwritten: bool,
     /// True if the block leaves the cache as soon as it is clean.
     pub transit: bool,
     /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
@@ -119,7 +119,7 @@ impl<B> Slot<B> {
             dirty: None,
             in_flight: None,
             written: None,
-            owed: false,
+            acked_unwritten: false,
             dirty_since: Nanos::ZERO,
             transit: false,
             prefetched: false,

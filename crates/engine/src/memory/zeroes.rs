@@ -8,7 +8,7 @@ use std::ops::Range;
 use flash::{Epoch, VolumeId};
 use seam::{Nanos, RangeKind, RangeTag};
 
-use super::noted::Noted;
+use super::range_tags::RangeTags;
 use super::{BlockNo, Written};
 
 /// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
@@ -43,14 +43,15 @@ pub struct ZeroRange {
     /// True if the backing may release the space.
     pub may_unmap: bool,
     /// True if only this range still holds acknowledged content, so that a failed write must not abandon it.
-    pub owed: bool,
+    pub acked_unwritten: bool,
 }
 
 impl ZeroRange {
     /// True if merging the two ranges loses no information.
     fn merges_with(&self, other: &ZeroRange) -> bool {
         let dirty = self.state == ZeroState::Dirty && other.state == ZeroState::Dirty;
-        let same = (self.epoch, self.may_unmap, self.owed) == (other.epoch, other.may_unmap, other.owed);
+        let same =
+            (self.epoch, self.may_unmap, self.acked_unwritten) == (other.epoch, other.may_unmap, other.acked_unwritten);
         dirty && same
     }
 }
@@ -60,7 +61,7 @@ impl ZeroRange {
 pub struct ZeroRanges {
     ranges: BTreeMap<BlockNo, ZeroRange>,
     /// The ranges' tags in persisted memory.
-    noted: Noted,
+    tags: RangeTags,
 }
 
 impl ZeroRanges {
@@ -101,22 +102,22 @@ impl ZeroRanges {
         let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
         assert!(!overlap, "zero-ranges do not overlap");
         self.ranges.insert(start, range);
-        self.noted.changed(start);
+        self.tags.mark_changed(start);
     }
 
     /// Stops tracking changes: no memory outlives the process.
-    pub fn forget_changes(&mut self) {
-        self.noted.forget_changes();
+    pub fn discard_tag_changes(&mut self) {
+        self.tags.discard_changes();
     }
 
-    /// See [`Noted::follow`].
-    pub fn note_changes(&mut self, owner: VolumeId, note: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
+    /// See [`RangeTags::update`].
+    pub fn update_tags(&mut self, owner: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let wanted = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
             Some(RangeTag { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
         };
-        self.noted.follow(wanted, note)
+        self.tags.update(wanted, write_tag)
     }
 
     /// The range before the one at `start`, if the two may be merged.
@@ -132,7 +133,7 @@ impl ZeroRanges {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
         (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
-        [left, right].into_iter().for_each(|start| self.noted.changed(start));
+        [left, right].into_iter().for_each(|start| self.tags.mark_changed(start));
     }
 
     /// The range that starts where the one at `start` ends.
@@ -143,13 +144,13 @@ impl ZeroRanges {
 
     /// First blocks of the ranges in `blocks` that operation `id` is writing.
     pub fn in_flight(&self, blocks: Range<BlockNo>, id: u64) -> Vec<BlockNo> {
-        let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
-        here.map(|(start, _)| *start).collect()
+        let starts = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
+        starts.map(|(start, _)| *start).collect()
     }
 
     /// Removes the range that starts at `start`.
     pub fn remove(&mut self, start: BlockNo) -> Option<ZeroRange> {
-        self.noted.changed(start);
+        self.tags.mark_changed(start);
         self.ranges.remove(&start)
     }
 
@@ -162,9 +163,9 @@ impl ZeroRanges {
             before.into_iter().chain(self.ranges.range(blocks.clone())).map(|(start, _)| *start).collect()
         };
         for start in starts {
-            let range = self.ranges.remove(&start).expect("just seen");
+            let range = self.ranges.remove(&start).expect("a listed range exists");
             cut.removed.push((start, range));
-            self.noted.changed(start);
+            self.tags.mark_changed(start);
             if start < blocks.start {
                 let left = ZeroRange { end: blocks.start, ..range };
                 self.ranges.insert(start, left);
@@ -172,7 +173,7 @@ impl ZeroRanges {
             }
             if range.end > blocks.end {
                 self.ranges.insert(blocks.end, range);
-                self.noted.changed(blocks.end);
+                self.tags.mark_changed(blocks.end);
                 cut.left.push((blocks.end, range));
             }
         }
@@ -200,7 +201,7 @@ mod tests {
             state: ZeroState::Dirty,
             since: Nanos::ZERO,
             may_unmap: false,
-            owed: false,
+            acked_unwritten: false,
         }
     }
 

@@ -1,32 +1,32 @@
 //! Limits of promotion: the endurance of the devices, and the recent gain of promotion.
 //!
 //! Endurance is a token bucket of bytes that holds one day's amount. Gain is the number of hits per promotion. Once
-//! pages are evicted for others and a promotion brings less than one hit, only every second one is carried out, then
+//! pages are evicted for others and a promotion yields less than one hit, only every second one is carried out, then
 //! every fourth, and so on. When hits return, the rate doubles again.
 
 use std::cell::Cell;
 
 use seam::Nanos;
 
-use super::figures::NotPromoted;
+use super::counters::RejectReason;
 use crate::policy::promotion::Price;
 
 const DAY_NS: u128 = 86_400_000_000_000;
 /// Bytes written to flash for a page with one block, and for each further pair of blocks.
 const PAIR_BYTES: u64 = 8_704;
 /// Promotions in one measurement of the gain.
-const ROUND: u64 = 256;
-/// Upper bound of `Budget::thinning`.
-const THINNING_MAX: u32 = 6;
+const ROUND_PROMOTIONS: u64 = 256;
+/// Upper bound of `Budget::rate_shift`: at least one promotion in 64 is carried out.
+const RATE_SHIFT_MAX: u32 = 6;
 
 /// Limits of the promotions of a core.
 pub struct Budget {
     /// Bytes a day; 0: no limit.
     bytes_a_day: Cell<u64>,
     left: Cell<u64>,
-    filled: Cell<Option<Nanos>>,
-    thinning: Cell<u32>,
-    asked: Cell<u64>,
+    refilled_at: Cell<Option<Nanos>>,
+    rate_shift: Cell<u32>,
+    earned: Cell<u64>,
     promotions: Cell<u64>,
     hits: Cell<u64>,
     /// Number of evicted pages when the round began.
@@ -36,9 +36,9 @@ pub struct Budget {
 impl Budget {
     /// A budget of `bytes_a_day`; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
-        let (filled, thinning, asked, promotions, hits, evictions) = Default::default();
+        let (refilled_at, rate_shift, earned, promotions, hits, evictions) = Default::default();
         let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, left, filled, thinning, asked, promotions, hits, evictions }
+        Budget { bytes_a_day, left, refilled_at, rate_shift, earned, promotions, hits, evictions }
     }
 
     /// Changes the limit and makes a full day's bytes available at once; 0: no limit.
@@ -63,61 +63,61 @@ impl Budget {
     }
 
     /// One of this many earned promotions is carried out.
-    pub fn one_of(&self) -> u64 {
-        1 << self.thinning.get()
+    pub fn promote_one_in(&self) -> u64 {
+        1 << self.rate_shift.get()
     }
 
-    /// Asks for permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
+    /// Requests permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
     /// far; while none is evicted, a promotion costs no hits.
-    pub fn ask(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), NotPromoted> {
+    pub fn request_write(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
-            let since = now.since(self.filled.replace(Some(now)).unwrap_or(now));
+            let since = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
             let more = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
             let full = u128::from(self.left.get()) + more;
             self.left.set(full.min(u128::from(bytes_a_day)) as u64);
             if more == 0 && since > Nanos::ZERO {
                 // The time was too short for a whole byte; it counts next time.
-                self.filled.set(Some(Nanos(now.0 - since.0)));
+                self.refilled_at.set(Some(Nanos(now.0 - since.0)));
             }
             if self.left.get() < PAIR_BYTES {
-                return Err(NotPromoted::Endurance);
+                return Err(RejectReason::Endurance);
             }
         }
         if new {
-            self.asked.set(self.asked.get() + 1);
-            let picked = self.asked.get().is_multiple_of(self.one_of());
-            if !picked && evictions != self.evictions.get() {
+            self.earned.set(self.earned.get() + 1);
+            let is_chosen = self.earned.get().is_multiple_of(self.promote_one_in());
+            if !is_chosen && evictions != self.evictions.get() {
                 self.end_round(evictions);
-                return Err(NotPromoted::Gain);
+                return Err(RejectReason::Gain);
             }
         }
         Ok(())
     }
 
     /// Records that blocks of a page were written.
-    pub fn spent(&self, new: bool, blocks: u64, evictions: u64) {
+    pub fn record_write(&self, new: bool, blocks: u64, evictions: u64) {
         self.left.set(self.left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
         self.promotions.set(self.promotions.get() + u64::from(new));
         self.end_round(evictions);
     }
 
     /// Records that flash served a request.
-    pub fn hit(&self) {
+    pub fn record_hit(&self) {
         self.hits.set(self.hits.get() + 1);
     }
 
     fn end_round(&self, evictions: u64) {
-        if self.asked.get() < ROUND {
+        if self.earned.get() < ROUND_PROMOTIONS {
             return;
         }
         let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
-        self.asked.set(0);
-        let thinning = self.thinning.get();
+        self.earned.set(0);
+        let rate_shift = self.rate_shift.get();
         let crowded = self.evictions.replace(evictions) != evictions;
-        self.thinning.set(match hits < promotions && crowded {
-            true => (thinning + 1).min(THINNING_MAX),
-            false => thinning.saturating_sub(1),
+        self.rate_shift.set(match hits < promotions && crowded {
+            true => (rate_shift + 1).min(RATE_SHIFT_MAX),
+            false => rate_shift.saturating_sub(1),
         });
     }
 }
@@ -130,11 +130,11 @@ mod tests {
     fn daily_limit_holds_and_a_burst_is_at_most_one_day() {
         let budget = Budget::new(100 * PAIR_BYTES);
         let promote = |now: Nanos| {
-            let may = budget.ask(now, false, 0).is_ok();
-            if may {
-                budget.spent(false, 2, 0);
+            let is_allowed = budget.request_write(now, false, 0).is_ok();
+            if is_allowed {
+                budget.record_write(false, 2, 0);
             }
-            may
+            is_allowed
         };
         let now = Nanos::from_secs(1_000_000);
         assert_eq!((0..1_000).filter(|_| promote(now)).count(), 100);
@@ -151,11 +151,11 @@ mod tests {
         let mut run = |hits: u64, evicts: u64| {
             let mut done = 0;
             for _ in 0..10_000 {
-                if budget.ask(Nanos::ZERO, true, evictions).is_ok() {
+                if budget.request_write(Nanos::ZERO, true, evictions).is_ok() {
                     evictions += evicts;
-                    budget.spent(true, 16, evictions);
+                    budget.record_write(true, 16, evictions);
                     done += 1;
-                    (0..hits).for_each(|_| budget.hit());
+                    (0..hits).for_each(|_| budget.record_hit());
                 }
             }
             done
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(run(0, 0), 10_000, "a promotion into free space costs no hits");
         let without_hits = run(0, 1);
         assert!(without_hits < 1_000, "{without_hits} of 10,000");
-        assert_eq!(budget.one_of(), 64);
+        assert_eq!(budget.promote_one_in(), 64);
         let with_hits = run(3, 1);
         assert!(with_hits > 7_000, "{with_hits} of 10,000");
     }

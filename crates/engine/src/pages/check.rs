@@ -11,13 +11,13 @@ use std::rc::Weak;
 
 use seam::{Block, Nanos, Seam};
 
-use super::place_of;
+use super::page_and_index;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
 /// Concurrent comparisons.
-const AT_ONCE: usize = 8;
+const COMPARISONS_MAX: usize = 8;
 /// Pause after the backing failed a comparison.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
@@ -34,7 +34,7 @@ enum Compared {
 #[derive(Clone, Copy)]
 enum Item {
     /// A block, by its checksum.
-    Ring(BlockNo, u32),
+    RecentWrite(BlockNo, u32),
     /// Blocks of a page on flash.
     Page(PageNo, u16),
 }
@@ -42,7 +42,7 @@ enum Item {
 impl Item {
     fn first(self) -> BlockNo {
         match self {
-            Item::Ring(block, _) => block,
+            Item::RecentWrite(block, _) => block,
             Item::Page(page, _) => page.first_block(),
         }
     }
@@ -51,16 +51,16 @@ impl Item {
 /// Compares the pages with the backing, and then admits or drops them; ends with the volume.
 pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| std::rc::Rc::clone(&shard.core)) else { return };
-    core.pages_loaded().await;
+    core.wait_for_map().await;
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        match strong.compare().await {
-            Compared::Same => break strong.level.checked.set(true),
+        match strong.compare_with_backing().await {
+            Compared::Same => break strong.flash_tier.checked.set(true),
             Compared::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
-                *strong.level.dropped.borrow_mut() = Some(text.to_owned());
-                if strong.forget_pages().await.is_ok() {
-                    break strong.level.checked.set(true);
+                *strong.flash_tier.dropped.borrow_mut() = Some(text.to_owned());
+                if strong.drop_pages().await.is_ok() {
+                    break strong.flash_tier.checked.set(true);
                 }
             }
             Compared::Unknown => {}
@@ -71,17 +71,17 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
-    async fn compare(self: &ShardRef<S>) -> Compared {
-        let Some(pages) = self.level.pages.clone() else { return Compared::Same };
-        if !self.level.enabled || self.level.drops {
+    async fn compare_with_backing(self: &ShardRef<S>) -> Compared {
+        let Some(pages) = self.flash_tier.pages.clone() else { return Compared::Same };
+        if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
             // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
             // read.
-            return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
+            return if self.drop_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }
         let spread = self.core.spec().flash_check_blocks;
         let sample = pages.sample(self.seam().random(), spread);
-        let ring = if spread > 0 { pages.recent_writes() } else { Vec::new() };
-        if sample.is_empty() && ring.is_empty() {
+        let recent_writes = if spread > 0 { pages.recent_writes() } else { Vec::new() };
+        if sample.is_empty() && recent_writes.is_empty() {
             return Compared::Same;
         }
         // The comparison must see content that survives a power cut, since it decides whether pages are trusted.
@@ -89,15 +89,16 @@ impl<S: Seam> Shard<S> {
             return Compared::Unknown;
         }
         let each = spread.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
-        let ring = ring.into_iter().map(|(block, checksum)| Item::Ring(block, checksum));
-        let spread = sample.into_iter().map(|(page, mask)| Item::Page(page, some_of(mask, each, self.seam().random())));
-        let mut items: Vec<Item> = ring.chain(spread).collect();
+        let recent_writes = recent_writes.into_iter().map(|(block, checksum)| Item::RecentWrite(block, checksum));
+        let spread =
+            sample.into_iter().map(|(page, mask)| Item::Page(page, sample_bits(mask, each, self.seam().random())));
+        let mut items: Vec<Item> = recent_writes.chain(spread).collect();
         items.sort_by_key(|item| item.first());
         let next = std::cell::Cell::new(0);
         let (worst, left, over) =
-            (std::cell::Cell::new(Compared::Same), std::cell::Cell::new(AT_ONCE), Signal::default());
+            (std::cell::Cell::new(Compared::Same), std::cell::Cell::new(COMPARISONS_MAX), Signal::default());
         let shared = std::rc::Rc::new((items, next, worst, left, over));
-        for _ in 0..AT_ONCE {
+        for _ in 0..COMPARISONS_MAX {
             let (shard, shared) = (std::rc::Rc::clone(self), std::rc::Rc::clone(&shared));
             self.seam().spawn(async move {
                 let (items, next, worst, left, over) = &*shared;
@@ -120,7 +121,7 @@ impl<S: Seam> Shard<S> {
     /// Compares one item. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, item: Item) -> Compared {
         let (blocks, mask) = match item {
-            Item::Ring(block, _) => (block.single(), 1),
+            Item::RecentWrite(block, _) => (block.single(), 1),
             Item::Page(page, mask) => {
                 let first = page.first_block();
                 let end = first.plus(u64::from(16 - mask.leading_zeros()));
@@ -130,12 +131,12 @@ impl<S: Seam> Shard<S> {
         if blocks.end > self.end_block() {
             // The volume shrank just before it stopped. Pages past the new end are stale, but prove nothing about the
             // rest.
-            if let Some(pages) = &self.level.pages {
+            if let Some(pages) = &self.flash_tier.pages {
                 pages.invalidate(blocks);
             }
             return Compared::Same;
         }
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
         let mut result = Compared::Same;
         match backing {
@@ -147,38 +148,38 @@ impl<S: Seam> Shard<S> {
                         continue;
                     }
                     let same = match item {
-                        Item::Ring(_, checksum) => content.checksum(0) == checksum,
-                        Item::Page(..) => self.same_on_flash(block, content).await,
+                        Item::RecentWrite(_, checksum) => content.checksum(0) == checksum,
+                        Item::Page(..) => self.matches_flash(block, content).await,
                     };
-                    if !same && ticket.voided(block) == Sectors::NONE && self.still_says(item) {
+                    if !same && guard.invalidated(block) == Sectors::NONE && self.is_current(item) {
                         result = Compared::Different;
                     }
                 }
             }
         }
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         result
     }
 
     /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.
-    fn still_says(&self, item: Item) -> bool {
+    fn is_current(&self, item: Item) -> bool {
         match item {
-            Item::Ring(block, checksum) => {
-                self.level.pages.as_ref().is_some_and(|pages| pages.recent_writes().contains(&(block, checksum)))
+            Item::RecentWrite(block, checksum) => {
+                self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes().contains(&(block, checksum)))
             }
             Item::Page(..) => true,
         }
     }
 
     /// True if flash holds the same content, or no readable copy that could be wrong.
-    async fn same_on_flash(&self, block: BlockNo, content: &S::Block) -> bool {
-        let Some(pages) = self.level.pages.clone() else { return true };
-        let (page, place) = place_of(block);
-        if pages.valid(page) >> place & 1 == 0 {
+    async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> bool {
+        let Some(pages) = self.flash_tier.pages.clone() else { return true };
+        let (page, index) = page_and_index(block);
+        if pages.valid(page) >> index & 1 == 0 {
             return true;
         }
         let buffer = self.core.alloc().await;
-        match pages.read(page, place..place + 1, vec![buffer]).await.pop() {
+        match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
             Some(Ok(found)) => found.same(content),
             _ => true,
         }
@@ -186,8 +187,8 @@ impl<S: Seam> Shard<S> {
 }
 
 /// Up to `count` of the set bits, starting at a random position.
-fn some_of(mask: u16, count: u32, random: u64) -> u16 {
+fn sample_bits(mask: u16, count: u32, random: u64) -> u16 {
     let from = (random % 16) as u32;
-    let places = (0..16).map(|place| (place + from) % 16).filter(|place| mask >> place & 1 == 1);
-    places.take(count as usize).fold(0, |chosen, place| chosen | 1 << place)
+    let indexes = (0..16).map(|index| (index + from) % 16).filter(|index| mask >> index & 1 == 1);
+    indexes.take(count as usize).fold(0, |chosen, index| chosen | 1 << index)
 }

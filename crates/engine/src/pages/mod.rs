@@ -1,6 +1,6 @@
 //! The flash tier of a volume: reads from its clean pages, promotion of pages, and invalidation of stale copies.
 //!
-//! - **R2** [`Shard::uncache`]: a write, a discard or an invalidation invalidates the flash copy before it is
+//! - **R2** [`Shard::invalidate_flash`]: a write, a discard or an invalidation invalidates the flash copy before it is
 //!   acknowledged.
 //! - **R8** [`Shard::begin_write`]: no write goes to the backing before its region is durably marked dirty.
 //! - **R11** is enforced by the store, which verifies every block that it returns.
@@ -10,11 +10,11 @@
 
 pub mod budget;
 mod check;
-pub mod figures;
+pub mod counters;
+mod page_fill;
 mod pin;
 mod promote;
 mod read;
-mod widen;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -27,21 +27,21 @@ use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::Destaged;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-use crate::{CacheMode, FlashShare, FlashStats, WritePolicy};
-use figures::Figures;
+use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
+use counters::TierCounters;
+use page_fill::PageFillBudget;
 use pin::Pins;
 pub use promote::Promoter;
-use widen::Width;
 
 /// The flash tier of a volume.
-pub struct Level<S: Seam> {
+pub struct FlashTier<S: Seam> {
     pages: Option<VolumePages<S>>,
     /// True if the volume may use flash at all.
     enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
-    drops: bool,
+    drops_old_pages: bool,
     /// The volume's quota of flash.
-    share: RefCell<FlashShare>,
+    quota: RefCell<FlashQuota>,
     /// The pinned pages of the quota.
     pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
@@ -54,54 +54,54 @@ pub struct Level<S: Seam> {
     /// Reason why the pages were dropped, as text for users.
     dropped: RefCell<Option<String>>,
     /// Recent load of the backing, which limits page fills.
-    pub width: Width,
+    pub page_fill_budget: PageFillBudget,
     /// Counters of the flash tier.
-    pub figures: Figures,
+    pub counters: TierCounters,
 }
 
-impl<S: Seam> Level<S> {
+impl<S: Seam> FlashTier<S> {
     /// Creates the flash tier of a volume over these pages.
-    pub fn new(pages: Option<VolumePages<S>>, share: FlashShare, drops: bool) -> Self {
-        let (checked, suspended, dropped, width, figures) = Default::default();
+    pub fn new(pages: Option<VolumePages<S>>, quota: FlashQuota, drops_old_pages: bool) -> Self {
+        let (checked, suspended, dropped, page_fill_budget, counters) = Default::default();
         if let Some(pages) = &pages {
-            pages.set_quota(share.of_pages());
+            pages.set_quota(quota.to_page_share());
         }
-        let (enabled, share) = (share.enabled, RefCell::new(share));
-        Level {
+        let (enabled, quota) = (quota.enabled, RefCell::new(quota));
+        FlashTier {
             pages,
             enabled,
-            drops,
-            share,
+            drops_old_pages,
+            quota,
             pins: Pins::default(),
             checked,
             suspended,
             settled: Cell::new(CompletionNo(1)),
             dropped,
-            width,
-            figures,
+            page_fill_budget,
+            counters,
         }
     }
 
     /// The quota of flash.
-    pub fn share(&self) -> FlashShare {
-        self.share.borrow().clone()
+    pub fn quota(&self) -> FlashQuota {
+        self.quota.borrow().clone()
     }
 
     /// Changes the quota if it is compatible with the minima of the other volumes. Whether the volume may use flash at
     /// all stays unchanged.
-    pub fn set_share(&self, share: FlashShare) -> Result<(), QuotaError> {
+    pub fn set_quota(&self, quota: FlashQuota) -> Result<(), QuotaError> {
         if let Some(pages) = &self.pages {
-            pages.check_quota(&share.of_pages())?;
-            pages.set_quota(share.of_pages());
+            pages.check_quota(&quota.to_page_share())?;
+            pages.set_quota(quota.to_page_share());
         }
-        self.share.replace(FlashShare { enabled: self.enabled, ..share });
+        self.quota.replace(FlashQuota { enabled: self.enabled, ..quota });
         Ok(())
     }
 
     /// Releases the volume's quota when the volume is detached.
-    pub fn give_up_share(&self) {
+    pub fn release_quota(&self) {
         if let Some(pages) = &self.pages {
-            pages.set_quota(FlashShare::default().of_pages());
+            pages.set_quota(FlashQuota::default().to_page_share());
         }
     }
 
@@ -115,35 +115,35 @@ impl<S: Seam> Level<S> {
         self.dropped.borrow().clone()
     }
 
-    /// Stops reads from flash and promotions until [`Level::resume`].
+    /// Stops reads from flash and promotions until [`FlashTier::resume`].
     pub fn suspend(&self) {
         self.suspended.set(true);
     }
 
-    /// Ends the effect of [`Level::suspend`].
+    /// Ends the effect of [`FlashTier::suspend`].
     pub fn resume(&self) {
         self.suspended.set(false);
     }
 
     /// The counters.
     pub fn stats(&self) -> FlashStats {
-        let (figures, block) = (&self.figures, seam::BLOCK_BYTES as u64);
+        let (counters, block) = (&self.counters, seam::BLOCK_BYTES as u64);
         let (pages, blocks) = self.pages.as_ref().map_or((0, 0), VolumePages::usage);
         let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
             checked: self.checked.get(),
-            read_bytes: figures.read_blocks.get() * block,
-            bad_blocks: figures.bad_blocks.get(),
+            read_bytes: counters.read_blocks.get() * block,
+            bad_blocks: counters.bad_blocks.get(),
             pages,
             cached_bytes: blocks * block,
             pinned_pages,
             pinned_whole,
             pin_waits,
-            promotions: figures.pages.get(),
-            promoted_bytes: figures.blocks.get() * block,
+            promotions: counters.pages.get(),
+            promoted_bytes: counters.blocks.get() * block,
             logged_bytes: 0,
-            not_hit: figures.why_not_hit(),
-            not_promoted: figures.why_not_promoted(),
+            not_hit: counters.miss_reasons(),
+            not_promoted: counters.rejections(),
         }
     }
 
@@ -154,20 +154,20 @@ impl<S: Seam> Level<S> {
 }
 
 /// The page of a block, and the block's index in it.
-fn place_of(block: BlockNo) -> (PageNo, u32) {
-    let (page, place) = block.page();
-    (page, place as u32)
+fn page_and_index(block: BlockNo) -> (PageNo, u32) {
+    let (page, index) = block.page();
+    (page, index as u32)
 }
 
 impl<S: Seam> Shard<S> {
     /// The pages, if reads may be served from them.
     fn readable_pages(&self) -> Option<&VolumePages<S>> {
-        let serves = self.level.checked.get()
-            && !self.level.suspended.get()
-            && self.level.enabled
+        let is_readable = self.flash_tier.checked.get()
+            && !self.flash_tier.suspended.get()
+            && self.flash_tier.enabled
             && self.mode.get() != CacheMode::Paused
             && self.policy.get() != WritePolicy::None;
-        self.level.pages.as_ref().filter(|_| serves)
+        self.flash_tier.pages.as_ref().filter(|_| is_readable)
     }
 
     /// The pages, if pages may be added to them.
@@ -176,12 +176,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
-    pub fn uncache(&self, blocks: Range<BlockNo>) {
-        if let Some(pages) = &self.level.pages
+    pub fn invalidate_flash(&self, blocks: Range<BlockNo>) {
+        if let Some(pages) = &self.flash_tier.pages
             && !blocks.is_empty()
             && !self.sabotage(Sabotage::StaleOnFlash)
         {
-            self.unpinned(&blocks);
+            self.restore_pins(&blocks);
             pages.invalidate(blocks);
         }
     }
@@ -189,41 +189,41 @@ impl<S: Seam> Shard<S> {
     /// Marks the regions of these blocks as dirty; completes before the blocks may change on the backing (R8). Returns
     /// `None` without a flash cache.
     pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteIntent> {
-        let pages = self.level.pages.as_ref()?;
+        let pages = self.flash_tier.pages.as_ref()?;
         if self.sabotage(Sabotage::StaleOnFlash) {
             return None;
         }
-        if self.sabotage(Sabotage::NoMarks) {
+        if self.sabotage(Sabotage::NoDirtyRegions) {
             pages.invalidate(blocks);
             return None;
         }
         if pages.wants_flush() {
-            self.core.press_marks();
+            self.core.flush_backings_to_free_dirty_regions();
         }
         Some(pages.begin_write(blocks).await)
     }
 
-    /// Ends a write that [`Shard::begin_write`] announced. `well` is true if the write succeeded in full.
-    pub fn end_write(&self, mark: Option<WriteIntent>, well: bool) {
-        if self.level.pages.is_none() {
+    /// Ends a write that [`Shard::begin_write`] announced. `succeeded` is true if the write succeeded in full.
+    pub fn end_write(&self, mark: Option<WriteIntent>, succeeded: bool) {
+        if self.flash_tier.pages.is_none() {
             return;
         }
         // The write gets its own completion number: no flush that began earlier covers it.
         let sequence = self.state.borrow_mut().next_completion();
-        if !well {
-            self.level.settled.set(sequence.next());
+        if !succeeded {
+            self.flash_tier.settled.set(sequence.next());
         }
-        if let (Some(pages), Some(mark)) = (&self.level.pages, mark) {
+        if let (Some(pages), Some(mark)) = (&self.flash_tier.pages, mark) {
             pages.end_write(mark, sequence);
         }
     }
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
     /// there.
-    pub fn note_flushed(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
-        if let Some(pages) = &self.level.pages {
+    pub fn record_backing_flush(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
+        if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
-            self.refresh(&destaged.blocks);
+            self.queue_refresh(&destaged.blocks);
             let zeroes = self.seam().zero_block();
             destaged
                 .last
@@ -234,40 +234,41 @@ impl<S: Seam> Shard<S> {
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
     fn is_settled(&self) -> bool {
-        self.state.borrow().synced >= self.level.settled.get()
+        self.state.borrow().synced >= self.flash_tier.settled.get()
     }
 
     /// Flushes the backing if content read from it would otherwise not be durable. Returns true if it is durable.
-    async fn settle(self: &ShardRef<S>) -> bool {
+    async fn flush_if_unsettled(self: &ShardRef<S>) -> bool {
         self.is_settled() || (self.sync().await.is_durable() && self.is_settled())
     }
 
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
     /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
-    /// [`Shard::end_write`] and then calls [`Level::resume`].
+    /// [`Shard::end_write`] and then calls [`FlashTier::resume`].
     pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteIntent>, crate::RequestError> {
-        self.level.suspend();
+        self.flash_tier.suspend();
         if shrinks {
-            // The range past the new end may exceed the available marks. Shrinking is rare, so all pages are dropped.
-            self.forget_pages().await?;
+            // The range past the new end may exceed the free dirty regions. Shrinking is rare, so all pages are
+            // dropped.
+            self.drop_pages().await?;
         }
         Ok(self.begin_write(from.single()).await)
     }
 
     /// Drops all pages of the volume, durably.
-    pub async fn forget_pages(&self) -> Result<(), crate::RequestError> {
+    pub async fn drop_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
-        self.uncache(self.all_blocks());
+        self.invalidate_flash(self.all_blocks());
         let forgotten = pages.remove_volume(self.incarnation).await;
         forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }
 }
 
-/// Flushes backings with dirty regions while marks are scarce. A backing that cannot be flushed is skipped until the
-/// next write: without a free mark, a write waits until the invalidation of its blocks is durable in the map.
-pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
+/// Flushes backings with dirty regions while few regions are free. A backing that cannot be flushed is skipped until
+/// the next write: without a free region, a write waits until the invalidation of its blocks is durable in the map.
+pub async fn free_dirty_regions<S: Seam>(shards: Vec<ShardRef<S>>) {
     for shard in shards {
-        if shard.level.pages.as_ref().is_some_and(VolumePages::wants_flush) {
+        if shard.flash_tier.pages.as_ref().is_some_and(VolumePages::wants_flush) {
             shard.sync().await;
         }
     }
@@ -275,8 +276,8 @@ pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
 
 /// Starts the background tasks of a volume's pages after the attach.
 pub fn start<S: Seam>(shard: &ShardRef<S>) {
-    if shard.level.pages.is_some() {
-        shard.repin();
+    if shard.flash_tier.pages.is_some() {
+        shard.restart_pinning();
         let shard = Rc::downgrade(shard);
         if let Some(strong) = shard.upgrade() {
             strong.seam().clone().spawn(check::check(shard));

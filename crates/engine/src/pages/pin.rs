@@ -1,6 +1,6 @@
-//! Pins: pages that stay on flash regardless of use. A background task brings them to flash, and again after a client
-//! has changed them. The task ends when all are there, so that an idle volume has no timer. The store exempts pinned
-//! pages from eviction.
+//! Pins: pages that stay on flash regardless of use. A background task copies them to flash, and again after a client
+//! has changed them. The task ends when all are whole on flash, so that an idle volume has no timer. The store exempts
+//! pinned pages from eviction.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -8,16 +8,16 @@ use std::rc::{Rc, Weak};
 use flash::{BlockNo, PageNo, VolumePages};
 use seam::{Nanos, Seam};
 
-use super::figures::NotPromoted;
+use super::counters::RejectReason;
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after each page brought: at most 32 MiB a second.
+/// Pause after each filled page: at most 32 MiB a second.
 const PACE: Nanos = Nanos::from_millis(2);
 /// The same while clients use the backing: at most 3.2 MiB a second.
 const PACE_BUSY: Nanos = Nanos::from_millis(20);
 /// Pages checked before the task yields.
-const LOOKED_AT_ONCE: u64 = 1_024;
-/// Pause before the next pass over the pins; it grows to the maximum while the passes bring no page.
+const PAGES_BEFORE_YIELD: u64 = 1_024;
+/// Pause before the next pass over the pins; it grows to the maximum while the passes fill no page.
 const PAUSE: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 
@@ -26,7 +26,7 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 pub struct Pins {
     /// True if pages are pinned.
     any: Cell<bool>,
-    /// True while a task brings pages.
+    /// True while the task runs.
     running: Cell<bool>,
     /// Number of changes of the pins.
     changes: Cell<u64>,
@@ -34,104 +34,104 @@ pub struct Pins {
     changed: Cell<bool>,
     /// Number of pinned pages, and how many of them were whole on flash when last checked.
     pages: Cell<(u64, u64)>,
-    /// Reason why the last page could not be brought.
-    waits: Cell<Option<NotPromoted>>,
+    /// Reason why the last page could not be filled.
+    wait_reason: Cell<Option<RejectReason>>,
 }
 
 impl Pins {
     /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
         let (all, whole) = self.pages.get();
-        let name = |why: NotPromoted| NotPromoted::ALL[why as usize].0;
-        (all, whole, self.waits.get().filter(|_| whole < all).map(name))
+        let name = |why: RejectReason| RejectReason::ALL[why as usize].0;
+        (all, whole, self.wait_reason.get().filter(|_| whole < all).map(name))
     }
 
     /// Records why a page could not be put on flash.
-    pub fn wait_for(&self, why: NotPromoted) {
-        self.waits.set(Some(why));
+    pub fn set_wait_reason(&self, why: RejectReason) {
+        self.wait_reason.set(Some(why));
     }
 }
 
 /// Result of one pass over all pinned pages.
 struct Pass {
-    whole: u64,
-    brought: u64,
+    whole_pages: u64,
+    filled_pages: u64,
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads the changed pins and starts bringing pages.
-    pub fn repin(&self) {
-        let all = self.level.share.borrow().of_pages().pinned_pages();
-        self.level.pins.any.set(all > 0 && self.level.pages.is_some());
-        self.level.pins.pages.set((all, 0));
-        self.level.pins.changes.set(self.level.pins.changes.get() + 1);
-        self.bring_pins();
+    /// Reads the changed pins and starts the task.
+    pub fn restart_pinning(&self) {
+        let all = self.flash_tier.quota.borrow().to_page_share().pinned_pages();
+        self.flash_tier.pins.any.set(all > 0 && self.flash_tier.pages.is_some());
+        self.flash_tier.pins.pages.set((all, 0));
+        self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);
+        self.start_pinning();
     }
 
-    /// Records that flash copies of these blocks were invalidated: pinned ones are brought again when the blocks are
+    /// Records that flash copies of these blocks were invalidated: pinned ones are filled again when the blocks are
     /// clean.
-    pub(super) fn unpinned(&self, blocks: &std::ops::Range<BlockNo>) {
-        if !self.level.pins.any.get() {
+    pub(super) fn restore_pins(&self, blocks: &std::ops::Range<BlockNo>) {
+        if !self.flash_tier.pins.any.get() {
             return;
         }
         let touches = {
-            let share = self.level.share.borrow();
+            let quota = self.flash_tier.quota.borrow();
             let pages = PageNo::covering(blocks);
-            share.pinned.iter().any(|range| range.start < pages.end && pages.start < range.end)
+            quota.pinned.iter().any(|range| range.start < pages.end && pages.start < range.end)
         };
         if touches {
-            self.bring_pins();
+            self.start_pinning();
         }
     }
 
-    fn bring_pins(&self) {
-        let pins = &self.level.pins;
+    fn start_pinning(&self) {
+        let pins = &self.flash_tier.pins;
         pins.changed.set(true);
         if !pins.any.get() || pins.running.replace(true) {
             return;
         }
         // A volume that is just being attached is registered after a short pause.
-        let (common, number) = (Rc::clone(&self.core), self.number);
+        let (core_state, number) = (Rc::clone(&self.core), self.number);
         self.seam().spawn(async move {
-            common.seam().sleep(PACE).await;
-            if let Some(shard) = common.weak_of(number) {
-                keep(shard).await;
+            core_state.seam().sleep(PACE).await;
+            if let Some(shard) = core_state.weak_shard(number) {
+                run_pinning(shard).await;
             }
         });
     }
 
-    /// Checks every pinned page once and brings missing blocks. `None`: no page can be brought now, or the pins have
+    /// Checks every pinned page once and fills missing blocks. `None`: no page can be filled now, or the pins have
     /// changed.
     async fn pass(self: &ShardRef<S>) -> Option<Pass> {
-        let ranges = self.level.share.borrow().pinned.clone();
-        let (mut pass, changes) = (Pass { whole: 0, brought: 0 }, self.level.pins.changes.get());
-        let mut looked = 0;
+        let ranges = self.flash_tier.quota.borrow().pinned.clone();
+        let (mut pass, changes) = (Pass { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.changes.get());
+        let mut checked_pages = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
             let pages: VolumePages<S> = self.growing_pages().cloned()?;
-            looked += 1;
-            if looked % LOOKED_AT_ONCE == 0 {
+            checked_pages += 1;
+            if checked_pages % PAGES_BEFORE_YIELD == 0 {
                 self.seam().sleep(Nanos::from_micros(100)).await;
             }
             let mut whole = self.is_whole(&pages, page);
             if !whole {
                 if pages.suspect_blocks(page) != 0 {
-                    self.judge(page).await;
+                    self.verify_suspect(page).await;
                 }
                 let before = pages.valid(page);
-                self.complete(page, true).await;
-                pass.brought += u64::from(pages.valid(page) & !before != 0);
+                self.complete_page(page, true).await;
+                pass.filled_pages += u64::from(pages.valid(page) & !before != 0);
                 whole = self.is_whole(&pages, page);
                 self.seam().sleep(if self.is_quiet() { PACE } else { PACE_BUSY }).await;
             }
-            if self.level.pins.changes.get() != changes || self.stopping.get() {
+            if self.flash_tier.pins.changes.get() != changes || self.stopping.get() {
                 return None;
             }
-            pass.whole += u64::from(whole);
-            let (all, shown) = self.level.pins.pages.get();
-            self.level.pins.pages.set((all, shown.max(pass.whole)));
+            pass.whole_pages += u64::from(whole);
+            let (all, shown) = self.flash_tier.pins.pages.get();
+            self.flash_tier.pins.pages.set((all, shown.max(pass.whole_pages)));
         }
-        let (all, _) = self.level.pins.pages.get();
-        self.level.pins.pages.set((all, pass.whole));
+        let (all, _) = self.flash_tier.pins.pages.get();
+        self.flash_tier.pins.pages.set((all, pass.whole_pages));
         Some(pass)
     }
 
@@ -142,22 +142,22 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Brings pinned pages until all are on flash.
-async fn keep<S: Seam>(shard: Weak<Shard<S>>) {
+/// Fills pinned pages until all are whole on flash.
+async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
     let mut pause = PAUSE;
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        let pins = &strong.level.pins;
+        let pins = &strong.flash_tier.pins;
         pins.changed.set(false);
-        pins.waits.set(None);
+        pins.wait_reason.set(None);
         let pass = strong.pass().await;
         let (all, whole) = pins.pages.get();
         if !pins.any.get() || (pass.is_some() && whole == all && !pins.changed.get()) {
             pins.running.set(false);
             return;
         }
-        let moved = pass.is_none_or(|pass| pass.brought > 0) || pins.changed.get();
-        pause = if moved { PAUSE } else { Nanos(pause.0 * 2).min(PAUSE_MAX) };
+        let made_progress = pass.is_none_or(|pass| pass.filled_pages > 0) || pins.changed.get();
+        pause = if made_progress { PAUSE } else { Nanos(pause.0 * 2).min(PAUSE_MAX) };
         let seam = strong.seam().clone();
         drop(strong);
         seam.sleep(pause).await;

@@ -14,14 +14,14 @@ use flash::PutError;
 use seam::{Block, DiskResult, Nanos, Seam};
 
 use super::budget::Budget;
-use super::figures::NotPromoted;
-use super::place_of;
-use super::widen::PageRead;
+use super::counters::RejectReason;
+use super::page_and_index;
+use super::page_fill::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
 use crate::memory::{BlockNo, PageNo, Sectors, hash};
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
@@ -29,7 +29,7 @@ use crate::spec::AdmissionRule;
 const HELPERS: usize = 7;
 /// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
-/// A backing without client requests for this long counts as quiet and may be read in the background.
+/// A backing without client requests for this long counts as idle and may be read in the background.
 const QUIET: Nanos = Nanos::from_millis(20);
 /// Pause before the next check whether a backing is quiet.
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
@@ -46,7 +46,7 @@ enum Task {
     /// Put the whole page on flash: blocks that memory lacks are read from the backing.
     Complete,
     /// Compare suspect blocks with the backing.
-    Judge,
+    VerifySuspect,
 }
 
 struct Job<S: Seam> {
@@ -68,7 +68,7 @@ pub struct Promoter<S: Seam> {
     /// Work that waits until its backing is quiet.
     deferred: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
-    held: Cell<usize>,
+    held_pages: Cell<usize>,
     /// Number of tasks besides the first.
     helpers: Cell<usize>,
 }
@@ -80,7 +80,7 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, refreshes, deferred, running, held, helpers, uses) = Default::default();
+        let (queue, refreshes, deferred, running, held_pages, helpers, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
@@ -89,7 +89,7 @@ impl<S: Seam> Promoter<S> {
             refreshes,
             deferred,
             running,
-            held,
+            held_pages,
             helpers,
         }
     }
@@ -105,12 +105,12 @@ impl<S: Seam> Promoter<S> {
     }
 
     /// Number of queued pages with content.
-    pub fn held(&self) -> usize {
-        self.held.get()
+    pub fn held_pages(&self) -> usize {
+        self.held_pages.get()
     }
 
     /// Takes the next job that does not wait for a quiet backing.
-    fn next(&self) -> Option<Job<S>> {
+    fn pop(&self) -> Option<Job<S>> {
         let job = self.queue.borrow_mut().pop_front();
         job.or_else(|| self.refreshes.borrow_mut().pop_front())
     }
@@ -120,7 +120,7 @@ impl<S: Seam> Promoter<S> {
         let queue = match job.task {
             Task::Promote => &self.queue,
             Task::Refresh => &self.refreshes,
-            Task::Complete | Task::Judge => &self.deferred,
+            Task::Complete | Task::VerifySuspect => &self.deferred,
         };
         let mut queue = queue.borrow_mut();
         let same = |other: &&Job<S>| {
@@ -132,25 +132,25 @@ impl<S: Seam> Promoter<S> {
         if queue.len() >= QUEUE_MAX {
             return Err(job);
         }
-        self.held.set(self.held.get() + usize::from(job.read.is_some()));
+        self.held_pages.set(self.held_pages.get() + usize::from(job.read.is_some()));
         queue.push_back(job);
         Ok(())
     }
 }
 
-/// Works until the queues are empty. The `first` task also does the work that waits for a quiet backing.
-async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
-    let promoter = common.promoter();
+/// Works until the queues are empty. The first task also does the work that waits for a quiet backing.
+async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
+    let promoter = core_state.promoter();
     loop {
-        let job = promoter.next();
+        let job = promoter.pop();
         if let Some(job) = job {
-            promoter.held.set(promoter.held.get() - usize::from(job.read.is_some()));
+            promoter.held_pages.set(promoter.held_pages.get() - usize::from(job.read.is_some()));
             if let Some(shard) = job.shard.upgrade() {
-                shard.promote(job.page, job.read).await;
+                shard.promote_page(job.page, job.read).await;
             }
             continue;
         }
-        if !first {
+        if !is_first {
             break;
         }
         let Some(job) = promoter.deferred.borrow_mut().pop_front() else { break };
@@ -158,16 +158,18 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
         if !shard.is_quiet() {
             promoter.deferred.borrow_mut().push_back(job);
             drop(shard);
-            common.seam().sleep(QUIET_PAUSE).await;
+            core_state.seam().sleep(QUIET_PAUSE).await;
             continue;
         }
         match job.task {
-            Task::Judge => shard.judge(job.page).await,
-            Task::Complete => shard.complete(job.page, false).await,
-            Task::Promote | Task::Refresh => unreachable!("what need not wait for quiet is in another queue"),
+            Task::VerifySuspect => shard.verify_suspect(job.page).await,
+            Task::Complete => shard.complete_page(job.page, false).await,
+            Task::Promote | Task::Refresh => {
+                unreachable!("these tasks are in queues that do not wait for a quiet backing")
+            }
         }
     }
-    if first {
+    if is_first {
         promoter.running.set(false);
     } else {
         promoter.helpers.set(promoter.helpers.get() - 1);
@@ -176,22 +178,22 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
 
 impl<S: Seam> Shard<S> {
     /// Counts uses of the pages whose `missing` blocks a client's read did not find in memory. Returns the pages to
-    /// promote once they are read, for [`Shard::promote_soon`].
-    pub fn note_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
+    /// promote once they are read, for [`Shard::queue_promotions`].
+    pub fn record_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
         let mut chosen = Vec::new();
-        let figures = &self.level.figures;
-        if self.level.pages.is_none() {
+        let counters = &self.flash_tier.counters;
+        if self.flash_tier.pages.is_none() {
             return chosen;
         }
         let Some(pages) = self.growing_pages() else {
-            figures.not_promoted(NotPromoted::Off);
+            counters.count_rejection(RejectReason::Off);
             return chosen;
         };
         let mut last = None;
         for block in missing {
-            let (page, place) = place_of(block);
+            let (page, index) = page_and_index(block);
             let valid = pages.valid(page);
-            if valid >> place & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
+            if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
                 // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
             }
@@ -203,74 +205,74 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             if pages.suspect_blocks(page) != 0 {
-                figures.not_promoted(NotPromoted::Suspect);
-                self.later(page, Task::Judge);
+                counters.count_rejection(RejectReason::Suspect);
+                self.queue_task(page, Task::VerifySuspect);
                 continue;
             }
             if sequential {
-                figures.not_promoted(NotPromoted::Stream);
+                counters.count_rejection(RejectReason::Stream);
                 continue;
             }
-            match self.use_of(page) {
+            match self.record_use(page) {
                 Verdict::Earned => chosen.push(page),
-                Verdict::First => figures.not_promoted(NotPromoted::FirstUse),
-                Verdict::Burst => figures.not_promoted(NotPromoted::Burst),
+                Verdict::First => counters.count_rejection(RejectReason::FirstUse),
+                Verdict::Burst => counters.count_rejection(RejectReason::Burst),
             }
         }
         chosen
     }
 
     /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
-    pub fn note_write_miss(&self, block: BlockNo) {
+    pub fn record_write_miss(&self, block: BlockNo) {
         if let Some(pages) = self.growing_pages() {
-            let (page, _) = place_of(block);
+            let (page, _) = page_and_index(block);
             if pages.valid(page) == 0 {
                 self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
             }
         }
     }
 
-    /// Renews the flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
-    /// pages in use are renewed; without that, each write would cost a read of the backing later.
-    pub(super) fn refresh(&self, blocks: &[BlockNo]) {
+    /// Queues new flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
+    /// pages in use get new copies; without them, each write would cost a read of the backing later.
+    pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.growing_pages() else { return };
-        for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
-            let page = place_of(blocks[0]).0;
-            let written = blocks.iter().fold(0, |mask, block| mask | 1 << place_of(*block).1);
+        for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
+            let page = page_and_index(blocks[0]).0;
+            let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
             if !pages.valid(page) & written != 0 && pages.is_used(page) {
-                self.later(page, Task::Refresh);
+                self.queue_task(page, Task::Refresh);
             }
         }
     }
 
-    /// Queues the pages that [`Shard::note_misses`] chose.
-    pub fn promote_soon(self: &ShardRef<S>, pages: Vec<PageNo>) {
+    /// Queues the pages that [`Shard::record_misses`] chose.
+    pub fn queue_promotions(self: &ShardRef<S>, pages: Vec<PageNo>) {
         for page in pages {
-            self.later(page, Task::Promote);
+            self.queue_task(page, Task::Promote);
         }
     }
 
     /// Queues a page that a page fill read.
-    pub fn promote_read(&self, page: PageNo, read: PageRead<S>) {
-        self.queue(page, Task::Promote, Some(read));
+    pub fn queue_page_read(&self, page: PageNo, read: PageRead<S>) {
+        self.queue_job(page, Task::Promote, Some(read));
     }
 
-    fn later(&self, page: PageNo, task: Task) {
-        self.queue(page, task, None);
+    fn queue_task(&self, page: PageNo, task: Task) {
+        self.queue_job(page, task, None);
     }
 
-    fn queue(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) {
+    fn queue_job(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) {
         let promoter = self.core.promoter();
-        let shard = self.core.weak_of(self.number).unwrap_or_default();
+        let shard = self.core.weak_shard(self.number).unwrap_or_default();
         if let Err(job) = promoter.push(Job { shard, page, task, read }) {
-            self.level.figures.not_promoted(NotPromoted::QueueFull);
-            self.return_tickets(job.read.iter().map(|read| &read.ticket));
+            self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
+            self.release_fill_guards(job.read.iter().map(|read| &read.guard));
         }
         if !promoter.running.replace(true) {
-            self.seam().spawn(work(Rc::clone(&self.core), true));
+            self.seam().spawn(run_jobs(Rc::clone(&self.core), true));
         } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helpers.get() < HELPERS {
             promoter.helpers.set(promoter.helpers.get() + 1);
-            self.seam().spawn(work(Rc::clone(&self.core), false));
+            self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }
     }
 
@@ -278,7 +280,7 @@ impl<S: Seam> Shard<S> {
         hash(self.number, page)
     }
 
-    fn use_of(&self, page: PageNo) -> Verdict {
+    fn record_use(&self, page: PageNo) -> Verdict {
         let promoter = self.core.promoter();
         let mut rule = promoter.rule.borrow_mut();
         let uses = promoter.uses.get();
@@ -312,61 +314,61 @@ impl<S: Seam> Shard<S> {
     fn clean_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
         self.with(|_, memory| {
             let slots = memory.page_slots(self.number, page).unwrap_or_default();
-            let absent = (0..).zip(slots).filter(|(place, _)| valid >> place & 1 == 0);
-            let clean = absent.filter_map(|(place, slot)| {
+            let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
+            let clean = absent.filter_map(|(index, slot)| {
                 let slot = memory.slot(slot?);
                 let whole = slot.is_clean() && slot.present == Sectors::ALL;
                 let content = slot.data.clone().filter(|_| whole);
-                content.map(|content| (place, content))
+                content.map(|content| (index, content))
             });
             clean.collect()
         })
     }
 
     /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
-    async fn promote(&self, page: PageNo, read: Option<PageRead<S>>) {
-        let figures = &self.level.figures;
+    async fn promote_page(&self, page: PageNo, read: Option<PageRead<S>>) {
+        let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else {
-            return self.return_tickets(read.iter().map(|read| &read.ticket));
+            return self.release_fill_guards(read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
         let known = pages.valid(page);
         let content = match read {
-            Some(read) => self.usable(read, known),
+            Some(read) => self.blocks_to_promote(read, known),
             None => self.clean_in_memory(page, known),
         };
         if content.is_empty() {
             if known == 0 {
-                figures.not_promoted(NotPromoted::NoContent);
+                counters.count_rejection(RejectReason::NoContent);
             }
             return;
         }
-        if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0, self.evictions()) {
-            return figures.not_promoted(why);
+        if let Err(why) = self.core.promoter().budget.request_write(self.seam().now(), known == 0, self.evictions()) {
+            return counters.count_rejection(why);
         }
-        self.put(page, content, true).await;
+        self.put_page(page, content, true).await;
         if pages.valid(page).count_ones() < BlockNo::count(&blocks) as u32 {
-            self.later(page, Task::Complete);
+            self.queue_task(page, Task::Complete);
         }
     }
 
     /// Puts the missing blocks of a page on flash, if the page is pinned or partly on flash. A pinned page does not
     /// wait for a quiet backing.
-    pub(super) async fn complete(self: &ShardRef<S>, page: PageNo, pinned: bool) {
+    pub(super) async fn complete_page(self: &ShardRef<S>, page: PageNo, pinned: bool) {
         let Some(pages) = self.growing_pages().cloned() else { return };
         let valid = pages.valid(page);
         let blocks = self.page_blocks(page);
-        if (valid == 0 && !pinned) || blocks.is_empty() || !self.settle().await {
+        if (valid == 0 && !pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
         }
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let in_memory = self.clean_in_memory(page, valid);
         let absent = |block: &BlockNo| {
-            let (_, place) = place_of(*block);
-            valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
+            let (_, index) = page_and_index(*block);
+            valid >> index & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == index)
         };
         let missing = BlockNo::each(&blocks).find(absent).map(|first| {
-            let last = BlockNo::each(&blocks).rev().find(absent).expect("there is a first one");
+            let last = BlockNo::each(&blocks).rev().find(absent).expect("the first absent block exists");
             first..last.next()
         });
         let read = match missing.clone() {
@@ -376,45 +378,45 @@ impl<S: Seam> Shard<S> {
         let mut content = self.clean_in_memory(page, valid);
         if let (Some(missing), Ok(read)) = (missing, read) {
             for (block, data) in BlockNo::each(&missing).zip(read) {
-                let (_, place) = place_of(block);
-                let counts = ticket.voided(block) == Sectors::NONE && self.is_settled();
-                let known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
-                if counts && !known {
-                    content.push((place, data));
+                let (_, index) = page_and_index(block);
+                let is_valid = guard.invalidated(block) == Sectors::NONE && self.is_settled();
+                let is_known = valid >> index & 1 == 1 || content.iter().any(|(other, _)| *other == index);
+                if is_valid && !is_known {
+                    content.push((index, data));
                 }
             }
         }
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         if content.is_empty() {
             return;
         }
-        match self.core.promoter().budget.ask(self.seam().now(), false, self.evictions()) {
+        match self.core.promoter().budget.request_write(self.seam().now(), false, self.evictions()) {
             Ok(()) => {
-                content.sort_by_key(|(place, _)| *place);
-                self.put(page, content, !pinned).await;
+                content.sort_by_key(|(index, _)| *index);
+                self.put_page(page, content, !pinned).await;
             }
-            Err(why) => self.level.pins.wait_for(why),
+            Err(why) => self.flash_tier.pins.set_wait_reason(why),
         }
     }
 
     /// Compares the suspect blocks of a page with the backing; called while the backing is quiet.
-    pub(super) async fn judge(self: &ShardRef<S>, page: PageNo) {
+    pub(super) async fn verify_suspect(self: &ShardRef<S>, page: PageNo) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
         let suspect = pages.suspect_blocks(page);
-        if suspect == 0 || blocks.is_empty() || !self.settle().await {
+        if suspect == 0 || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
         }
         let Ok(backing) = self.read_backing(blocks.clone()).await else { return };
         let mut good = 0;
-        for (place, content) in (0..).zip(&backing) {
-            if suspect >> place & 1 == 0 {
+        for (index, content) in (0..).zip(&backing) {
+            if suspect >> index & 1 == 0 {
                 continue;
             }
             let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
-            let read = pages.read_suspect(page, place..place + 1, vec![buffer]).await.pop();
+            let read = pages.read_suspect(page, index..index + 1, vec![buffer]).await.pop();
             if matches!(read, Some(Ok(found)) if found.same(content)) {
-                good |= 1 << place;
+                good |= 1 << index;
             }
         }
         if self.is_settled() {
@@ -426,7 +428,7 @@ impl<S: Seam> Shard<S> {
     pub(super) async fn read_backing(&self, blocks: Range<BlockNo>) -> DiskResult<Vec<S::Block>> {
         let count = (BlockNo::count(&blocks)) as usize;
         let Some(buffers) = self.core.alloc_all(count, false).await else {
-            return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
+            return Err(seam::DiskError::Io("no buffers are free for background reads".into()));
         };
         Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
@@ -434,27 +436,27 @@ impl<S: Seam> Shard<S> {
     /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
     /// the first step of its `put`, and later writes invalidate it from then on (R2). `earned`: the page's uses earned
     /// the promotion.
-    async fn put(&self, page: PageNo, content: Vec<(u32, S::Block)>, earned: bool) {
-        let figures = &self.level.figures;
+    async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, earned: bool) {
+        let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
         let blocks = content.len() as u64;
         match pages.put(page, content).await {
             Ok(_) => {
-                figures.promoted(new, blocks);
-                self.core.promoter().budget.spent(new && earned, blocks, self.evictions());
+                counters.promoted(new, blocks);
+                self.core.promoter().budget.record_write(new && earned, blocks, self.evictions());
             }
             Err(error) => {
                 let why = match error {
-                    PutError::Busy => NotPromoted::Busy,
-                    PutError::AllInUse => NotPromoted::Hot,
-                    PutError::QuotaExhausted => NotPromoted::Share,
-                    PutError::Failed(_) => NotPromoted::Failed,
+                    PutError::Busy => RejectReason::Busy,
+                    PutError::AllInUse => RejectReason::Hot,
+                    PutError::QuotaExhausted => RejectReason::Quota,
+                    PutError::Failed(_) => RejectReason::Failed,
                 };
                 if !earned {
-                    return self.level.pins.wait_for(why);
+                    return self.flash_tier.pins.set_wait_reason(why);
                 }
-                figures.not_promoted(why);
+                counters.count_rejection(why);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
@@ -477,7 +479,7 @@ mod tests {
         assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
         assert!(!push(5_000, Task::Refresh), "each queue is bounded");
         assert!(push(7_000, Task::Promote));
-        let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page.0).collect();
+        let next: Vec<u64> = (0..2).filter_map(|_| promoter.pop()).map(|job| job.page.0).collect();
         assert_eq!(next, [7_000, 0]);
     }
 }

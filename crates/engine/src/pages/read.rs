@@ -5,7 +5,7 @@ use std::ops::Range;
 use flash::{BlockNo, Unread};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
-use super::place_of;
+use super::page_and_index;
 use crate::backing::Priority;
 use crate::shard::Shard;
 
@@ -16,7 +16,7 @@ pub struct FromFlash<S: Seam> {
     /// A buffer for each block without content.
     pub buffers: Vec<Option<S::BlockMut>>,
     /// Number of blocks on flash that could not be read.
-    pub bad: usize,
+    pub unreadable: usize,
     /// Time spent waiting for I/O slots.
     pub waited: Nanos,
 }
@@ -25,10 +25,10 @@ impl<S: Seam> FromFlash<S> {
     /// Runs of blocks without content, as indexes into the range.
     pub fn missing(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for place in (0..self.content.len()).filter(|place| self.content[*place].is_none()) {
+        for index in (0..self.content.len()).filter(|index| self.content[*index].is_none()) {
             match runs.last_mut() {
-                Some(run) if run.end == place => run.end += 1,
-                _ => runs.push(place..place + 1),
+                Some(run) if run.end == index => run.end += 1,
+                _ => runs.push(index..index + 1),
             }
         }
         runs
@@ -47,13 +47,13 @@ impl<S: Seam> Shard<S> {
         let mut found = FromFlash {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
-            bad: 0,
+            unreadable: 0,
             waited: Nanos::ZERO,
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
         let has = |block: BlockNo| {
-            let (page, place) = place_of(block);
-            pages.valid(page) >> place & 1 == 1
+            let (page, index) = page_and_index(block);
+            pages.valid(page) >> index & 1 == 1
         };
         let head = BlockNo::each(&blocks).take_while(|block| has(*block)).count() as u64;
         let tail =
@@ -62,34 +62,34 @@ impl<S: Seam> Shard<S> {
         for part in [blocks.start.run(head), blocks.end.minus(tail)..blocks.end] {
             let mut next = part.start;
             while next < part.end {
-                let (page, from) = place_of(next);
+                let (page, from) = page_and_index(next);
                 let end = part.end.min(page.next().first_block());
-                let places = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
-                let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
+                let indexes = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
+                let taken = indexes.clone().map(|index| found.buffers[index].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
-                let run = from..from + places.len() as u32;
-                let turn = self.flash_turn(end.since(next) * BLOCK_BYTES as u64, priority).await;
-                found.waited += turn.waited;
+                let run = from..from + indexes.len() as u32;
+                let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
+                found.waited += io_slot.waited;
                 let blocks = pages.read(page, run, taken).await;
-                drop(turn);
-                for (place, block) in places.zip(blocks) {
+                drop(io_slot);
+                for (index, block) in indexes.zip(blocks) {
                     match block {
                         Ok(block) => {
-                            found.content[place] = Some(block);
+                            found.content[index] = Some(block);
                             read += 1;
                         }
                         Err(unread) => {
-                            found.bad += usize::from(matches!(unread, Unread::Bad(_)));
-                            found.buffers[place] = Some(unread.into_buffer());
+                            found.unreadable += usize::from(matches!(unread, Unread::Bad(_)));
+                            found.buffers[index] = Some(unread.into_buffer());
                         }
                     }
                 }
                 next = end;
             }
         }
-        let figures = &self.level.figures;
-        figures.add(&figures.read_blocks, read);
-        figures.add(&figures.bad_blocks, found.bad as u64);
+        let counters = &self.flash_tier.counters;
+        counters.add(&counters.read_blocks, read);
+        counters.add(&counters.bad_blocks, found.unreadable as u64);
         found
     }
 }

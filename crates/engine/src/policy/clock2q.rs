@@ -3,23 +3,23 @@
 //! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed since
 //! the block came in, so that the touches of one burst are one use. A block that falls out unused is remembered, by
 //! address alone, in a ghost list as long as the cache. A late hit moves a block to the main part, a clock with three
-//! bits. A return from the ghost does so too, if it is worth it (`worth.rs`). Scans and one-hit wonders pass through
-//! probation and leave the main part alone. Structure and constants gave the best results over block traces
-//! (Clock2Q+, with a ghost list that learns its useful length).
+//! bits. A return from the ghost list does so too, if the filter admits it (`return_filter.rs`). Scans and one-hit
+//! wonders pass through probation and leave the main part alone. Structure and constants gave the best results on block
+//! traces (Clock2Q+, with a ghost list that learns its useful length).
 //!
-//! Each owner has its own queues, so that room can be taken from chosen owners. Blocks carry their insertion order, so
+//! Each owner has its own queues, so that chosen owners can lose blocks. Blocks carry their insertion order, so
 //! that the queues of several owners act as one. Windows, ghost list and learned values are common to all owners.
 
 use super::history::History;
 use super::list::{Links, List};
-use super::worth::{Origin, Worth};
+use super::return_filter::{Origin, ReturnFilter};
 use super::{Admit, Policy};
 
 const PROBATION_PERCENT: usize = 5;
 const COUNT_MAX: u8 = 7;
 /// A hit in main counts only when at least the capacity divided by this many accesses has passed since the last counted
 /// hit.
-const MAIN_WINDOW_PART: u32 = 4;
+const MAIN_WINDOW_DIVISOR: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -52,7 +52,7 @@ impl Queues {
 struct Entry {
     key: u64,
     owner: u32,
-    /// Value of `links_made` when the block was linked: tells the older one of two.
+    /// Value of `links_made` when the block was linked; the smaller value is the older block.
     order: u32,
     /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
     stamp: u32,
@@ -81,11 +81,11 @@ pub struct Clock2Q {
     linked: usize,
     /// Count of all links ever made; it wraps.
     links_made: u32,
-    /// Blocks that left probation unused, noted with the value of `insertions`.
+    /// Blocks that left probation unused, with the value of `insertions` at that time.
     ghost: History,
-    /// Blocks that left the main part, noted with the value of `accesses`.
-    gone: History,
-    worth: Worth,
+    /// Blocks that left the main part, with the value of `accesses` at that time.
+    evicted: History,
+    return_filter: ReturnFilter,
     insertions: u32,
     accesses: u32,
 }
@@ -101,8 +101,8 @@ impl Clock2Q {
             linked: 0,
             links_made: 0,
             ghost: History::new(capacity as u64),
-            gone: History::new(capacity as u64),
-            worth: Worth::new(capacity),
+            evicted: History::new(capacity as u64),
+            return_filter: ReturnFilter::new(capacity),
             insertions: 0,
             accesses: 0,
         }
@@ -152,17 +152,17 @@ impl Clock2Q {
 
     /// Returns how an absent block has earned a place in the main part, if it has. Removes the block from both
     /// histories.
-    fn returns(&mut self, key: u64) -> Option<Origin> {
-        if let Some(place) = self.gone.find(key) {
-            self.worth.wanted_again(self.accesses.wrapping_sub(place.note));
-            place.forget();
+    fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
+        if let Some(entry) = self.evicted.find(key) {
+            self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));
+            entry.clear();
             return None;
         }
-        let place = self.ghost.find(key)?;
-        let age = self.insertions.wrapping_sub(place.note);
-        place.forget();
+        let entry = self.ghost.find(key)?;
+        let age = self.insertions.wrapping_sub(entry.stamp);
+        entry.clear();
         let horizon = self.capacity as u32;
-        if age < horizon { self.worth.admit(age, horizon) } else { None }
+        if age < horizon { self.return_filter.admit(age, horizon) } else { None }
     }
 
     fn move_to_main(&mut self, slot: u32) {
@@ -180,7 +180,7 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit) {
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit) {
         if self.queues.len() <= owner as usize {
             self.queues.resize(owner as usize + 1, Queues::EMPTY);
         }
@@ -189,8 +189,8 @@ impl Policy for Clock2Q {
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
-        let origin = if how == Admit::Normal { self.returns(key) } else { None };
-        let (queue, stamp) = match how {
+        let origin = if admit == Admit::Normal { self.origin_of_return(key) } else { None };
+        let (queue, stamp) = match admit {
             Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
             Admit::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
@@ -205,7 +205,7 @@ impl Policy for Clock2Q {
     fn hit(&mut self, slot: u32) {
         self.accesses = self.accesses.wrapping_add(1);
         let window = (self.probation_target() / 2) as u32;
-        let main_window = self.capacity as u32 / MAIN_WINDOW_PART;
+        let main_window = self.capacity as u32 / MAIN_WINDOW_DIVISOR;
         let entry = &mut self.entries[slot as usize];
         match entry.queue {
             Queue::Main => {
@@ -247,7 +247,7 @@ impl Policy for Clock2Q {
             let slot = self.oldest(owners, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
-            self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
+            self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
         // Each round of the clock lowers a count, so the loop ends after at most `COUNT_MAX` rounds.
@@ -257,11 +257,11 @@ impl Policy for Clock2Q {
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
             if let Some(origin) = entry.origin.take() {
-                self.worth.first_look(origin, entry.count > 0, now.wrapping_sub(entry.since));
+                self.return_filter.record_first_visit(origin, entry.count > 0, now.wrapping_sub(entry.since));
             }
             if entry.count == 0 {
-                self.worth.let_go();
-                self.gone.note(entry.key, now, |note| now.wrapping_sub(note));
+                self.return_filter.record_eviction();
+                self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }
             entry.count -= 1;
@@ -276,16 +276,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// A cache of `capacity` blocks that counts misses.
-    struct Small {
+    struct TestCache {
         policy: Box<dyn Policy>,
         slots: BTreeMap<u64, u32>,
         owner: Vec<u64>,
         capacity: usize,
     }
 
-    impl Small {
+    impl TestCache {
         fn new(policy: Box<dyn Policy>, capacity: usize) -> Self {
-            Small { policy, slots: BTreeMap::new(), owner: Vec::new(), capacity }
+            TestCache { policy, slots: BTreeMap::new(), owner: Vec::new(), capacity }
         }
 
         fn access(&mut self, block: u64) -> bool {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn hot_hits_after_a_scan(policy: Box<dyn Policy>) -> usize {
-        let mut cache = Small::new(policy, 1000);
+        let mut cache = TestCache::new(policy, 1000);
         for _ in 0..8 {
             for block in 0..600 {
                 cache.access(block);
@@ -331,9 +331,9 @@ mod tests {
 
     #[test]
     fn scan_of_ten_times_the_cache_leaves_hot_set_alone() {
-        let ours = hot_hits_after_a_scan(Box::new(Clock2Q::new(1000)));
+        let clock2q = hot_hits_after_a_scan(Box::new(Clock2Q::new(1000)));
         let lru = hot_hits_after_a_scan(Box::new(super::super::Lru::new(1000)));
-        assert!(ours >= 570, "{ours} of 600 hot blocks are left");
+        assert!(clock2q >= 570, "{clock2q} of 600 hot blocks are left");
         assert_eq!(lru, 0, "the same scan empties an LRU, so the test can fail");
     }
 
@@ -346,9 +346,9 @@ mod tests {
         policy.pin(0);
         policy.pin(3);
         policy.hit(3);
-        let mut gone = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
-        gone.sort();
-        assert_eq!(gone, [None, Some(1), Some(2)]);
+        let mut victims = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
+        victims.sort();
+        assert_eq!(victims, [None, Some(1), Some(2)]);
         policy.unpin(3);
         assert_eq!((policy.victim(&[0]), policy.victim(&[1])), (Some(3), None));
     }

@@ -1,4 +1,4 @@
-//! A bounded table of recently used pages: a fingerprint of each page's address and a note.
+//! A bounded table of recently used pages: a fingerprint of each page's address and a time stamp.
 //!
 //! A bucket is one cache line; a new page replaces the oldest one in its bucket. So a use costs one cache miss, the
 //! size is fixed, and no entry ever moves. Two pages with the same fingerprint in the same bucket count as one. With 32
@@ -10,25 +10,25 @@ const FILLED: u64 = 6;
 
 /// The entry of a page.
 #[derive(Clone, Copy, Default)]
-pub struct Place {
+pub struct HistoryEntry {
     /// Fingerprint; 0 marks a free place.
-    mark: u32,
-    /// Note of the policy.
-    pub note: u32,
+    fingerprint: u32,
+    /// Time stamp set by the policy.
+    pub stamp: u32,
 }
 
-impl Place {
+impl HistoryEntry {
     /// Removes the page.
-    pub fn forget(&mut self) {
-        *self = Place::default();
+    pub fn clear(&mut self) {
+        *self = HistoryEntry::default();
     }
 }
 
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Bucket([Place; WAYS]);
+struct Bucket([HistoryEntry; WAYS]);
 
-/// The table of pages with their notes.
+/// The table of pages with their time stamps.
 pub struct History {
     buckets: Vec<Bucket>,
 }
@@ -58,24 +58,24 @@ impl History {
     }
 
     /// The entry of a page, if it is present.
-    pub fn find(&mut self, key: u64) -> Option<&mut Place> {
-        let (bucket, mark) = self.place(key);
-        self.buckets[bucket].0.iter_mut().find(|place| place.mark == mark)
+    pub fn find(&mut self, key: u64) -> Option<&mut HistoryEntry> {
+        let (bucket, fingerprint) = self.locate(key);
+        self.buckets[bucket].0.iter_mut().find(|entry| entry.fingerprint == fingerprint)
     }
 
-    /// Adds or updates a page. If its bucket is full, the entry with the greatest `age` of its note is replaced.
-    pub fn note(&mut self, key: u64, note: u32, age: impl Fn(u32) -> u32) {
-        let (bucket, mark) = self.place(key);
+    /// Adds or updates a page. If its bucket is full, the entry with the greatest `age` of its stamp is replaced.
+    pub fn record(&mut self, key: u64, stamp: u32, age: impl Fn(u32) -> u32) {
+        let (bucket, fingerprint) = self.locate(key);
         let bucket = &mut self.buckets[bucket].0;
-        let own = bucket.iter().position(|place| place.mark == mark);
-        let free = || bucket.iter().position(|place| place.mark == 0);
-        let oldest = || (0..WAYS).max_by_key(|place| age(bucket[*place].note)).expect("a bucket has places");
-        let chosen = own.or_else(free).unwrap_or_else(oldest);
-        bucket[chosen] = Place { mark, note };
+        let existing = bucket.iter().position(|entry| entry.fingerprint == fingerprint);
+        let free = || bucket.iter().position(|entry| entry.fingerprint == 0);
+        let oldest = || (0..WAYS).max_by_key(|place| age(bucket[*place].stamp)).expect("a bucket has places");
+        let chosen = existing.or_else(free).unwrap_or_else(oldest);
+        bucket[chosen] = HistoryEntry { fingerprint, stamp };
     }
 
     /// Bucket and fingerprint: the high half chooses the bucket, the low half is the fingerprint.
-    fn place(&self, key: u64) -> (usize, u32) {
+    fn locate(&self, key: u64) -> (usize, u32) {
         let bucket = ((key >> 32) * self.buckets.len() as u64) >> 32;
         (bucket as usize, (key as u32).max(1))
     }
@@ -90,10 +90,10 @@ mod tests {
         let mut history = History::new(6_000);
         let key = |page: u64| crate::memory::hash(3, crate::memory::PageNo(page));
         for page in 0..60_000u64 {
-            history.note(key(page), page as u32, |note| page as u32 - note);
+            history.record(key(page), page as u32, |stamp| page as u32 - stamp);
         }
         let known = |pages: std::ops::Range<u64>, history: &mut History| {
-            pages.filter(|page| history.find(key(*page)).is_some_and(|place| place.note == *page as u32)).count()
+            pages.filter(|page| history.find(key(*page)).is_some_and(|place| place.stamp == *page as u32)).count()
         };
         assert!(known(56_000..60_000, &mut history) >= 3_700);
         assert_eq!(known(0..30_000, &mut history), 0);

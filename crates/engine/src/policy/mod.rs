@@ -3,12 +3,12 @@
 
 mod clock2q;
 pub mod curve;
-pub mod division;
 mod history;
 pub mod list;
 mod lru;
+pub mod partition;
 pub mod promotion;
-mod worth;
+mod return_filter;
 
 pub use clock2q::Clock2Q;
 pub use lru::Lru;
@@ -26,7 +26,7 @@ pub enum Admit {
 /// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
     /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit);
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit);
 
     /// The block was used.
     fn hit(&mut self, slot: u32);
@@ -40,9 +40,9 @@ pub trait Policy {
     /// Allows eviction of a pinned slot again.
     fn unpin(&mut self, slot: u32);
 
-    /// Forgets an unpinned block that left for another reason than room.
+    /// Removes an unpinned block that was dropped and not evicted.
     fn remove(&mut self, slot: u32);
 
-    /// Chooses a block of any of `owners` to evict, and forgets it; `None` if all their blocks are pinned.
+    /// Chooses a block of any of `owners` to evict, and removes it; `None` if all their blocks are pinned.
     fn victim(&mut self, owners: &[u32]) -> Option<u32>;
 }

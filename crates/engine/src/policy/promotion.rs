@@ -1,18 +1,19 @@
 //! Admission to flash: a page earns promotion by another use some time after its first one.
 //!
-//! The first use of a page adds a note. The notes form one order by age, in two parts. The *stage* is the last tenth of
-//! a flash's worth of notes; while a page is in its young half, further uses belong to the same burst and do not count.
-//! The *ghost* is the quarter of a flash's worth behind the stage. A use after the burst and before the end of the
-//! ghost promotes the page. These are Clock2Q+'s probation and ghost in one order, told apart by age, so that no entry
-//! has to move between lists. A longer ghost hurts. A page that is read once never costs a flash write.
+//! The first use of a page adds an entry to a history, which is ordered by age and has two parts. The *stage* is the
+//! youngest part, 10 % as many entries as flash has pages. While a page is in the younger half of the stage, further
+//! uses belong to the same burst and do not count. The *ghost* follows, with 25 % as many entries as flash has pages. A
+//! use after the burst and before the end of the ghost promotes the page. Stage and ghost are Clock2Q+'s probation and
+//! ghost lists, distinguished by age, so that no entry has to move between lists. A longer ghost makes hit ratios
+//! worse. A page that is read once never costs a flash write.
 //!
 //! Where memory is smaller than the stage, a burst is at most half of what memory holds: a page that returns later has
-//! left memory in between. Repeated misses within bursts also advance the order. Otherwise the last few pages of a hot
+//! left memory in between. Repeated misses within bursts also advance the clock. Otherwise the last few pages of a hot
 //! set would stay in each other's burst for ever and never earn promotion.
 //!
-//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`). Where writes are dear, a page
-//! has to return two or three times, each time late, within two or three ghosts. Where writes are cheap, it may stay
-//! away for several ghosts. `docs/user/simulate.md` shows the misses and writes of each price.
+//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`). At a high price a page
+//! must return two or three times, each time late, within two or three ghosts. At a low price it may return after
+//! several ghosts. `docs/user/simulate.md` shows the misses and writes of each price.
 //!
 //! [`ThirdTouch`], the literal third touch of FAST Cache, is here for comparison.
 
@@ -24,11 +25,11 @@ const STAGE_PERCENT: u64 = 10;
 const BURST_PERCENT: u64 = 50;
 /// Length of the ghost in percent of the flash.
 const GHOST_PERCENT: u64 = 25;
-/// Uses in bursts that advance the order by one: this many blocks bring as much into memory as one new page.
-const BURSTS_A_NOTE: u32 = 16;
-/// Low bits of a note; they count returns.
+/// Uses in bursts that advance the clock by one: this many blocks bring as much into memory as one new page.
+const BURST_USES_PER_STEP: u32 = 16;
+/// Low bits of a stamp; they count returns.
 const RETURN_BITS: u32 = 2;
-const NOTE_STEP: u32 = 1 << RETURN_BITS;
+const STAMP_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote under [`ThirdTouch`].
 const TOUCHES: u32 = 3;
 
@@ -99,10 +100,10 @@ pub trait Admission {
     /// promotion is forgotten.
     fn used(&mut self, key: u64) -> Verdict;
 
-    /// Records a use that needs no content: noted like a first use, but never a reason to promote.
+    /// Records a use that needs no content: it counts as a first use, but never promotes.
     fn prepare(&mut self, key: u64);
 
-    /// Sets the room on flash to `slots` pages.
+    /// Sets the capacity of flash to `slots` pages.
     fn resize(&mut self, slots: u64);
 
     /// Sets the price of a promotion.
@@ -118,39 +119,39 @@ pub struct LateReturn {
     memory_pages: u64,
     slots: u64,
     price: Price,
-    /// Notes taken so far, in steps of [`NOTE_STEP`].
-    notes: u32,
-    /// Uses in bursts since they last advanced the order.
+    /// Entries recorded so far, in steps of [`STAMP_STEP`].
+    clock: u32,
+    /// Uses in bursts since they last advanced the clock.
     bursts: u32,
-    /// Notes within which a return is part of the same burst.
+    /// Number of entries within which a return is part of the same burst.
     burst: u32,
-    /// Notes after which a page is forgotten.
+    /// Number of entries after which a page expires.
     horizon: u32,
 }
 
 impl LateReturn {
-    /// A policy for a flash with room for `slots` pages behind a memory with room for `memory_pages`.
+    /// A policy for flash with `slots` pages behind memory with `memory_pages` pages.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
-        let (notes, bursts, burst, horizon) = Default::default();
+        let (clock, bursts, burst, horizon) = Default::default();
         let (history, price) = (History::new(0), Price::default());
-        let mut policy = LateReturn { history, memory_pages, slots, price, notes, bursts, burst, horizon };
+        let mut policy = LateReturn { history, memory_pages, slots, price, clock, bursts, burst, horizon };
         policy.resize(slots);
         policy
     }
 
-    /// Notes taken since `note`.
-    fn age(&self, note: u32) -> u32 {
-        (self.notes.wrapping_sub(note & !(NOTE_STEP - 1))) >> RETURN_BITS
+    /// Entries recorded since `note`.
+    fn age(&self, stamp: u32) -> u32 {
+        (self.clock.wrapping_sub(stamp & !(STAMP_STEP - 1))) >> RETURN_BITS
     }
 
-    /// Notes a page with its number of returns.
-    fn note(&mut self, key: u64, returns: u32) {
-        self.notes = self.notes.wrapping_add(NOTE_STEP);
-        let notes = self.notes;
-        self.history.note(key, notes | returns, |note| notes.wrapping_sub(note & !(NOTE_STEP - 1)));
+    /// Records a page with its number of returns.
+    fn record(&mut self, key: u64, returns: u32) {
+        self.clock = self.clock.wrapping_add(STAMP_STEP);
+        let clock = self.clock;
+        self.history.record(key, clock | returns, |stamp| clock.wrapping_sub(stamp & !(STAMP_STEP - 1)));
     }
 
-    /// Length of the stage in notes, for a flash with room for `slots` pages.
+    /// Length of the stage in entries, for flash with `slots` pages.
     pub fn stage(slots: u64) -> u64 {
         (slots * STAGE_PERCENT / 100).max(2)
     }
@@ -158,35 +159,35 @@ impl LateReturn {
 
 impl Admission for LateReturn {
     fn used(&mut self, key: u64) -> Verdict {
-        let Some(note) = self.history.find(key).map(|place| place.note) else {
-            self.note(key, 0);
+        let Some(stamp) = self.history.find(key).map(|entry| entry.stamp) else {
+            self.record(key, 0);
             return Verdict::First;
         };
-        let age = self.age(note);
+        let age = self.age(stamp);
         if age < self.burst {
             self.bursts += 1;
-            if self.bursts == BURSTS_A_NOTE {
-                (self.bursts, self.notes) = (0, self.notes.wrapping_add(NOTE_STEP));
+            if self.bursts == BURST_USES_PER_STEP {
+                (self.bursts, self.clock) = (0, self.clock.wrapping_add(STAMP_STEP));
             }
             return Verdict::Burst;
         }
         if age > self.horizon {
-            self.note(key, 0);
+            self.record(key, 0);
             return Verdict::First;
         }
-        let returns = (note & (NOTE_STEP - 1)) + 1;
+        let returns = (stamp & (STAMP_STEP - 1)) + 1;
         if returns < self.price.returns() {
-            self.note(key, returns);
+            self.record(key, returns);
             return Verdict::First;
         }
-        self.history.find(key).expect("just found").forget();
+        self.history.find(key).expect("the page was found above").clear();
         Verdict::Earned
     }
 
     fn prepare(&mut self, key: u64) {
-        let note = self.history.find(key).map(|place| place.note);
-        if note.is_none_or(|note| self.age(note) > self.horizon) {
-            self.note(key, 0);
+        let stamp = self.history.find(key).map(|entry| entry.stamp);
+        if stamp.is_none_or(|stamp| self.age(stamp) > self.horizon) {
+            self.record(key, 0);
         }
     }
 
@@ -195,8 +196,8 @@ impl Admission for LateReturn {
         let stage = LateReturn::stage(slots);
         let horizon = stage + (slots * GHOST_PERCENT * self.price.ghosts() / 100).max(4);
         let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
-        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * NOTE_STEP));
-        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * NOTE_STEP));
+        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * STAMP_STEP));
+        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
         self.history.grow(u64::from(self.horizon));
     }
 
@@ -219,7 +220,7 @@ pub struct ThirdTouch {
 }
 
 impl ThirdTouch {
-    /// A policy for a flash with room for `slots` pages; it remembers as many.
+    /// A policy for flash with `slots` pages; its history holds as many.
     pub fn new(slots: u64) -> Self {
         ThirdTouch { history: History::new(slots), touches: 0 }
     }
@@ -227,22 +228,22 @@ impl ThirdTouch {
 
 impl Admission for ThirdTouch {
     fn used(&mut self, key: u64) -> Verdict {
-        // The two low bits of a note count touches; the others tell the time of the last touch.
+        // The two low bits of a stamp count touches; the others hold the time of the last touch.
         self.touches = self.touches.wrapping_add(4);
         let now = self.touches;
         let before = match self.history.find(key) {
-            Some(place) => {
-                let before = place.note & 3;
+            Some(entry) => {
+                let before = entry.stamp & 3;
                 if before + 1 >= TOUCHES {
-                    place.forget();
+                    entry.clear();
                     return Verdict::Earned;
                 }
-                place.forget();
+                entry.clear();
                 before
             }
             None => 0,
         };
-        self.history.note(key, now | (before + 1), |note| now.wrapping_sub(note & !3));
+        self.history.record(key, now | (before + 1), |stamp| now.wrapping_sub(stamp & !3));
         Verdict::First
     }
 
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_one_use_and_a_return_within_the_ghost_promotes() {
+    fn burst_is_one_use_and_return_within_ghost_promotes() {
         let mut policy = LateReturn::new(1_000, 1_000);
         assert_eq!(policy.used(key(7)), Verdict::First);
         for other in 0..40 {
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_costs_less_than_five_bytes_a_slot() {
+    fn history_costs_less_than_five_bytes_per_slot() {
         for slots in [10_000, 1_000_000, 16_000_000] {
             let bytes = LateReturn::new(slots, slots).bytes();
             assert!(bytes <= 5 * slots, "{bytes} bytes for {slots} slots");

@@ -14,28 +14,28 @@ struct Hold<'a, S: Seam>(&'a Shard<S>);
 
 impl<'a, S: Seam> Hold<'a, S> {
     fn new(shard: &'a Shard<S>) -> Self {
-        shard.holding.set(true);
+        shard.destage_held.set(true);
         Hold(shard)
     }
 }
 
 impl<S: Seam> Drop for Hold<'_, S> {
     fn drop(&mut self) {
-        self.0.holding.set(false);
+        self.0.destage_held.set(false);
         self.0.work.notify();
         self.0.progress.notify();
     }
 }
 
-/// Time that a stop gives a backing to complete the writes in flight.
-const END_DESTAGE_PATIENCE: Nanos = Nanos::from_millis(500);
+/// Time that a stop waits for a backing to complete the writes in flight.
+const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// Starts no more writes, waits for the writes in flight, and flushes the backing behind them. Then the next start
-    /// can tell whether the backing was changed meanwhile; regions with writes in flight would prove nothing. A backing
-    /// that takes too long is not waited for.
-    pub async fn end_destage_in_time(self: &ShardRef<S>) {
-        self.holding.set(true);
+    /// Starts no more writes, waits for the writes in flight, and then flushes the backing. The next start can then
+    /// detect whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait
+    /// ends after [`DESTAGE_STOP_TIMEOUT`].
+    pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
+        self.destage_held.set(true);
         let is_over = Rc::new(Cell::new(false));
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
@@ -47,24 +47,24 @@ impl<S: Seam> Shard<S> {
         });
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
-            shard.seam().sleep(END_DESTAGE_PATIENCE).await;
+            shard.seam().sleep(DESTAGE_STOP_TIMEOUT).await;
             over.set(true);
             shard.progress.notify();
         });
         self.progress.wait_for(|| is_over.get().then_some(())).await;
     }
 
-    /// Changes the write policy. If the new policy promises more than the old one, dirty data is destaged first. On an
-    /// error the old policy stays.
+    /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged
+    /// first. On an error the old policy stays.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let old = self.policy.replace(policy);
-        let promises_more = old.defers_writes() && policy != old;
-        if promises_more && let Err(error) = self.flush_all().await {
+        let is_stricter = old.defers_writes() && policy != old;
+        if is_stricter && let Err(error) = self.flush_all().await {
             self.policy.set(old);
             return Err(error);
         }
-        if !self.logs()
-            && let Err(error) = self.bury_from(BlockNo::ZERO).await
+        if !self.uses_log()
+            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
         {
             self.policy.set(old);
             return Err(error);
@@ -72,7 +72,7 @@ impl<S: Seam> Shard<S> {
         if policy == WritePolicy::None {
             self.invalidate();
             // The remaining pages on flash are not read any more, and are evicted when room is needed.
-            let _ = self.forget_pages().await;
+            let _ = self.drop_pages().await;
         }
         self.work.notify();
         Ok(())
@@ -89,8 +89,8 @@ impl<S: Seam> Shard<S> {
             self.mode.set(old);
             return Err(error);
         }
-        if !self.logs()
-            && let Err(error) = self.bury_from(BlockNo::ZERO).await
+        if !self.uses_log()
+            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
         {
             self.mode.set(old);
             return Err(error);
@@ -100,32 +100,32 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Durably drops all clean blocks and pages after the backing was changed from outside. Dirty data makes it fail,
-    /// unless `discard_dirty` says to drop that too. The caller ensures that no request is served meanwhile. Returns
-    /// the bytes dropped from memory.
-    pub async fn start_anew(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let unclean = self.state.borrow().unclean();
-        if unclean > 0 && !discard_dirty {
-            return Err(RequestError::Dirty(unclean * BLOCK_BYTES as u64));
+    /// unless `discard_dirty` is set, which drops it too. The caller ensures that no request is served meanwhile.
+    /// Returns the bytes dropped from memory.
+    pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
+        let not_clean = self.state.borrow().not_clean_blocks();
+        if not_clean > 0 && !discard_dirty {
+            return Err(RequestError::Dirty(not_clean * BLOCK_BYTES as u64));
         }
-        let _held = Hold::new(self);
+        let _hold = Hold::new(self);
         self.quiesce().await;
-        self.level.suspend();
+        self.flash_tier.suspend();
         let dropped = self.invalidate();
-        let forgotten = self.forget_pages().await;
-        self.level.resume();
-        forgotten?;
+        let dropped_pages = self.drop_pages().await;
+        self.flash_tier.resume();
+        dropped_pages?;
         if discard_dirty {
             self.drop_past(0);
-            self.bury_from(BlockNo::ZERO).await?;
+            self.append_tombstones_from(BlockNo::ZERO).await?;
         }
         Ok(dropped)
     }
 
-    /// Drops all clean blocks and voids all fills in flight. Returns the dropped bytes.
+    /// Drops all clean blocks and invalidates all fills in flight. Returns the dropped bytes.
     pub fn invalidate(&self) -> u64 {
         self.with(|state, memory| {
-            state.void(BlockNo::ALL, Sectors::ALL);
-            self.uncache(self.all_blocks());
+            state.invalidate_fills(BlockNo::ALL, Sectors::ALL);
+            self.invalidate_flash(self.all_blocks());
             let mut dropped = 0;
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -148,17 +148,18 @@ impl<S: Seam> Shard<S> {
         };
         let logical = u64::from(self.disk.geometry().logical_block);
         if wanted == 0 || !wanted.is_multiple_of(logical) {
-            return Err(
-                DiskError::Open(format!("the size {wanted} is no multiple of the backing's {logical} bytes")).into()
-            );
+            return Err(DiskError::Open(format!(
+                "the size {wanted} is not a multiple of the backing's block size of {logical} bytes"
+            ))
+            .into());
         }
         if wanted < old && discard_dirty && !wanted.is_multiple_of(BLOCK_BYTES as u64) {
             let text =
-                format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes, {wanted} is not");
+                format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes; {wanted} is not");
             return Err(DiskError::Open(text).into());
         }
         // A short last block becomes a whole one when the volume grows: cached copies of it have to be read again.
-        let forget_from = match () {
+        let drop_from = match () {
             () if wanted < old => Some(wanted),
             () if wanted > old => {
                 (!old.is_multiple_of(BLOCK_BYTES as u64)).then_some(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
@@ -166,40 +167,40 @@ impl<S: Seam> Shard<S> {
             () => None,
         };
         let discards = wanted < old && discard_dirty;
-        if let Some(from) = forget_from.filter(|_| !discards) {
+        if let Some(from) = drop_from.filter(|_| !discards) {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
-            // A record of blocks past the old or the new end would otherwise bring their content back later.
-            self.bury_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
+            // A record of blocks past the old or the new end would otherwise restore their content later.
+            self.append_tombstones_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
         }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
-        let held = Hold::new(self);
-        self.change_size(wanted, size.is_some(), forget_from).await?;
-        // A full log makes room by destage.
-        drop(held);
-        if discards && self.bury_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
+        let hold = Hold::new(self);
+        self.change_size(wanted, size.is_some(), drop_from).await?;
+        // A full log frees space by destage.
+        drop(hold);
+        if discards && self.append_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
             // The size has changed, but the log cannot take the tombstone now: the next flush appends it.
-            self.bury_later(BlockNo(wanted / BLOCK_BYTES as u64));
+            self.queue_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64));
         }
         Ok(wanted)
     }
 
-    async fn change_size(&self, wanted: u64, of_backing: bool, forget_from: Option<u64>) -> Result<(), RequestError> {
+    async fn change_size(&self, wanted: u64, resize_backing: bool, drop_from: Option<u64>) -> Result<(), RequestError> {
         self.quiesce().await;
-        let mark = match forget_from {
+        let mark = match drop_from {
             Some(from) => {
                 let marked =
                     self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), wanted < self.size_bytes.get()).await;
-                marked.inspect_err(|_| self.level.resume())?
+                marked.inspect_err(|_| self.flash_tier.resume())?
             }
             None => None,
         };
-        let changed = if of_backing { self.disk.set_size(wanted).await } else { Ok(()) };
+        let changed = if resize_backing { self.disk.set_size(wanted).await } else { Ok(()) };
         self.end_write(mark, changed.is_ok());
-        self.level.resume();
+        self.flash_tier.resume();
         changed?;
-        if let Some(from) = forget_from {
+        if let Some(from) = drop_from {
             self.drop_past(from);
         }
         self.size_bytes.set(wanted);
@@ -216,34 +217,36 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Forgets every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
+    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
     /// the operator ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let whole = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
         let waits = self.with(|state, memory| {
-            state.void(first..BlockNo::MAX, Sectors::ALL);
+            state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
                 if slot.data.is_some() && slot.volume == self.number && slot.block >= first {
                     state.supersede(memory, id);
                 }
             }
-            state.supersede_resting(first..BlockNo::MAX);
+            state.supersede_spilled(first..BlockNo::MAX);
             state.cut_zeroes(whole..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
-            let stays = first < whole && state.zeroes.contains(first);
-            state.waits.take(if stays { whole } else { first }..BlockNo::MAX)
+            let last_block_stays = first < whole && state.zeroes.contains(first);
+            state.waits.take(if last_block_stays { whole } else { first }..BlockNo::MAX)
         });
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();
     }
 
-    /// Forgets all blocks, dirty or not: the volume is gone.
-    pub fn forget(&self) {
+    /// Drops all blocks, dirty or not: the volume has been removed.
+    pub fn drop_all_blocks(&self) {
         self.drop_past(0);
         // The log keeps its records; their validity is decided when they are taken over.
-        self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL)));
+        self.with(|state, _| {
+            state.log_tracker.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL))
+        });
         // A fill that begins after this finds no blocks to read.
         self.size_bytes.set(0);
     }

@@ -7,7 +7,7 @@ use crate::RequestError;
 use crate::memory::{BlockNo, Sectors};
 use crate::spec::Sabotage;
 
-/// Longest range of one answer.
+/// Longest range of one query.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
 
 impl<S: Seam> Shard<S> {
@@ -16,18 +16,18 @@ impl<S: Seam> Shard<S> {
     pub async fn allocation(self: &ShardRef<S>, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let len = len.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
-        // The ticket detects changes during the query; blocks with newer content here are void from the start.
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        // The guard detects changes during the query; blocks with newer content in memory are invalid from the start.
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
         let first = at / logical * logical;
         let answer = self.disk.allocation(first, (at + len).next_multiple_of(logical) - first).await;
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         let below = answer?;
-        assert!(!below.is_empty(), "a backing answers at least one run");
+        assert!(!below.is_empty(), "a backing reports at least one run");
         let mut overlaid = Runs::default();
         let (mut here, mut run_end) = (at, first);
         let end = at + len;
-        let honest = !self.sabotage(Sabotage::ZeroForDirty);
+        let reports_truth = !self.sabotage(Sabotage::ZeroForDirty);
         for run in below {
             run_end = (run_end + run.len_bytes).min(end);
             while here < run_end {
@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
                 let zeroed = self.state.borrow().zeroes.find(block);
                 let (hole, zero) = match zeroed {
                     Some((_, range)) => (range.may_unmap, true),
-                    None if honest && ticket.voided(block) != Sectors::NONE => (false, false),
+                    None if reports_truth && guard.invalidated(block) != Sectors::NONE => (false, false),
                     None => (run.hole, run.zero),
                 };
                 overlaid.push(next - here, hole, zero);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
-use super::turns::Turns;
+use super::single_flight::SingleFlight;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
@@ -16,7 +16,7 @@ use crate::{RequestError, WritePolicy};
 
 /// Outcome of a flush of the backing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Synced {
+pub enum SyncResult {
     /// All writes that had completed when it began are durable.
     Durable,
     /// The backing reconnected, or another caller's flush failed: written data is dirty again and must be written anew.
@@ -25,10 +25,10 @@ pub enum Synced {
     Failed(DiskError),
 }
 
-impl Synced {
+impl SyncResult {
     /// True if all writes that had completed are durable.
     pub fn is_durable(&self) -> bool {
-        *self == Synced::Durable
+        *self == SyncResult::Durable
     }
 }
 
@@ -36,7 +36,7 @@ impl Synced {
 #[derive(Default)]
 pub struct Flushing {
     /// The flushes that close epochs; all epochs up to the covered one are durable.
-    pub turns: Turns<DiskError>,
+    pub single_flight: SingleFlight<DiskError>,
     /// A flush of the backing is in flight.
     pub syncing: bool,
     /// No write can advance the closed epochs: the remaining ones have failed.
@@ -44,7 +44,7 @@ pub struct Flushing {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Answers a client's flush.
+    /// Serves a client's flush.
     pub async fn flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.counters.add(&self.counters.flushes, 1);
         if self.policy.get() == WritePolicy::WriteBackVolatile {
@@ -56,7 +56,8 @@ impl<S: Seam> Shard<S> {
     /// Makes all writes acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
-        let flushed = self.take_turns(|state| &state.flushing.turns, target.0, async || self.lead_flush().await).await;
+        let flushed =
+            self.run_shared(|state| &state.flushing.single_flight, target.0, async || self.run_flush().await).await;
         flushed.map_err(RequestError::from)
     }
 
@@ -65,7 +66,7 @@ impl<S: Seam> Shard<S> {
         let losses = self.state.borrow().losses;
         loop {
             let wait = Rc::new(WriteWait::default());
-            let under_way = self.with(|state, _| {
+            let operations = self.with(|state, _| {
                 let ranges = state.zeroes.iter().map(|(start, range)| (start, range.state));
                 let ranges: Vec<_> = ranges.filter(|(_, state)| !matches!(state, ZeroState::Written(_))).collect();
                 let dirty = ranges.iter().filter(|(_, range)| *range == ZeroState::Dirty);
@@ -77,35 +78,35 @@ impl<S: Seam> Shard<S> {
                 sent.collect::<Vec<_>>()
             });
             self.await_written(Some(wait), false, losses).await?;
-            if under_way.is_empty() {
+            if operations.is_empty() {
                 break;
             }
             // A range whose write fails is dirty again, and is waited for in the next round.
-            let over = || {
+            let are_done = || {
                 let state = self.state.borrow();
-                let lasts = state.operations.iter().any(|operation| under_way.contains(&operation.id));
-                (!lasts).then_some(())
+                let is_running = state.operations.iter().any(|operation| operations.contains(&operation.id));
+                (!is_running).then_some(())
             };
-            self.progress.wait_for(over).await;
+            self.progress.wait_for(are_done).await;
         }
         self.sync_or_flush(losses).await
     }
 
-    /// Closes the current epoch and brings all closed epochs to the backing.
-    async fn lead_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
+    /// Closes the current epoch and makes all closed epochs durable on the backing.
+    async fn run_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
         let closed = self.with(|state, _| {
-            state.flushing.turns.begin();
+            state.flushing.single_flight.begin();
             state.flushing.stuck = false;
             state.failed.end_pauses();
             state.close_epoch()
         });
-        let result = self.bring_closed_epochs().await;
-        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed.0));
+        let result = self.destage_closed_epochs().await;
+        self.state.borrow_mut().flushing.single_flight.finish(result.clone().map(|()| closed.0));
         self.progress.notify();
         result
     }
 
-    async fn bring_closed_epochs(self: &ShardRef<S>) -> Result<(), DiskError> {
+    async fn destage_closed_epochs(self: &ShardRef<S>) -> Result<(), DiskError> {
         loop {
             self.work.notify();
             self.progress
@@ -116,12 +117,12 @@ impl<S: Seam> Shard<S> {
                 .await;
             if self.state.borrow().epochs.closing() > 0 {
                 let last = self.counters.last_error.borrow().clone();
-                return Err(last.unwrap_or(DiskError::Io("the backing does not take the data".into())));
+                return Err(last.unwrap_or(DiskError::Io("writes to the backing fail".into())));
             }
             match self.sync().await {
-                Synced::Durable if self.state.borrow().epochs.closing() == 0 => return Ok(()),
-                Synced::Durable | Synced::Lost => {}
-                Synced::Failed(error) => return Err(error),
+                SyncResult::Durable if self.state.borrow().epochs.closing() == 0 => return Ok(()),
+                SyncResult::Durable | SyncResult::Lost => {}
+                SyncResult::Failed(error) => return Err(error),
             }
         }
     }
@@ -133,31 +134,31 @@ impl<S: Seam> Shard<S> {
             return self.flush_all().await;
         }
         match self.sync().await {
-            Synced::Durable => Ok(()),
-            Synced::Lost => self.flush_all().await,
-            Synced::Failed(error) => Err(error.into()),
+            SyncResult::Durable => Ok(()),
+            SyncResult::Lost => self.flush_all().await,
+            SyncResult::Failed(error) => Err(error.into()),
         }
     }
 
     /// Flushes the backing: all writes that completed there before this call are durable afterwards, and clean here.
     /// Callers that arrive during a flush share the next one.
-    pub async fn sync(self: &ShardRef<S>) -> Synced {
+    pub async fn sync(self: &ShardRef<S>) -> SyncResult {
         if self.sabotage(Sabotage::FlushEarly) {
             self.with(|state, memory| state.clean_written(memory, CompletionNo::MAX));
-            return Synced::Durable;
+            return SyncResult::Durable;
         }
         // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.
         let losses = self.state.borrow().losses;
-        self.notice_reconnect();
+        self.detect_reconnect();
         let target = self.state.borrow().sequence();
         loop {
             {
                 let state = self.state.borrow();
                 if state.losses != losses {
-                    return Synced::Lost;
+                    return SyncResult::Lost;
                 }
                 if state.synced >= target {
-                    return Synced::Durable;
+                    return SyncResult::Durable;
                 }
             }
             if self.state.borrow().flushing.syncing {
@@ -174,7 +175,7 @@ impl<S: Seam> Shard<S> {
             if let Err(error) = &result {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
             }
-            self.notice_reconnect();
+            self.detect_reconnect();
             let now = self.seam().now();
             let (lost, destaged) = self.with(|state, memory| {
                 state.flushing.syncing = false;
@@ -190,17 +191,17 @@ impl<S: Seam> Shard<S> {
                 (lost, destaged)
             });
             if result.is_ok() && !lost {
-                self.note_flushed(covered, destaged);
+                self.record_backing_flush(covered, destaged);
             }
-            self.let_go();
+            self.retire_records();
             self.progress.notify();
             if lost {
                 self.work.notify();
-                return Synced::Lost;
+                return SyncResult::Lost;
             }
             if let Err(error) = result {
                 self.work.notify();
-                return Synced::Failed(error);
+                return SyncResult::Failed(error);
             }
         }
     }

@@ -2,16 +2,16 @@
 
 pub mod admin;
 pub mod allocation;
-pub mod common;
-pub mod division;
+pub mod core_state;
 pub mod fill;
 pub mod flush;
-pub mod keep;
+pub mod memory_partition;
+pub mod persisted;
 pub mod read;
-pub mod recall;
+pub mod reload;
+pub mod single_flight;
 pub mod state;
 pub mod streams;
-pub mod turns;
 pub mod wait;
 pub mod write;
 pub mod zero;
@@ -24,26 +24,26 @@ use flash::{CompletionNo, VolumeId};
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
-use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, Priority, Turn};
+use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
-use crate::log::company::Company;
+use crate::log::flush_batcher::FlushBatcher;
 use crate::memory::{BlockNo, Memory, Sectors};
-use crate::pages::Level;
+use crate::pages::FlashTier;
 use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::telemetry::SlowRequests;
 use crate::wait::Signal;
-use crate::{CacheMode, MemoryShare, WritePolicy};
-use common::Common;
+use crate::{CacheMode, MemoryQuota, WritePolicy};
+use core_state::CoreState;
 use state::State;
 use streams::Streams;
 
 /// The part of a volume on one core.
 pub struct Shard<S: Seam> {
     /// State shared with the other shards of the core.
-    pub core: Rc<Common<S>>,
+    pub core: Rc<CoreState<S>>,
     /// The volume's number on this core.
     pub number: u32,
     /// The volume's identity.
@@ -75,31 +75,31 @@ pub struct Shard<S: Seam> {
     /// Signals progress that requests may wait for.
     pub progress: Signal,
     /// Batches flushes of the log.
-    pub company: Company,
+    pub flush_batcher: FlushBatcher,
     /// Counters.
     pub counters: Counters,
     /// Miss-ratio curves.
     pub curves: RefCell<Curves>,
-    /// Bounds of its part of the memory.
-    pub memory_share: Cell<MemoryShare>,
+    /// The memory quota.
+    pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
-    pub level: Level<S>,
+    pub flash_tier: FlashTier<S>,
     /// The slowest requests.
-    pub slow: SlowRequests,
-    /// The pump has to end.
+    pub slow_requests: SlowRequests,
+    /// True if the pump must end.
     pub stopping: Cell<bool>,
-    /// All dirty data has to be destaged.
+    /// True if all dirty data must be destaged.
     pub draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
-    pub holding: Cell<bool>,
-    /// A backing flush without a waiting client is in flight.
-    pub flushing_alone: Cell<bool>,
-    /// A flush of the log without a waiting client is in flight.
-    pub spilling: Cell<bool>,
-    /// Earliest time of the next flush of the log without a waiting client.
-    pub spill_after: Cell<Nanos>,
+    pub destage_held: Cell<bool>,
+    /// A backing flush that no client requested is in flight.
+    pub background_backing_flush_running: Cell<bool>,
+    /// A log flush that no client requested is in flight.
+    pub background_log_flush_running: Cell<bool>,
+    /// Earliest time of the next log flush that no client requested.
+    pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.
-    pub given_up: Cell<bool>,
+    pub is_abandoned: Cell<bool>,
     /// Time of the last backing flush without a waiting client.
     pub last_sync: Cell<Nanos>,
     /// Time of the last client request. Hits alone update it only at a tick, while something is dirty.
@@ -121,7 +121,7 @@ impl<S: Seam> Shard<S> {
     pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
-        memory.keep(self.incarnation, &mut state.zeroes, state.ledger.outdated());
+        memory.update_tags(self.incarnation, &mut state.zeroes, state.log_tracker.outdated());
         result
     }
 
@@ -177,29 +177,29 @@ impl<S: Seam> Shard<S> {
         self.policy.get().defers_writes() && self.mode.get() == CacheMode::Active
     }
 
-    /// Limit of this shard's unclean blocks: two thirds of the free part of the bound. So a single volume gets two
-    /// thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
-    pub fn unclean_limit(&self) -> u64 {
+    /// Limit of this shard's blocks that are not clean: two thirds of the free part of the bound. So a single volume
+    /// gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
+    pub fn not_clean_limit(&self) -> u64 {
         let spec = self.core.spec();
         let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
-        let others = self.core.unclean().saturating_sub(self.state.borrow().unclean());
+        let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
         let free = bound.saturating_sub(others);
-        // Unclean blocks cannot be evicted: they may take at most half of the memory maximum.
+        // Such blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max() / 2).max(1)
     }
 
     /// Waits for the datastore's I/O slot for a request of `len` bytes at `at`; the slot is held until the request
     /// ends. `None`: the volume shares no disks.
-    pub async fn turn(&self, write: bool, at: u64, len: u64, priority: Priority) -> Option<Turn<S>> {
+    pub async fn acquire_io_slot(&self, write: bool, at: u64, len: u64, priority: Priority) -> Option<IoSlot<S>> {
         let datastore = self.datastore.borrow().clone()?;
-        let usual = if write { datastore.write_cost() } else { 1 };
-        let cost = Cost::of(self.disk.accesses(write, at, len).unwrap_or(usual), len);
-        Some(self.noting(datastore.turn(self.number, cost, priority).await))
+        let small_write_accesses = if write { datastore.write_cost() } else { 1 };
+        let cost = Cost::of(self.disk.accesses(write, at, len).unwrap_or(small_write_accesses), len);
+        Some(self.count_slot_wait(datastore.acquire_slot(self.number, cost, priority).await))
     }
 
     /// Waits for an I/O slot for a read from flash.
-    pub async fn flash_turn(&self, bytes: u64, priority: Priority) -> Turn<S> {
-        self.noting(self.core.flash_turns().turn(self.number, Cost::of(1, bytes), priority).await)
+    pub async fn acquire_flash_slot(&self, bytes: u64, priority: Priority) -> IoSlot<S> {
+        self.count_slot_wait(self.core.flash_datastore().acquire_slot(self.number, Cost::of(1, bytes), priority).await)
     }
 
     /// Priority of a read: foreground if a client waits for it.
@@ -208,7 +208,7 @@ impl<S: Seam> Shard<S> {
             Cause::ClientRead => true,
             Cause::Destage => {
                 let state = self.state.borrow();
-                state.logging.turns.is_running() || self.is_destage_waited_for(&state)
+                state.logging.single_flight.is_running() || self.is_destage_waited_for(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
         };
@@ -218,19 +218,19 @@ impl<S: Seam> Shard<S> {
     /// Raises the volume's waiting background work to foreground, because a client waits for it.
     pub fn expedite(&self) {
         self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.number));
-        self.core.flash_turns().expedite(self.number);
+        self.core.flash_datastore().expedite(self.number);
     }
 
-    fn noting(&self, turn: Turn<S>) -> Turn<S> {
-        if turn.waited > Nanos::ZERO {
+    fn count_slot_wait(&self, slot: IoSlot<S>) -> IoSlot<S> {
+        if slot.waited > Nanos::ZERO {
             self.counters.add(&self.counters.share_waits, 1);
-            self.counters.add(&self.counters.share_waited_us, turn.waited.as_micros());
+            self.counters.add(&self.counters.share_waited_us, slot.waited.as_micros());
         }
-        turn
+        slot
     }
 
     /// Detects a reconnect of the backing: written data that is not flushed is dirty again then.
-    pub fn notice_reconnect(&self) {
+    pub fn detect_reconnect(&self) {
         let incarnation = self.disk.incarnation();
         let changed = {
             let mut state = self.state.borrow_mut();
@@ -278,10 +278,10 @@ impl Span {
 pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
-        let here = at + from as u64;
-        let start = (here % BLOCK_BYTES as u64) as usize;
+        let position = at + from as u64;
+        let start = (position % BLOCK_BYTES as u64) as usize;
         let count = (BLOCK_BYTES - start).min(len - from);
-        let span = Span { block: BlockNo(here / BLOCK_BYTES as u64), from, start, len: count };
+        let span = Span { block: BlockNo(position / BLOCK_BYTES as u64), from, start, len: count };
         from += count;
         (count > 0).then_some(span)
     })

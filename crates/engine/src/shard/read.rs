@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::fill::{Filled, Ticket};
-use super::recall::Recall;
+use super::fill::{FillGuard, Filled};
+use super::reload::ReloadReason;
 use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, PageNo, Sectors};
-use crate::pages::figures::NotHit;
+use crate::pages::counters::MissReason;
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
@@ -35,14 +35,15 @@ impl<S: Seam> Shard<S> {
         let prefetched = self.with(|state, memory| {
             memory.hint_run(self.number, blocks_of(at, len as u64));
             let mut is_prefetched = false;
-            let whole = spans(at, len).all(|span| match self.look(state, memory, &span, &mut is_prefetched) {
-                Some(piece) => {
-                    out.push(piece);
-                    true
-                }
-                None => false,
-            });
-            whole.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
+            let is_complete =
+                spans(at, len).all(|span| match self.find_in_memory(state, memory, &span, &mut is_prefetched) {
+                    Some(piece) => {
+                        out.push(piece);
+                        true
+                    }
+                    None => false,
+                });
+            is_complete.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
         });
         let Some(prefetched) = prefetched else {
             out.truncate(before);
@@ -50,7 +51,7 @@ impl<S: Seam> Shard<S> {
         };
         self.counters.read_hit(len as u64, prefetched);
         self.curves.borrow_mut().used(at, len as u64);
-        self.note_read(at, len);
+        self.record_stream_read(at, len);
         true
     }
 
@@ -66,26 +67,26 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
-        let result = self.read_noting(at, len, out, keep, trace, &mut served).await;
-        self.note_served(len as u64, &served, result.is_ok());
+        let result = self.read_with_sources(at, len, out, keep, trace, &mut served).await;
+        self.count_read(len as u64, &served, result.is_ok());
         if result.is_ok() {
-            self.promote_soon(served.earned);
+            self.queue_promotions(served.earned);
         }
         result
     }
 
     /// Appends the range to `out` for a write that changes a part of it. It is not counted as a read.
-    pub async fn read_to_change(
+    pub async fn read_for_partial_write(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.read_noting(at, len, out, true, trace, &mut Served::default()).await
+        self.read_with_sources(at, len, out, true, trace, &mut Served::default()).await
     }
 
-    async fn read_noting(
+    async fn read_with_sources(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
@@ -95,55 +96,55 @@ impl<S: Seam> Shard<S> {
         served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
-        let mut got: Vec<Option<Piece<S::Block>>> = Vec::new();
-        got.resize_with(spans.len(), || None);
-        let sequential = keep && self.note_read(at, len);
-        let mut first_look = true;
+        let mut pieces: Vec<Option<Piece<S::Block>>> = Vec::new();
+        pieces.resize_with(spans.len(), || None);
+        let sequential = keep && self.record_stream_read(at, len);
+        let mut is_first_pass = true;
         self.last_request.set(self.seam().now());
         loop {
             let (plan, prefetched_bytes) = self.with(|state, memory| {
-                let plan = self.plan(state, memory, &spans, &mut got);
-                let found = spans.iter().zip(&got).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
+                let plan = self.plan(state, memory, &spans, &mut pieces);
+                let found = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
                 let bytes = if plan.is_prefetched { self.use_prefetched(memory, found) } else { 0 };
                 (plan, bytes)
             });
-            if std::mem::take(&mut first_look) {
+            if std::mem::take(&mut is_first_pass) {
                 served.wanted = spans.len();
-                served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
-                served.memory_bytes = got.iter().flatten().map(|piece| piece.len() as u64).sum();
+                served.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
+                served.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 served.prefetched_bytes = prefetched_bytes;
-                let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
-                served.earned = self.note_misses(missing.map(|(span, _)| span.block), sequential);
+                let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
+                served.earned = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
-            let rested = !plan.resting.is_empty();
-            for run in plan.resting {
-                // A bad block fails only the requests for it (R11).
-                let Some(filled) = self.recall(run, Recall::Read).await? else { continue };
+            let has_reloaded = !plan.spilled.is_empty();
+            for run in plan.spilled {
+                // An unreadable block fails only the requests for it (R11).
+                let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
-                for (span, place) in spans.iter().zip(&mut got) {
-                    take_filled(&filled, span, place);
+                for (span, piece) in spans.iter().zip(&mut pieces) {
+                    take_filled(&filled, span, piece);
                 }
             }
-            if rested {
+            if has_reloaded {
                 trace.record(Step::Flash, self.seam().now());
             }
             if plan.missing.is_empty() {
                 match plan.join {
-                    Some(ticket) => {
+                    Some(guard) => {
                         self.expedite();
-                        ticket.ended().await;
+                        guard.wait_for_end().await;
                         served.joined = true;
                         trace.record(Step::Joined, self.seam().now());
                     }
-                    None if got.iter().all(Option::is_some) => break,
+                    None if pieces.iter().all(Option::is_some) => break,
                     None => {}
                 }
                 continue;
             }
-            let how = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, how, &spans, &served.earned).await?;
+            let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
+            let filled = self.fill_all(plan.missing, admit, &spans, &served.earned).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
-            served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
+            served.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
             served.from_flash += from_flash;
             served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
@@ -152,36 +153,40 @@ impl<S: Seam> Shard<S> {
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
             trace.move_time(step, Step::Shares, waited);
             for filled in filled {
-                for (span, place) in spans.iter().zip(&mut got) {
-                    take_filled(&filled, span, place);
+                for (span, piece) in spans.iter().zip(&mut pieces) {
+                    take_filled(&filled, span, piece);
                 }
             }
         }
-        out.extend(got.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
+        out.extend(pieces.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
         Ok(())
     }
 
-    fn note_served(&self, bytes: u64, served: &Served, well: bool) {
-        let elsewhere = served.from_backing > 0 || served.joined || !well;
+    fn count_read(&self, bytes: u64, served: &Served, succeeded: bool) {
+        let from_elsewhere = served.from_backing > 0 || served.joined || !succeeded;
         let from_cache = served.from_memory + served.from_flash;
         let kind = match () {
-            () if served.from_memory == served.wanted && well && served.prefetched_bytes > 0 => ReadKind::Prefetched,
-            () if served.from_memory == served.wanted && well => ReadKind::Memory,
-            () if !elsewhere && served.from_flash > 0 => ReadKind::Flash,
+            () if served.from_memory == served.wanted && succeeded && served.prefetched_bytes > 0 => {
+                ReadKind::Prefetched
+            }
+            () if served.from_memory == served.wanted && succeeded => ReadKind::Memory,
+            () if !from_elsewhere && served.from_flash > 0 => ReadKind::Flash,
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
         self.counters.read_served(bytes, kind, served.bytes(bytes));
-        let figures = &self.level.figures;
+        let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
-            ReadKind::Flash => self.core.promoter().budget().hit(),
-            _ if !well => figures.not_hit(NotHit::Failed),
-            _ if served.bad > 0 => figures.not_hit(NotHit::BadCopy),
-            _ if served.joined && served.from_backing == 0 => figures.not_hit(NotHit::Joined),
-            _ if self.level.is_used() && !self.level.is_checked() => figures.not_hit(NotHit::Unchecked),
-            ReadKind::Part => figures.not_hit(NotHit::Part),
-            ReadKind::Miss => figures.not_hit(NotHit::Absent),
+            ReadKind::Flash => self.core.promoter().budget().record_hit(),
+            _ if !succeeded => counters.count_miss(MissReason::Failed),
+            _ if served.unreadable > 0 => counters.count_miss(MissReason::BadCopy),
+            _ if served.joined && served.from_backing == 0 => counters.count_miss(MissReason::Joined),
+            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
+                counters.count_miss(MissReason::Unchecked)
+            }
+            ReadKind::Part => counters.count_miss(MissReason::Part),
+            ReadKind::Miss => counters.count_miss(MissReason::Absent),
         }
     }
 
@@ -199,7 +204,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A block's part of the request, from memory or a zero-range. Sets `is_prefetched` if the block is prefetched.
-    fn look(
+    fn find_in_memory(
         &self,
         state: &State,
         memory: &mut Memory<S>,
@@ -221,22 +226,28 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.start, span.len))
     }
 
-    fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None, is_prefetched: false };
-        for (span, place) in spans.iter().zip(got) {
-            if place.is_none() {
-                *place = self.look(state, memory, span, &mut plan.is_prefetched);
+    fn plan(
+        &self,
+        state: &State,
+        memory: &mut Memory<S>,
+        spans: &[Span],
+        pieces: &mut [Option<Piece<S::Block>>],
+    ) -> Plan {
+        let mut plan = Plan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
+        for (span, piece) in spans.iter().zip(pieces) {
+            if piece.is_none() {
+                *piece = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
             }
-            if place.is_some() {
+            if piece.is_some() {
                 continue;
             }
-            if let Some(ticket) = state.ticket_for(span.block, span.sectors()) {
-                plan.join = Some(Rc::clone(ticket));
+            if let Some(guard) = state.fill_guard_for(span.block, span.sectors()) {
+                plan.join = Some(Rc::clone(guard));
                 continue;
             }
             let block = span.block;
-            let rests = state.ledger.rests(block) && !self.sabotage(Sabotage::FillOverResting);
-            let runs = if rests { &mut plan.resting } else { &mut plan.missing };
+            let is_spilled = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
+            let runs = if is_spilled { &mut plan.spilled } else { &mut plan.missing };
             match runs.last_mut() {
                 Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
                 _ => runs.push(block.single()),
@@ -250,15 +261,15 @@ impl<S: Seam> Shard<S> {
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
-        how: Option<Admit>,
+        admit: Option<Admit>,
         spans: &[Span],
         earned: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
-                let result = match self.widened(run, earned) {
-                    Some(page) => self.fill_page(page, run.clone(), how).await,
-                    None => self.fill(run.clone(), how, Cause::ClientRead).await,
+                let result = match self.page_to_fill(run, earned) {
+                    Some(page) => self.fill_page(page, run.clone(), admit).await,
+                    None => self.fill(run.clone(), admit, Cause::ClientRead).await,
                 };
                 vec![(run.clone(), result)]
             }
@@ -269,12 +280,12 @@ impl<S: Seam> Shard<S> {
                     all.expect_one();
                     let (shard, results, all) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&all));
                     self.seam().spawn(async move {
-                        let result = shard.fill(run.clone(), how, Cause::ClientRead).await;
+                        let result = shard.fill(run.clone(), admit, Cause::ClientRead).await;
                         results.borrow_mut().push((run, result));
                         all.finish_one(Ok(&()));
                     });
                 }
-                all.all().await?;
+                all.wait_for_all().await?;
                 results.take()
             }
         };
@@ -288,7 +299,7 @@ impl<S: Seam> Shard<S> {
                 }
                 Err(_) => {
                     for block in BlockNo::each(&run) {
-                        match self.fill(block.single(), how, Cause::ClientRead).await {
+                        match self.fill(block.single(), admit, Cause::ClientRead).await {
                             Ok(one) => filled.push(one),
                             Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
                         }
@@ -302,55 +313,55 @@ impl<S: Seam> Shard<S> {
     /// Reads only the sectors of a block that the request needs, after the whole block failed.
     async fn fill_sectors(&self, block: BlockNo, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
         let span = spans.iter().find(|span| span.block == block).expect("only blocks of the request are filled");
-        let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
-        if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
+        let is_narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
+        if !is_narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
             return Err(error.into());
         }
-        Ok(self.fill_part(span).await?)
+        Ok(self.fill_span(span).await?)
     }
 
     /// Records the read in its stream and starts readahead; true if the read is sequential.
-    fn note_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
+    fn record_stream_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
         let ahead_max = self.core.spec().readahead_max_bytes;
         if ahead_max == 0 {
             return false;
         }
-        let noted = self.streams.borrow_mut().note(at, len as u64, self.size_bytes.get(), ahead_max);
-        if let Some(range) = noted.ahead
+        let stream_read = self.streams.borrow_mut().record_read(at, len as u64, self.size_bytes.get(), ahead_max);
+        if let Some(range) = stream_read.ahead
             && self.admits_reads()
             && self.dispatch.may_read_ahead()
         {
             let shard = Rc::clone(self);
             self.seam().spawn(async move { shard.read_ahead(range).await });
         }
-        noted.sequential
+        stream_read.sequential
     }
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
     pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
-        self.bring(blocks, Admit::Stream, Cause::Readahead).await;
+        self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
     /// As [`Shard::read_ahead`], for another cause.
-    pub async fn bring(self: &ShardRef<S>, blocks: Range<BlockNo>, how: Admit, cause: Cause) {
+    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
                 let absent = |block: BlockNo| {
                     memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
-                        && !state.ledger.rests(block)
-                        && state.ticket_for(block, Sectors::ALL).is_none()
+                        && !state.log_tracker.is_spilled(block)
+                        && state.fill_guard_for(block, Sectors::ALL).is_none()
                 };
                 let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
-                let most = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
-                let end = BlockNo::each(&(start..most)).find(|block| !absent(*block));
-                Some(start..end.unwrap_or(most))
+                let run_end_max = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
+                let end = BlockNo::each(&(start..run_end_max)).find(|block| !absent(*block));
+                Some(start..end.unwrap_or(run_end_max))
             });
             let Some(run) = run else { return };
             next = run.end;
             let bytes = BlockNo::count(&run) * BLOCK_BYTES as u64;
-            if self.fill(run, Some(how), cause).await.is_err() {
+            if self.fill(run, Some(admit), cause).await.is_err() {
                 return;
             }
             self.counters.add(&self.counters.readahead_bytes, bytes);
@@ -370,7 +381,7 @@ struct Served {
     prefetched_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
-    bad: usize,
+    unreadable: usize,
     /// Pages to be promoted.
     earned: Vec<PageNo>,
 }
@@ -378,14 +389,14 @@ struct Served {
 impl Served {
     /// Bytes of a request of `all` bytes by source. A fill reads whole blocks: its parts are divided in proportion.
     fn bytes(&self, all: u64) -> SourceBytes {
-        let rest = all - self.memory_bytes;
+        let not_memory = all - self.memory_bytes;
         let filled = (self.from_flash + self.from_backing) as u64;
-        let flash = rest * self.from_flash as u64 / filled.max(1);
+        let flash = not_memory * self.from_flash as u64 / filled.max(1);
         SourceBytes {
             memory: self.memory_bytes - self.prefetched_bytes,
             prefetched: self.prefetched_bytes,
             flash,
-            backing: rest - flash,
+            backing: not_memory - flash,
         }
     }
 }
@@ -397,19 +408,19 @@ struct Plan {
     /// Runs to be read from the backing.
     missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
-    resting: Vec<Range<BlockNo>>,
-    /// Another request's fill that will bring more blocks.
-    join: Option<Rc<Ticket>>,
+    spilled: Vec<Range<BlockNo>>,
+    /// Another request's fill that will install more of the blocks.
+    join: Option<Rc<FillGuard>>,
     /// A block that was found is prefetched.
     is_prefetched: bool,
 }
 
-fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {
+fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, piece: &mut Option<Piece<S::Block>>) {
     let last = filled.first.plus(filled.blocks.len() as u64);
-    if place.is_none()
+    if piece.is_none()
         && (filled.first..last).contains(&span.block)
         && let Some(data) = filled.content(span.block, span.sectors())
     {
-        *place = Some(Piece::new(data.clone(), span.start, span.len));
+        *piece = Some(Piece::new(data.clone(), span.start, span.len));
     }
 }

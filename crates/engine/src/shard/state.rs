@@ -10,14 +10,14 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
-use super::fill::Ticket;
+use super::fill::FillGuard;
 use super::flush::Flushing;
 use super::wait::{Waits, WriteWait};
 use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::log::Logging;
-use crate::log::ledger::Ledger;
+use crate::log::log_tracker::LogTracker;
 use crate::memory::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
@@ -37,22 +37,25 @@ enum WrittenUnit {
 
 /// Flush obligation of replaced content; the newer content inherits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct FlushObligation {
     /// Oldest epoch of content that is not durable.
     pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
-    pub owed: bool,
+    pub acked_unwritten: bool,
 }
 
-impl Due {
+impl FlushObligation {
     /// Combines two obligations.
-    pub fn and(self, other: Due) -> Due {
-        Due { epoch: [self.epoch, other.epoch].into_iter().flatten().min(), owed: self.owed || other.owed }
+    pub fn merge(self, other: FlushObligation) -> FlushObligation {
+        FlushObligation {
+            epoch: [self.epoch, other.epoch].into_iter().flatten().min(),
+            acked_unwritten: self.acked_unwritten || other.acked_unwritten,
+        }
     }
 
     /// The oldest epoch among the obligation and `epoch`.
-    pub fn oldest(self, epoch: Epoch) -> Epoch {
+    pub fn oldest_epoch(self, epoch: Epoch) -> Epoch {
         self.epoch.map_or(epoch, |older| older.min(epoch))
     }
 }
@@ -75,11 +78,11 @@ pub struct Destaged<B> {
     pub blocks: Vec<BlockNo>,
 }
 
-/// Most blocks listed with their content.
+/// Maximum number of blocks listed with their content.
 const LAST_MAX: usize = 256;
-/// Most blocks listed without their content.
+/// Maximum number of blocks listed without their content.
 const BLOCKS_MAX: usize = 4_096;
-/// Most blocks listed of one zero-range, spread over it: other blocks have to find room too.
+/// Maximum number of blocks listed of one zero-range, spread over it, so that other blocks fit into the list.
 const OF_RANGE_MAX: u64 = 8;
 
 impl<B> Default for Destaged<B> {
@@ -118,19 +121,19 @@ pub struct State {
     /// Dirty blocks, in address order.
     pub order: DirtyOrder,
     /// Number of dirty blocks of closed epochs.
-    due: u64,
+    closed_dirty_blocks: u64,
     /// Zero-ranges.
     pub zeroes: ZeroRanges,
     /// Operations in flight to the backing.
     pub operations: Vec<Operation>,
     /// Fills and queries in flight (R2).
-    pub tickets: Vec<Rc<Ticket>>,
+    pub fill_guards: Vec<Rc<FillGuard>>,
     /// Requests that wait for the next write of a block, by block.
     pub waits: Waits,
     /// Blocks and ranges (by first block) whose last write failed.
     pub failed: Failures,
     /// The shard's records in the flash log.
-    pub ledger: Ledger,
+    pub log_tracker: LogTracker,
     /// Progress of flushes that the log answers.
     pub logging: Logging,
     /// Progress of flushes to the backing.
@@ -150,13 +153,13 @@ pub struct State {
     written_blocks: u64,
     written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
-    unclean: u64,
+    not_clean: u64,
     /// Since when there are spilled blocks.
-    resting_since: Nanos,
+    spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
-    pub recalling: u64,
+    pub reloading_blocks: u64,
     /// Blocks that destage reloaded last.
-    pub recalled: Range<BlockNo>,
+    pub last_reload: Range<BlockNo>,
 }
 
 impl State {
@@ -165,14 +168,14 @@ impl State {
         State { incarnation, next_sequence: CompletionNo(1), ..State::default() }
     }
 
-    /// Number of unclean blocks and zero-ranges.
-    pub fn unclean(&self) -> u64 {
-        self.unclean + self.zeroes.len() as u64
+    /// Number of zero-ranges and of blocks that are not clean.
+    pub fn not_clean_blocks(&self) -> u64 {
+        self.not_clean + self.zeroes.len() as u64
     }
 
     /// True if there is work that depends on time.
-    pub fn is_restless(&self) -> bool {
-        self.unclean() > 0 || self.ledger.resting() > 0
+    pub fn needs_tick(&self) -> bool {
+        self.not_clean_blocks() > 0 || self.log_tracker.spilled_blocks() > 0
     }
 
     /// Completions on the backing that await its flush; a block written several times counts each time.
@@ -212,22 +215,22 @@ impl State {
             Some(old) => {
                 self.epochs.remove(old);
                 slot.dirty = Some(epoch);
-                self.due += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
+                self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
                 slot.dirty = Some(epoch);
                 slot.dirty_since = now;
-                self.due += u64::from(self.epochs.is_closed(epoch));
+                self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
                 self.order.insert(slot.block);
                 // A block reloaded for destage is older than the others.
-                let recalled = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
+                let is_reloaded = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
                 let age = (slot.block, now);
-                if recalled { self.ages.push_front(age) } else { self.ages.push_back(age) }
+                if is_reloaded { self.ages.push_front(age) } else { self.ages.push_back(age) }
             }
         }
         self.epochs.add(epoch);
-        self.unclean += u64::from(was_clean);
-        memory.settle(id, was_clean);
+        self.not_clean += u64::from(was_clean);
+        memory.update_pin(id, was_clean);
         if self.ages.len() as u64 > 2 * self.order.len() + 1024 {
             let order = &self.order;
             self.ages.retain(|(block, _)| order.contains(*block));
@@ -249,21 +252,21 @@ impl State {
     /// Since when the oldest dirty block or range has been dirty, spilled blocks included.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
-        let resting = (self.ledger.resting() > 0).then_some(self.resting_since);
+        let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
         let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();
-        [block, range, resting].into_iter().flatten().min()
+        [block, range, spilled].into_iter().flatten().min()
     }
 
     /// Closes the current epoch and returns its number.
     pub fn close_epoch(&mut self) -> Epoch {
-        self.due = self.order.len();
+        self.closed_dirty_blocks = self.order.len();
         self.epochs.close()
     }
 
     /// True if a dirty block in memory belongs to a closed epoch and is not in flight.
-    pub fn has_due(&self) -> bool {
-        self.due > 0
+    pub fn has_closed_dirty_blocks(&self) -> bool {
+        self.closed_dirty_blocks > 0
     }
 
     /// Registers an operation over `blocks`; no other one may touch them.
@@ -293,9 +296,9 @@ impl State {
         let epoch = slot.dirty.take().expect("only a dirty block is written");
         assert!(slot.in_flight.is_none(), "a block is written once at a time");
         slot.in_flight = Some(epoch);
-        self.due -= u64::from(self.epochs.is_closed(epoch));
+        self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(slot.block);
-        self.ledger.sent(slot.block);
+        self.log_tracker.record_send(slot.block);
         Sent { slot: reference, block: slot.block, epoch }
     }
 
@@ -307,12 +310,12 @@ impl State {
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight = None;
-        slot.owed &= slot.dirty.is_some();
+        slot.acked_unwritten &= slot.dirty.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(Written { epoch, sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
-        self.ledger.sent_done(sent.block, sequence);
+        self.log_tracker.record_write(sent.block, sequence);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
@@ -323,21 +326,21 @@ impl State {
             return;
         };
         self.failed.add(sent.block, now);
-        self.ledger.sent_failed(sent.block);
+        self.log_tracker.record_failed_write(sent.block);
         memory.slot_mut(id).in_flight = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
     }
 
-    /// True if no content of a block in flight was ever acknowledged or written: then it may be forgotten.
+    /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
     pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &Sent) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
-        slot.is_none_or(|slot| !slot.owed && slot.written.is_none())
+        slot.is_none_or(|slot| !slot.acked_unwritten && slot.written.is_none())
     }
 
-    /// Forgets a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
+    /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
     pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
-        assert!(self.may_abandon(memory, sent), "acknowledged data is kept until it is on the backing");
+        assert!(self.may_abandon(memory, sent), "acknowledged data is dropped only when it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
@@ -346,125 +349,125 @@ impl State {
             return;
         }
         self.failed.remove(sent.block);
-        self.unclean -= 1;
-        memory.settle(id, false);
+        self.not_clean -= 1;
+        memory.update_pin(id, false);
         memory.remove(id);
     }
 
-    /// Forgets a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
+    /// Drops a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
     /// its flush obligation.
-    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Due {
+    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> FlushObligation {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
         // Content in flight is acknowledged when its write completes, and the backing may lose it before its flush.
-        let owed = slot.owed || written.is_some() || in_flight.is_some();
+        let acked_unwritten = slot.acked_unwritten || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
-            self.due -= u64::from(self.epochs.is_closed(epoch));
+            self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
             self.order.remove(slot.block);
         }
         self.failed.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
-        self.unclean -= u64::from(!was_clean);
-        memory.settle(id, was_clean);
+        self.not_clean -= u64::from(!was_clean);
+        memory.update_pin(id, was_clean);
         memory.remove(id);
         // A write in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
-        Due { epoch, owed }
+        FlushObligation { epoch, acked_unwritten }
     }
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
     /// Returns the number of spilled blocks.
-    pub fn rest_oldest<S: Seam>(&mut self, memory: &mut Memory<S>, volume: u32, count: u64, now: Nanos) -> u64 {
-        let mut rested = 0;
+    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut Memory<S>, volume: u32, count: u64, now: Nanos) -> u64 {
+        let mut spilled = 0;
         for (block, since) in std::mem::take(&mut self.ages) {
             let Some(id) = memory.find(volume, block) else { continue };
             let slot = memory.slot(id);
             if slot.dirty.is_none() || slot.dirty_since != since {
                 continue;
             }
-            if rested < count && self.may_rest(slot) {
-                self.rest(memory, id, now);
-                rested += 1;
+            if spilled < count && self.can_spill(slot) {
+                self.spill(memory, id, now);
+                spilled += 1;
             } else {
                 self.ages.push_back((block, since));
             }
         }
-        rested
+        spilled
     }
 
     /// True if a dirty block is idle (no write in flight, no waiting request) and its content is a log record.
-    fn may_rest<B>(&self, slot: &Slot<B>) -> bool {
+    fn can_spill<B>(&self, slot: &Slot<B>) -> bool {
         let block = slot.block;
-        let quiet = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
+        let is_idle = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
         // A block reloaded for destage is destaged, unless the backing refuses it.
         let stays = !slot.transit || self.failed.contains(block);
-        quiet
+        is_idle
             && stays
             && slot.present == Sectors::ALL
-            && self.ledger.may_rest(block)
+            && self.log_tracker.can_spill(block)
             && !self.waits.contains(block)
             && !self.filling.contains(&block)
             && !self.is_busy(&block.single())
     }
 
-    fn rest<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
+    fn spill<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
         let slot = memory.slot_mut(id);
-        let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block rests"));
+        let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block is spilled"));
         self.epochs.remove(epoch);
         self.epochs.add(Epoch::OLDEST);
-        self.due -= u64::from(self.epochs.is_closed(epoch));
+        self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
         self.failed.remove(block);
-        self.unclean -= 1;
-        memory.settle(id, false);
+        self.not_clean -= 1;
+        memory.update_pin(id, false);
         memory.remove(id);
-        if self.ledger.resting() == 0 {
-            self.resting_since = now;
+        if self.log_tracker.spilled_blocks() == 0 {
+            self.spilled_since = now;
         }
-        self.ledger.rest(block);
+        self.log_tracker.spill(block);
     }
 
     /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
     /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
     /// for it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, counts: impl Fn(BlockNo) -> bool) {
+    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, is_valid: impl Fn(BlockNo) -> bool) {
         let mut past: Vec<Range<BlockNo>> = Vec::new();
-        self.ledger.adopt(records.map(|(block, position)| {
-            let counts = counts(block);
+        self.log_tracker.adopt(records.map(|(block, position)| {
+            let is_valid = is_valid(block);
             match past.last_mut() {
-                _ if counts => {}
+                _ if is_valid => {}
                 Some(run) if run.end == block => run.end = block.next(),
                 _ => past.push(block.single()),
             }
-            (block, position, counts)
+            (block, position, is_valid)
         }));
         for run in past {
             match BlockNo::count(&run) {
-                1 => self.ledger.change(run.start),
-                _ => self.ledger.change_range(run.clone()),
+                1 => self.log_tracker.record_change(run.start),
+                _ => self.log_tracker.record_range_change(run.clone()),
             }
-            self.ledger.cleaned(run);
+            self.log_tracker.record_clean(run);
         }
-        self.epochs.add_many(Epoch::OLDEST, self.ledger.resting());
+        self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_blocks());
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
-    pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
+    pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
         self.epochs.remove(Epoch::OLDEST);
-        memory.slot_mut(id).owed = true;
-        self.ledger.wake(memory.slot(id).block);
+        memory.slot_mut(id).acked_unwritten = true;
+        self.log_tracker.record_reload(memory.slot(id).block);
         self.dirty(memory, id, Epoch::OLDEST, since);
     }
 
     /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
     /// any.
-    pub fn supersede_resting(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
-        let count = self.ledger.supersede(blocks);
+    pub fn supersede_spilled(&mut self, blocks: Range<BlockNo>) -> Option<FlushObligation> {
+        let count = self.log_tracker.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
-        (count > 0).then_some(Due { epoch: Some(Epoch::OLDEST), owed: true })
+        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), acked_unwritten: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
@@ -494,15 +497,15 @@ impl State {
     }
 
     /// Cuts `blocks` out of the zero-ranges. Returns the flush obligation of the removed parts, if any.
-    pub fn cut_zeroes(&mut self, blocks: Range<BlockNo>) -> Option<Due> {
+    pub fn cut_zeroes(&mut self, blocks: Range<BlockNo>) -> Option<FlushObligation> {
         if self.zeroes.is_empty() {
             return None;
         }
         let newer = blocks.start;
         let cut = self.zeroes.cut(blocks);
-        let counts = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
+        let is_unwritten = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
         for (start, range) in &cut.removed {
-            if counts(range) {
+            if is_unwritten(range) {
                 self.epochs.remove(range.epoch);
             }
             self.failed.remove(*start);
@@ -532,18 +535,20 @@ impl State {
             }
         }
         // As for a block: the backing may lose zeroes in flight or written after they were acknowledged.
-        let due =
-            |range: &ZeroRange| Due { epoch: Some(range.epoch), owed: range.owed || range.state != ZeroState::Dirty };
-        cut.removed.iter().map(|(_, range)| due(range)).reduce(Due::and)
+        let obligation = |range: &ZeroRange| FlushObligation {
+            epoch: Some(range.epoch),
+            acked_unwritten: range.acked_unwritten || range.state != ZeroState::Dirty,
+        };
+        cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
         let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
-            let range = self.zeroes.get_mut(start).expect("just listed");
+            let range = self.zeroes.get_mut(start).expect("a listed range exists");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
-            range.owed = false;
+            range.acked_unwritten = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
             self.failed.remove(start);
@@ -552,9 +557,9 @@ impl State {
         }
     }
 
-    /// Lets `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
-    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
-    /// told so.
+    /// Makes `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
+    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced
+    /// are marked as replaced.
     pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
@@ -575,22 +580,22 @@ impl State {
     /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
     pub fn zeroes_failed(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
-            self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
+            self.zeroes.get_mut(start).expect("a listed range exists").state = ZeroState::Dirty;
             self.failed.add(start, now);
         }
     }
 
-    /// Forgets the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
+    /// Drops the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
     /// again.
     pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
-            let range = self.zeroes.get_mut(start).expect("just listed");
-            if range.owed {
+            let range = self.zeroes.get_mut(start).expect("a listed range exists");
+            if range.acked_unwritten {
                 range.state = ZeroState::Dirty;
                 self.failed.add(start, now);
                 continue;
             }
-            let range = self.zeroes.remove(start).expect("just listed");
+            let range = self.zeroes.remove(start).expect("a listed range exists");
             self.failed.remove(start);
             self.epochs.remove(range.epoch);
         }
@@ -601,7 +606,7 @@ impl State {
         let mut destaged = Destaged::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
-            let (unit, sequence) = self.written.pop_front().expect("counted");
+            let (unit, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
             if sequence >= covered {
                 self.written.push_back((unit, sequence));
                 continue;
@@ -618,13 +623,13 @@ impl State {
                     if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence)
                         && let Some(range) = self.zeroes.remove(start)
                     {
-                        self.ledger.cleaned(start..range.end);
+                        self.log_tracker.record_clean(start..range.end);
                         destaged.add_zeroes(start..range.end);
                     }
                 }
             }
         }
-        self.ledger.flushed(covered);
+        self.log_tracker.record_backing_flush(covered);
         self.synced = self.synced.max(covered.min(self.next_sequence));
         destaged
     }
@@ -648,9 +653,9 @@ impl State {
         }
         let (transit, block) = (slot.transit, slot.block);
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
-        self.unclean -= 1;
-        self.ledger.cleaned(block.single());
-        memory.settle(id, false);
+        self.not_clean -= 1;
+        self.log_tracker.record_clean(block.single());
+        memory.update_pin(id, false);
         if transit {
             memory.remove(id);
         }
@@ -660,14 +665,14 @@ impl State {
     /// Makes written data dirty again, because the backing may have lost it.
     pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
         self.losses += 1;
-        self.ledger.lost();
+        self.log_tracker.record_backing_loss();
         self.written_ranges = 0;
         for (unit, _) in std::mem::take(&mut self.written) {
             match unit {
                 WrittenUnit::Block(reference) => {
                     let Some(id) = memory.resolve(reference) else { continue };
                     let Some(written) = memory.slot_mut(id).written.take() else { continue };
-                    memory.slot_mut(id).owed = true;
+                    memory.slot_mut(id).acked_unwritten = true;
                     self.written_blocks -= 1;
                     self.redirty(memory, id, written.epoch, now);
                 }
@@ -675,7 +680,7 @@ impl State {
                     if let Some(range) = self.zeroes.get_mut(start)
                         && let ZeroState::Written(written) = range.state
                     {
-                        (range.state, range.epoch, range.owed) = (ZeroState::Dirty, written.epoch, true);
+                        (range.state, range.epoch, range.acked_unwritten) = (ZeroState::Dirty, written.epoch, true);
                         self.epochs.add(written.epoch);
                     }
                 }
@@ -683,7 +688,7 @@ impl State {
         }
     }
 
-    /// Makes a slot that counts as unclean dirty (again) in `epoch` or an older one.
+    /// Makes a slot that counts as not clean dirty (again) in `epoch` or an older one.
     fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
@@ -693,12 +698,12 @@ impl State {
                 self.epochs.remove(old);
                 self.epochs.add(epoch);
                 slot.dirty = Some(epoch);
-                self.due += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
+                self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
                 slot.dirty = Some(epoch);
                 slot.dirty_since = now;
-                self.due += u64::from(self.epochs.is_closed(epoch));
+                self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
                 self.epochs.add(epoch);
                 self.order.insert(slot.block);
                 self.ages.push_back((slot.block, now));

@@ -30,7 +30,7 @@ pub struct Streams {
 
 /// Result of recording a read.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct StreamRead {
     /// The read continues a stream.
     pub sequential: bool,
     /// Blocks to read ahead now.
@@ -39,7 +39,7 @@ pub struct Noted {
 
 impl Streams {
     /// Records a read of `len` bytes at `at` on a volume of `size` bytes; at most `ahead_max` bytes are read ahead.
-    pub fn note(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> Noted {
+    pub fn record_read(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> StreamRead {
         let end = at + len;
         // Several requests of one stream may be in flight and arrive slightly out of order.
         let slack = 2 * len;
@@ -48,22 +48,22 @@ impl Streams {
         let Some(found) = found else {
             self.recent.truncate(STREAMS_MAX - 1);
             self.recent.insert(0, Stream { next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
-            return Noted { sequential: false, ahead: None };
+            return StreamRead { sequential: false, ahead: None };
         };
         self.recent[..=found].rotate_right(1);
         let stream = &mut self.recent[0];
         if end <= stream.next {
             // A repeated read of the same place is no progress.
-            return Noted { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
+            return StreamRead { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
         }
         stream.run_bytes += end - stream.next.max(at);
         stream.next = end;
         if stream.run_bytes < SEQUENTIAL_BYTES {
-            return Noted { sequential: false, ahead: None };
+            return StreamRead { sequential: false, ahead: None };
         }
         stream.ahead = stream.ahead.max(end);
         if stream.ahead - end > stream.window_bytes / 2 {
-            return Noted { sequential: true, ahead: None };
+            return StreamRead { sequential: true, ahead: None };
         }
         let from = stream.ahead;
         let to = (end + stream.window_bytes).min(size);
@@ -71,7 +71,7 @@ impl Streams {
         stream.ahead = stream.ahead.max(to);
         let block = BLOCK_BYTES as u64;
         let blocks = BlockNo(from.div_ceil(block))..BlockNo(to.div_ceil(block));
-        Noted { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
+        StreamRead { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
     }
 }
 
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn random_reads_are_not_a_stream() {
         let mut streams = Streams::default();
-        for turn in 0..1000u64 {
-            let at = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
-            assert_eq!(streams.note(at, 4096, 1 << 30, 1 << 20), Noted { sequential: false, ahead: None });
+        for step in 0..1000u64 {
+            let at = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
+            assert_eq!(streams.record_read(at, 4096, 1 << 30, 1 << 20), StreamRead { sequential: false, ahead: None });
         }
         assert!(streams.recent.len() <= STREAMS_MAX);
     }
@@ -95,18 +95,18 @@ mod tests {
     fn interleaved_streams_are_each_read_ahead_without_gaps() {
         let mut streams = Streams::default();
         let mut ahead = [0u64; 3];
-        for turn in 0..200u64 {
+        for step in 0..200u64 {
             for (which, covered) in ahead.iter_mut().enumerate() {
-                let at = which as u64 * (1 << 28) + turn * 16 * KIB;
-                let noted = streams.note(at, 16 * KIB, 1 << 30, 1 << 20);
-                if turn > 16 {
-                    assert!(noted.sequential, "turn {turn}");
+                let at = which as u64 * (1 << 28) + step * 16 * KIB;
+                let read = streams.record_read(at, 16 * KIB, 1 << 30, 1 << 20);
+                if step > 16 {
+                    assert!(read.sequential, "step {step}");
                 }
-                if let Some(blocks) = noted.ahead {
+                if let Some(blocks) = read.ahead {
                     assert!(*covered == 0 || blocks.start.0 == *covered, "no gap and nothing twice");
                     *covered = blocks.end.0;
                 }
-                if turn > 32 {
+                if step > 32 {
                     assert!(*covered * 4096 > at + 16 * KIB, "ahead of the reader");
                 }
             }
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn readahead_stops_at_end_of_volume() {
         let mut streams = Streams::default();
-        for turn in 0..64u64 {
-            let noted = streams.note(turn * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);
-            assert!(noted.ahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
+        for step in 0..64u64 {
+            let read = streams.record_read(step * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);
+            assert!(read.ahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
         }
     }
 }

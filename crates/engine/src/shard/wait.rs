@@ -48,7 +48,7 @@ impl WriteWait {
     }
 
     /// Waits for all blocks; returns the first failure.
-    pub async fn all(&self) -> Result<(), DiskError> {
+    pub async fn wait_for_all(&self) -> Result<(), DiskError> {
         self.done.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
@@ -80,7 +80,7 @@ impl Waits {
         self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
     }
 
-    /// Lets `wait` wait for one more part, at `place`.
+    /// Registers `wait` for one more part, at `place`.
     pub fn add(&mut self, place: BlockNo, wait: &Rc<WriteWait>) {
         let waits = self.0.entry(place).or_default();
         if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
@@ -92,12 +92,12 @@ impl Waits {
     /// Moves to `place` a part that each of `waits` already expects.
     pub fn put(&mut self, place: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
-            let there = self.0.entry(place).or_default();
-            if there.iter().any(|other| Rc::ptr_eq(other, &wait)) {
+            let waiting = self.0.entry(place).or_default();
+            if waiting.iter().any(|other| Rc::ptr_eq(other, &wait)) {
                 // The two parts have become one, which is still to be written.
                 wait.finish_one(Ok(&()));
             } else {
-                there.push(wait);
+                waiting.push(wait);
             }
         }
     }
@@ -107,7 +107,7 @@ impl Waits {
         let mut taken = Vec::new();
         while let Some((place, _)) = self.0.range(places.clone()).next() {
             let place = *place;
-            taken.extend(self.0.remove(&place).expect("just seen"));
+            taken.extend(self.0.remove(&place).expect("the place has requests"));
         }
         taken
     }

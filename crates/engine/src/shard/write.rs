@@ -18,13 +18,13 @@ use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 /// Longest write tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 
-/// How a write enters memory.
+/// Properties of a write that enters memory.
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct WriteMode {
     /// The block may stay in memory.
     pub keep: bool,
     /// The write is acknowledged before it is on the backing.
-    pub owed: bool,
+    pub acked_unwritten: bool,
     /// Time of the write.
     pub now: Nanos,
 }
@@ -36,18 +36,18 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let now = self.seam().now();
-        let absorbed = self.with(|state, memory| {
+        let is_written = self.with(|state, memory| {
             let keep = self.keeps_writes();
-            let how = How { keep, owed: true, now };
+            let mode = WriteMode { keep, acked_unwritten: true, now };
             memory.hint_run(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| self.absorb(state, memory, &span, source, how).is_some())
+            spans(at, len).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
-        self.note_dirty(now);
-        if absorbed {
+        self.record_dirty(now);
+        if is_written {
             self.counters.write_done(len as u64, Nanos::ZERO);
             self.curves.borrow_mut().used(at, len as u64);
         }
-        absorbed
+        is_written
     }
 
     /// Writes; returns when the policy allows the acknowledgement.
@@ -61,33 +61,33 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.curves.borrow_mut().used(at, len as u64);
-        self.make_room(blocks_of(at, len as u64)).await;
+        self.wait_for_room(blocks_of(at, len as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
-        let logged = flags.fua && self.logs();
+        let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
                 if span.len < BLOCK_BYTES {
-                    self.recall_to_change(span.block).await?;
+                    self.reload_for_partial_write(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
-                let how = How { keep, owed: wait.is_none(), now: self.seam().now() };
-                let absorbed = self.with(|state, memory| {
-                    self.absorb(state, memory, &span, source, how)?;
+                let mode = WriteMode { keep, acked_unwritten: wait.is_none(), now: self.seam().now() };
+                let is_written = self.with(|state, memory| {
+                    self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
                         state.waits.add(span.block, wait);
                     }
                     Some(())
                 });
-                if absorbed.is_some() {
+                if is_written.is_some() {
                     break;
                 }
                 drop(self.core.alloc().await);
             }
         }
-        self.note_dirty(begun);
+        self.record_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
@@ -108,7 +108,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         let Some(wait) = wait else { return Ok(()) };
         self.work.notify();
-        wait.all().await?;
+        wait.wait_for_all().await?;
         if wait.was_replaced() {
             self.flush_all().await?;
         } else if fua {
@@ -119,19 +119,19 @@ impl<S: Seam> Shard<S> {
 
     /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
     /// has to be reloaded first.
-    pub fn absorb(
+    pub fn write_block(
         &self,
         state: &mut State,
         memory: &mut Memory<S>,
         span: &Span,
         source: &mut impl WriteSource<S>,
-        how: How,
+        mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
         let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
         let filled = given.is_some();
         let mut found = memory.find(self.number, span.block);
-        if span.len < BLOCK_BYTES && found.is_none() && state.ledger.rests(span.block) {
+        if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
         let spare = match given {
@@ -143,31 +143,31 @@ impl<S: Seam> Shard<S> {
             }
             given => given,
         };
-        state.void(span.block.single(), sectors);
-        // An unclean block has no valid copy on flash: that was invalidated when it became dirty.
+        state.invalidate_fills(span.block.single(), sectors);
+        // A block that is not clean has no valid copy on flash: that was invalidated when it became dirty.
         if found.is_none_or(|id| memory.slot(id).is_clean()) {
-            self.uncache(span.block.single());
+            self.invalidate_flash(span.block.single());
         }
         state.failed.remove(span.block);
-        state.ledger.change(span.block);
+        state.log_tracker.record_change(span.block);
         let epoch = state.epochs.current();
         let Some(id) = found else {
-            self.note_write_miss(span.block);
-            let mut data = spare.expect("an absent block was given a buffer");
-            let rested = state.supersede_resting(span.block.single()).unwrap_or_default();
-            let (present, due) = match state.cut_zeroes(span.block.single()) {
-                Some(due) => {
+            self.record_write_miss(span.block);
+            let mut data = spare.expect("an absent block has a spare buffer");
+            let spilled = state.supersede_spilled(span.block.single()).unwrap_or_default();
+            let (present, obligation) = match state.cut_zeroes(span.block.single()) {
+                Some(obligation) => {
                     if !filled {
                         data.zero(0, BLOCK_BYTES);
                     }
-                    (Sectors::ALL, due)
+                    (Sectors::ALL, obligation)
                 }
                 None => {
                     let outside = Sectors::ALL.without(self.sectors_inside(span.block));
                     for (start, len) in outside.runs() {
                         data.zero(start, len);
                     }
-                    (outside.with(sectors), rested)
+                    (outside.with(sectors), spilled)
                 }
             };
             if !filled {
@@ -175,9 +175,9 @@ impl<S: Seam> Shard<S> {
             }
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
             let slot = memory.slot_mut(id);
-            (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
-            state.dirty(memory, id, due.oldest(epoch), how.now);
-            memory.changed(id, None);
+            (slot.transit, slot.acked_unwritten) = (!mode.keep, mode.acked_unwritten || obligation.acked_unwritten);
+            state.dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
+            memory.record_new_content(id, None);
             return Some(());
         };
         let mut data = match spare {
@@ -198,13 +198,13 @@ impl<S: Seam> Shard<S> {
         let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
-            slot.transit = !how.keep;
+            slot.transit = !mode.keep;
         }
-        slot.owed |= how.owed;
+        slot.acked_unwritten |= mode.acked_unwritten;
         memory.touch(id);
-        state.dirty(memory, id, epoch, how.now);
-        if !self.sabotage(Sabotage::NoNotes) {
-            memory.changed(id, old);
+        state.dirty(memory, id, epoch, mode.now);
+        if !self.sabotage(Sabotage::NoPersistenceTags) {
+            memory.record_new_content(id, old);
         }
         Some(())
     }
@@ -213,8 +213,8 @@ impl<S: Seam> Shard<S> {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
-        let is_kept = self.seam().survives_restart() && !slot.is_clean();
-        (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
+        let is_persisted = self.seam().survives_restart() && !slot.is_clean();
+        (data.is_unique() && !is_persisted) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
@@ -223,16 +223,16 @@ impl<S: Seam> Shard<S> {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
             return data.sabotage_thaw();
         }
-        memory.take_unique(id).expect("it was unique a moment ago")
+        memory.take_unique(id).expect("the buffer is unique")
     }
 
     /// Records new dirty data: wakes the pump if necessary and keeps the tick running.
-    pub fn note_dirty(self: &ShardRef<S>, now: Nanos) {
+    pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
         self.last_request.set(now);
         self.core.keep_ticking();
         if self.wants_destage_now() {
             self.work.notify();
         }
-        self.spill_if_full();
+        self.flush_log_if_full();
     }
 }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
 
-use super::state::Due;
+use super::state::FlushObligation;
 use super::wait::WriteWait;
-use super::write::How;
+use super::write::WriteMode;
 use super::{Shard, ShardRef, Span, spans};
 use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
@@ -54,15 +54,15 @@ impl<S: Seam> Shard<S> {
             while next < whole.end {
                 let step = next..whole.end.min(next.plus(STEP_BLOCKS));
                 next = step.end;
-                self.make_room(step.start.single()).await;
-                self.make_room_for_range().await;
+                self.wait_for_room(step.start.single()).await;
+                self.wait_for_range_room().await;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
                     self.seam().yield_now().await;
                 }
             }
         }
-        self.note_dirty(begun);
+        self.record_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
@@ -78,9 +78,9 @@ impl<S: Seam> Shard<S> {
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {
         for span in spans(at, len as usize) {
-            self.make_room(span.block.single()).await;
+            self.wait_for_room(span.block.single()).await;
             loop {
-                self.recall_to_change(span.block).await?;
+                self.reload_for_partial_write(span.block).await?;
                 if self.zero_span(&span, wait) {
                     break;
                 }
@@ -93,8 +93,8 @@ impl<S: Seam> Shard<S> {
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
         self.with(|state, memory| {
-            let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now };
-            if self.absorb(state, memory, span, &mut Zeroes, how).is_none() {
+            let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), now };
+            if self.write_block(state, memory, span, &mut Zeroes, mode).is_none() {
                 return false;
             }
             if let Some(wait) = wait {
@@ -107,28 +107,29 @@ impl<S: Seam> Shard<S> {
     fn zero_blocks(&self, blocks: Range<BlockNo>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
         let now = self.seam().now();
         self.with(|state, memory| {
-            state.void(blocks.clone(), Sectors::ALL);
-            self.uncache(blocks.clone());
-            state.ledger.change_range(blocks.clone());
-            let mut due = Due { epoch: None, owed: wait.is_none() };
+            state.invalidate_fills(blocks.clone(), Sectors::ALL);
+            self.invalidate_flash(blocks.clone());
+            state.log_tracker.record_range_change(blocks.clone());
+            let mut obligation = FlushObligation { epoch: None, acked_unwritten: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.number, page) else { continue };
-                for (place, slot) in slots.into_iter().enumerate() {
-                    let inside = blocks.contains(&page.block(place));
+                for (index, slot) in slots.into_iter().enumerate() {
+                    let inside = blocks.contains(&page.block(index));
                     if let Some(id) = slot.filter(|_| inside) {
                         if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;
                         }
                         // The zeroes inherit the flush obligation of the replaced content.
-                        due = due.and(state.supersede(memory, id));
+                        obligation = obligation.merge(state.supersede(memory, id));
                     }
                 }
             }
-            due = due.and(state.supersede_resting(blocks.clone()).unwrap_or_default());
-            due = due.and(state.cut_zeroes(blocks.clone()).unwrap_or_default());
-            let epoch = due.oldest(state.epochs.current());
-            let owed = due.owed;
-            let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, owed };
+            obligation = obligation.merge(state.supersede_spilled(blocks.clone()).unwrap_or_default());
+            obligation = obligation.merge(state.cut_zeroes(blocks.clone()).unwrap_or_default());
+            let epoch = obligation.oldest_epoch(state.epochs.current());
+            let acked_unwritten = obligation.acked_unwritten;
+            let range =
+                ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, acked_unwritten };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
                 state.waits.add(start, wait);
@@ -136,7 +137,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    async fn make_room_for_range(&self) {
+    async fn wait_for_range_room(&self) {
         if self.state.borrow().zeroes.len() >= RANGES_CROWDED {
             self.work.notify();
         }

@@ -112,6 +112,6 @@ impl LatencyTrace {
     /// The step in which the request waited longest, and the time spent in it.
     pub(super) fn longest(&self) -> (Step, Nanos) {
         let spent = Step::ALL.iter().map(|(_, step)| (*step, self.spent[*step as usize].get()));
-        spent.max_by_key(|(_, spent)| *spent).expect("there are steps")
+        spent.max_by_key(|(_, spent)| *spent).expect("the list of steps is not empty")
     }
 }

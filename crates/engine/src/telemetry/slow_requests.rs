@@ -7,7 +7,7 @@ use seam::Nanos;
 use super::latency::{LatencyTrace, OpKind, Step};
 
 /// Number of requests kept.
-const REMEMBERED: usize = 100;
+const REQUESTS_MAX: usize = 100;
 /// Time for which they are kept.
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -33,43 +33,43 @@ pub struct SlowRequest {
 /// The slowest requests of one volume.
 #[derive(Default)]
 pub struct SlowRequests {
-    found: RefCell<Vec<SlowRequest>>,
+    requests: RefCell<Vec<SlowRequest>>,
     /// Duration above which a request enters the list.
-    least: Cell<Nanos>,
+    threshold: Cell<Nanos>,
     /// Time at which the oldest entry expires.
     expires: Cell<Nanos>,
 }
 
 impl SlowRequests {
     /// Records a request that has ended.
-    pub fn ended(&self, trace: &LatencyTrace, op: OpKind, at: u64, len: u64, now: Nanos) {
+    pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: u64, len: u64, now: Nanos) {
         let took = trace.elapsed(now);
-        if took == Nanos::ZERO || (took <= self.least.get() && now < self.expires.get()) {
+        if took == Nanos::ZERO || (took <= self.threshold.get() && now < self.expires.get()) {
             return;
         }
         let (step, waited) = trace.longest();
-        let mut found = self.found.borrow_mut();
-        found.retain(|slow| slow.ended + HOUR > now);
-        if found.len() >= REMEMBERED {
-            let fastest = (0..found.len()).min_by_key(|index| found[*index].took).expect("there are some");
-            if found[fastest].took < took {
-                found.swap_remove(fastest);
+        let mut requests = self.requests.borrow_mut();
+        requests.retain(|slow| slow.ended + HOUR > now);
+        if requests.len() >= REQUESTS_MAX {
+            let fastest = (0..requests.len()).min_by_key(|index| requests[*index].took).expect("the list is full");
+            if requests[fastest].took < took {
+                requests.swap_remove(fastest);
             }
         }
-        if found.len() < REMEMBERED {
-            found.push(SlowRequest { ended: now, took, op, at, len, step, waited });
+        if requests.len() < REQUESTS_MAX {
+            requests.push(SlowRequest { ended: now, took, op, at, len, step, waited });
         }
-        let full = found.len() == REMEMBERED;
-        let least = found.iter().map(|slow| slow.took).min().filter(|_| full);
-        self.least.set(least.unwrap_or(Nanos::ZERO));
-        let oldest = found.iter().map(|slow| slow.ended).min();
+        let is_full = requests.len() == REQUESTS_MAX;
+        let threshold = requests.iter().map(|slow| slow.took).min().filter(|_| is_full);
+        self.threshold.set(threshold.unwrap_or(Nanos::ZERO));
+        let oldest = requests.iter().map(|slow| slow.ended).min();
         self.expires.set(oldest.map_or(now, |oldest| oldest + HOUR));
     }
 
     /// The slowest requests of the last hour, in descending order of duration.
     pub fn list(&self, now: Nanos) -> Vec<SlowRequest> {
         let mut list: Vec<SlowRequest> =
-            self.found.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
+            self.requests.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
         list.sort_by_key(|slow| std::cmp::Reverse((slow.took, slow.ended)));
         list
     }
@@ -84,7 +84,7 @@ mod tests {
         trace.record(Step::Flash, begun + Nanos::from_millis(flash_ms));
         let end = begun + Nanos::from_millis(flash_ms + backing_ms);
         trace.record(Step::Backing, end);
-        slow.ended(&trace, OpKind::Read, 0, 4096, end);
+        slow.record(&trace, OpKind::Read, 0, 4096, end);
     }
 
     #[test]

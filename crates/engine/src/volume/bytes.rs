@@ -20,42 +20,42 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 impl<S: Seam> Volume<S> {
     /// Like [`Volume::read_now`], for any bytes.
     pub fn read_bytes_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        let Ok(around) = around(at, len as u64) else { return false };
+        let Ok(around) = round_out(at, len as u64) else { return false };
         let before = out.len();
         let done = self.read_now(around.start, len_of(&around), out);
         if done {
-            cut(out, before, (at - around.start) as usize, len);
+            trim_pieces(out, before, (at - around.start) as usize, len);
         }
         done
     }
 
     /// Like [`Volume::read`], for any bytes.
     pub async fn read_bytes(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        let (around, before) = (around(at, len as u64)?, out.len());
+        let (around, before) = (round_out(at, len as u64)?, out.len());
         self.read(around.start, len_of(&around), out).await?;
-        cut(out, before, (at - around.start) as usize, len);
+        trim_pieces(out, before, (at - around.start) as usize, len);
         Ok(())
     }
 
     /// Like [`Volume::write`], for any bytes.
     pub async fn write_bytes(&self, at: u64, bytes: &[u8], flags: WriteFlags) -> Result<(), RequestError> {
-        let around = around(at, bytes.len() as u64)?;
+        let around = round_out(at, bytes.len() as u64)?;
         if around == (at..at + bytes.len() as u64) {
             return self.write(at, bytes.len(), flags, &mut &bytes[..]).await;
         }
         let trace = LatencyTrace::new(self.now());
-        self.keep_to_limit(bytes.len() as u64, &trace).await;
+        self.wait_for_limit(bytes.len() as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(around.start, around.end - around.start)?;
-        let _alone = self.0.locks.alone(around.clone()).await;
+        let _range_lock = self.0.locks.lock_exclusive(around.clone()).await;
         trace.record(Step::Gate, self.now());
-        let result = self.change(&around, at, bytes, flags, &trace).await;
-        self.0.shard.slow.ended(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
+        let result = self.write_merged(&around, at, bytes, flags, &trace).await;
+        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
         self.count(result)
     }
 
     /// Writes the sectors `around` with `bytes` merged into them. The caller has locked the range.
-    async fn change(
+    async fn write_merged(
         &self,
         around: &Range<u64>,
         at: u64,
@@ -64,21 +64,21 @@ impl<S: Seam> Volume<S> {
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         let (len, last) = (len_of(around), around.end - SECTOR);
-        let mut merged = Mixed(vec![0; len]);
+        let mut merged = MergedSectors(vec![0; len]);
         if at > around.start {
-            self.old_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
+            self.read_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
         }
         let ends_inside = at + (bytes.len() as u64) < around.end;
         if ends_inside && (last > around.start || at == around.start) {
-            self.old_sector(last, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
+            self.read_sector(last, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
         }
         merged.0[(at - around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
         self.0.shard.write(around.start, len, flags, &mut merged, trace).await
     }
 
-    async fn old_sector(&self, at: u64, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
+    async fn read_sector(&self, at: u64, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
         let mut pieces = Vec::new();
-        self.0.shard.read_to_change(at, SECTOR_BYTES, &mut pieces, trace).await?;
+        self.0.shard.read_for_partial_write(at, SECTOR_BYTES, &mut pieces, trace).await?;
         let [piece] = &pieces[..] else { unreachable!("a sector lies in one block") };
         piece.block.read_bytes(piece.start(), into);
         Ok(())
@@ -86,9 +86,9 @@ impl<S: Seam> Volume<S> {
 
     /// Like [`Volume::zero`], for any bytes.
     pub async fn zero_bytes(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
-        let around = around(at, len)?;
+        let around = round_out(at, len)?;
         self.check_write(around.start, around.end - around.start)?;
-        let (end, inside) = (at + len, inside(at, len));
+        let (end, inside) = (at + len, round_in(at, len));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
             // The range contains no whole sector.
@@ -106,7 +106,7 @@ impl<S: Seam> Volume<S> {
 
     /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
     pub async fn discard_bytes(&self, at: u64, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
-        let (around, inside) = (around(at, len)?, inside(at, len));
+        let (around, inside) = (round_out(at, len)?, round_in(at, len));
         self.check_write(around.start, around.end - around.start)?;
         if inside.is_empty() {
             return Ok(());
@@ -116,13 +116,13 @@ impl<S: Seam> Volume<S> {
 
     /// Like [`Volume::prefetch`], for any bytes.
     pub async fn prefetch_bytes(&self, at: u64, len: u64) -> Result<(), RequestError> {
-        let around = around(at, len)?;
+        let around = round_out(at, len)?;
         self.prefetch(around.start, around.end - around.start).await
     }
 
     /// Like [`Volume::allocation`], for any bytes: runs that cover a prefix of them.
     pub async fn allocation_bytes(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
-        let around = around(at, len)?;
+        let around = round_out(at, len)?;
         let mut runs = self.allocation(around.start, around.end - around.start).await?;
         let (mut skipped, mut left) = (at - around.start, len);
         for run in &mut runs {
@@ -136,13 +136,13 @@ impl<S: Seam> Volume<S> {
 }
 
 /// The range rounded out to whole sectors.
-fn around(at: u64, len: u64) -> Result<Range<u64>, RequestError> {
+fn round_out(at: u64, len: u64) -> Result<Range<u64>, RequestError> {
     let end = at.checked_add(len).and_then(|end| end.checked_next_multiple_of(SECTOR)).ok_or(RequestError::Invalid)?;
     if len == 0 { Err(RequestError::Invalid) } else { Ok(at / SECTOR * SECTOR..end) }
 }
 
 /// The range rounded in to whole sectors; empty if it contains none.
-fn inside(at: u64, len: u64) -> Range<u64> {
+fn round_in(at: u64, len: u64) -> Range<u64> {
     at.next_multiple_of(SECTOR)..(at + len) / SECTOR * SECTOR
 }
 
@@ -165,9 +165,9 @@ fn cut<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
 }
 
 /// Sectors of which the first and the last may mix old and new bytes.
-struct Mixed(Vec<u8>);
+struct MergedSectors(Vec<u8>);
 
-impl<S: Seam> WriteSource<S> for Mixed {
+impl<S: Seam> WriteSource<S> for MergedSectors {
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
         // A simulated client fills each sector with one repeated tag. A mixed sector is stored byte by byte, like
         // metadata.
@@ -181,22 +181,22 @@ mod tests {
 
     #[test]
     fn range_is_rounded_out_and_in_to_sectors() {
-        assert_eq!((around(0, 512), inside(0, 512)), (Ok(0..512), 0..512));
-        assert_eq!((around(511, 514), inside(511, 514)), (Ok(0..1536), 512..1024));
-        assert_eq!((around(1000, 30), inside(1000, 30).is_empty()), (Ok(512..1536), true));
-        assert_eq!((around(513, 2), inside(513, 2).is_empty()), (Ok(512..1024), true));
-        assert_eq!(around(7, 0), Err(RequestError::Invalid));
-        assert_eq!(around(u64::MAX - 5, 5), Err(RequestError::Invalid));
+        assert_eq!((round_out(0, 512), round_in(0, 512)), (Ok(0..512), 0..512));
+        assert_eq!((round_out(511, 514), round_in(511, 514)), (Ok(0..1536), 512..1024));
+        assert_eq!((round_out(1000, 30), round_in(1000, 30).is_empty()), (Ok(512..1536), true));
+        assert_eq!((round_out(513, 2), round_in(513, 2).is_empty()), (Ok(512..1024), true));
+        assert_eq!(round_out(7, 0), Err(RequestError::Invalid));
+        assert_eq!(round_out(u64::MAX - 5, 5), Err(RequestError::Invalid));
     }
 
     #[test]
     fn pieces_are_cut_at_both_ends_and_earlier_ones_stay() {
         let mut pieces = vec![Piece::new((), 0, 512), Piece::new((), 3584, 512), Piece::new((), 0, 1024)];
-        cut(&mut pieces, 1, 100, 1000);
+        trim_pieces(&mut pieces, 1, 100, 1000);
         let shapes: Vec<_> = pieces.iter().map(|piece| (piece.start(), piece.len())).collect();
         assert_eq!(shapes, [(0, 512), (3684, 412), (0, 588)]);
         let mut one = vec![Piece::new((), 512, 512)];
-        cut(&mut one, 0, 511, 1);
+        trim_pieces(&mut one, 0, 511, 1);
         assert_eq!((one[0].start(), one[0].len()), (1023, 1));
     }
 }

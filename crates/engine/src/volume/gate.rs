@@ -9,7 +9,7 @@ use crate::RequestError;
 use crate::wait::Signal;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Position {
+enum GateState {
     #[default]
     Open,
     /// New requests wait.
@@ -21,8 +21,8 @@ enum Position {
 /// The gate, with a count of requests in progress.
 #[derive(Default)]
 pub struct Gate {
-    position: Cell<Position>,
-    inside: Cell<u64>,
+    state: Cell<GateState>,
+    in_progress: Cell<u64>,
     changed: Signal,
 }
 
@@ -38,77 +38,77 @@ pub struct Closed<'a>(&'a Gate);
 impl Gate {
     /// True if a request that must not wait may enter.
     pub fn is_open(&self) -> bool {
-        self.position.get() == Position::Open
+        self.state.get() == GateState::Open
     }
 
     /// Enters, once the gate is not held.
     pub async fn enter(&self) -> Result<Inside<'_>, RequestError> {
         if !self.is_open() {
-            self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
+            self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
         }
-        if self.position.get() == Position::Closed {
+        if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
-        self.inside.set(self.inside.get() + 1);
+        self.in_progress.set(self.in_progress.get() + 1);
         Ok(Inside(self))
     }
 
     /// Holds new requests and waits until all others have ended.
     pub async fn hold(&self) -> Result<Held<'_>, RequestError> {
-        self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
-        if self.position.get() == Position::Closed {
+        self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
+        if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
-        self.position.set(Position::Held);
+        self.state.set(GateState::Held);
         let held = Held(self);
-        self.all_out().await;
+        self.wait_until_empty().await;
         Ok(held)
     }
 
     /// Refuses new requests and waits until all others have ended.
     pub async fn close(&self) -> Result<Closed<'_>, RequestError> {
         let held = self.hold().await?;
-        self.position.set(Position::Closed);
+        self.state.set(GateState::Closed);
         drop(held);
         Ok(Closed(self))
     }
 
-    /// Like [`Gate::close`], but stops waiting for requests in progress when `patience` ends.
-    pub async fn close_within(&self, patience: impl Future<Output = ()>) -> Result<Closed<'_>, RequestError> {
-        self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
-        if self.position.get() == Position::Closed {
+    /// Like [`Gate::close`], but stops waiting for requests in progress when `timeout` ends.
+    pub async fn close_within(&self, timeout: impl Future<Output = ()>) -> Result<Closed<'_>, RequestError> {
+        self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
+        if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
-        self.position.set(Position::Held);
+        self.state.set(GateState::Held);
         let held = Held(self);
-        let (mut out, mut patience) = (pin!(self.all_out()), pin!(patience));
+        let (mut out, mut timeout) = (pin!(self.wait_until_empty()), pin!(timeout));
         let is_over = |context: &mut Context<'_>| {
-            let ready = out.as_mut().poll(context).is_ready() || patience.as_mut().poll(context).is_ready();
+            let ready = out.as_mut().poll(context).is_ready() || timeout.as_mut().poll(context).is_ready();
             if ready { Poll::Ready(()) } else { Poll::Pending }
         };
         poll_fn(is_over).await;
-        self.position.set(Position::Closed);
+        self.state.set(GateState::Closed);
         drop(held);
         Ok(Closed(self))
     }
 
-    async fn all_out(&self) {
-        self.changed.wait_for(|| (self.inside.get() == 0).then_some(())).await;
+    async fn wait_until_empty(&self) {
+        self.changed.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
     }
 }
 
 impl Closed<'_> {
     /// Opens the gate again.
     pub fn open_again(self) {
-        self.0.position.set(Position::Open);
+        self.0.state.set(GateState::Open);
         self.0.changed.notify();
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.inside.set(self.0.inside.get() - 1);
-        if self.0.inside.get() == 0 {
+        self.0.in_progress.set(self.0.in_progress.get() - 1);
+        if self.0.in_progress.get() == 0 {
             self.0.changed.notify();
         }
     }
@@ -116,8 +116,8 @@ impl Drop for Inside<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.0.position.get() == Position::Held {
-            self.0.position.set(Position::Open);
+        if self.0.state.get() == GateState::Held {
+            self.0.state.set(GateState::Open);
         }
         self.0.changed.notify();
     }

@@ -51,7 +51,7 @@ pub(super) struct Heat {
 impl Heat {
     /// Counts a request.
     #[inline]
-    pub fn note(&self, op: OpKind, at: u64) {
+    pub fn record(&self, op: OpKind, at: u64) {
         if !matches!(op, OpKind::Read | OpKind::Write) {
             return;
         }
@@ -60,15 +60,15 @@ impl Heat {
         if rows.back().is_none_or(|row| row.minute != minute) {
             begin_row(&mut rows, minute);
         }
-        let row = rows.back_mut().expect("it was just begun");
+        let row = rows.back_mut().expect("the minute has a row");
         let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
-        // Until the next turn, requests past the last part of a grown volume count in the last part.
+        // Until the next [`Heat::advance`], requests past the last part of a grown volume count in the last part.
         let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
     }
 
     /// Advances the clock: later requests count in the minute of `now`. Enlarges the parts if the volume has grown.
-    pub fn turn(&self, now: Nanos, size_bytes: u64) {
+    pub fn advance(&self, now: Nanos, size_bytes: u64) {
         let minute = now.0 / HEAT_ROW.0;
         self.minute.set(minute);
         let mut rows = self.rows.borrow_mut();
@@ -78,7 +78,7 @@ impl Heat {
         let shift = self.shift.get().max(BLOCK_BYTES.ilog2());
         let wanted = shift.max(size_bytes.div_ceil(HEAT_PARTS as u64).max(1).next_power_of_two().ilog2());
         for _ in self.shift.get()..wanted {
-            rows.iter_mut().flat_map(|row| [&mut row.reads, &mut row.writes]).for_each(pair);
+            rows.iter_mut().flat_map(|row| [&mut row.reads, &mut row.writes]).for_each(merge_pairs);
         }
         self.shift.set(wanted);
     }
@@ -94,12 +94,12 @@ fn begin_row(rows: &mut VecDeque<HeatRow>, minute: u64) {
     if rows.capacity() == 0 {
         rows.reserve_exact(HEAT_ROWS_MAX);
     }
-    assert!(rows.len() < HEAT_ROWS_MAX, "those that are older were let go when the minute began");
+    assert!(rows.len() < HEAT_ROWS_MAX, "rows older than an hour were dropped when the minute began");
     rows.push_back(HeatRow { minute, reads: [0; HEAT_PARTS], writes: [0; HEAT_PARTS] });
 }
 
 /// Merges adjacent parts in pairs.
-fn pair(counts: &mut [u32; HEAT_PARTS]) {
+fn merge_pairs(counts: &mut [u32; HEAT_PARTS]) {
     *counts = std::array::from_fn(|at| match counts.get(2 * at..2 * at + 2) {
         Some(two) => two[0].saturating_add(two[1]),
         None => 0,
@@ -119,20 +119,20 @@ mod tests {
     #[test]
     fn requests_are_counted_in_their_minute_and_their_part() {
         let heat = Heat::default();
-        heat.turn(minute(7), 64 * MIB);
+        heat.advance(minute(7), 64 * MIB);
         assert_eq!(heat.stats(), HeatStats { part_bytes: MIB, rows: Vec::new() });
         assert_eq!(heat.rows.borrow().capacity(), 0, "an idle volume takes no memory");
-        heat.note(OpKind::Read, 0);
-        heat.note(OpKind::Read, MIB - 512);
-        heat.note(OpKind::Write, 64 * MIB - 512);
-        heat.note(OpKind::Flush, 0);
-        heat.note(OpKind::Zero, MIB);
-        heat.turn(minute(9), 64 * MIB);
-        heat.note(OpKind::Read, MIB);
+        heat.record(OpKind::Read, 0);
+        heat.record(OpKind::Read, MIB - 512);
+        heat.record(OpKind::Write, 64 * MIB - 512);
+        heat.record(OpKind::Flush, 0);
+        heat.record(OpKind::Zero, MIB);
+        heat.advance(minute(9), 64 * MIB);
+        heat.record(OpKind::Read, MIB);
         let rows = heat.stats().rows;
         let sums = |counts: &[u32; HEAT_PARTS]| counts.iter().sum::<u32>();
-        let of = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
-        assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [(7, 2, 1), (9, 1, 0)]);
+        let summary = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
+        assert_eq!(rows.iter().map(summary).collect::<Vec<_>>(), [(7, 2, 1), (9, 1, 0)]);
         assert_eq!((rows[0].reads[0], rows[0].writes[63], rows[1].reads[1]), (2, 1, 1));
     }
 
@@ -140,32 +140,32 @@ mod tests {
     fn rows_older_than_an_hour_are_dropped() {
         let heat = Heat::default();
         for at in 0..1_000 {
-            heat.turn(minute(at), MIB);
-            heat.note(OpKind::Write, 0);
+            heat.advance(minute(at), MIB);
+            heat.record(OpKind::Write, 0);
         }
         let rows = heat.stats().rows;
         assert_eq!((rows.len(), rows[0].minute), (HEAT_ROWS_MAX, 1_000 - HEAT_ROWS_MAX as u64));
         assert_eq!(heat.rows.borrow().capacity(), HEAT_ROWS_MAX);
-        heat.turn(minute(2_000), MIB);
+        heat.advance(minute(2_000), MIB);
         assert_eq!(heat.stats().rows, []);
     }
 
     #[test]
     fn counts_are_kept_when_parts_grow() {
         let heat = Heat::default();
-        heat.turn(minute(0), 64 * MIB);
-        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.note(OpKind::Read, at));
+        heat.advance(minute(0), 64 * MIB);
+        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.record(OpKind::Read, at));
         // Before the parts are enlarged, requests past the old end count in the last part.
-        heat.note(OpKind::Read, 100 * MIB);
-        heat.turn(minute(0), 64 * MIB + 1);
+        heat.record(OpKind::Read, 100 * MIB);
+        heat.advance(minute(0), 64 * MIB + 1);
         let HeatStats { part_bytes, rows } = heat.stats();
         let reads = &rows[0].reads;
         assert_eq!((part_bytes, reads[0], reads[1], reads[31], reads[32..].iter().sum::<u32>()), (2 * MIB, 2, 1, 2, 0));
         // The parts of a shrunken volume keep their size.
-        heat.turn(minute(0), MIB);
+        heat.advance(minute(0), MIB);
         assert_eq!(heat.stats().part_bytes, 2 * MIB);
         let tiny = Heat::default();
-        tiny.turn(minute(0), 512);
+        tiny.advance(minute(0), 512);
         assert_eq!(tiny.stats().part_bytes, BLOCK_BYTES as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Entry of requests into a volume with a limit: in order, at the pace of the limit, hits as well as misses.
+//! Queue of requests to a volume with a limit: they enter in order at the rate of the limit, hits as well as misses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use seam::{Nanos, Seam};
 use crate::wait::Grant;
 
 /// Longest delay until waiting requests notice a changed limit.
-const LOOK_EVERY: Nanos = Nanos::from_millis(100);
+const RECHECK_PERIOD: Nanos = Nanos::from_millis(100);
 
 /// The queue of waiting requests, and the limiter that admits them.
 #[derive(Default)]
-pub struct Entry {
+pub struct LimitQueue {
     limiter: RefCell<Limiter>,
     limited: Cell<bool>,
     /// True once the limit no longer applies to any request.
@@ -28,7 +28,7 @@ pub struct Entry {
     pub waited: Cell<Nanos>,
 }
 
-impl Entry {
+impl LimitQueue {
     /// True while a limit is set, or a request still waits for one.
     pub fn is_limited(&self) -> bool {
         !self.lifted.get() && (self.limited.get() || self.pacing.get())
@@ -52,7 +52,7 @@ impl Entry {
     }
 
     /// Waits until the limit admits a request of `bytes`; returns the time waited.
-    pub async fn pass<S: Seam>(self: &Rc<Self>, seam: &S, bytes: u64) -> Nanos {
+    pub async fn wait<S: Seam>(self: &Rc<Self>, seam: &S, bytes: u64) -> Nanos {
         let since = seam.now();
         if !self.pacing.get() {
             let mut limiter = self.limiter.borrow_mut();
@@ -63,29 +63,29 @@ impl Entry {
         }
         let waiter = Rc::<Grant>::default();
         self.queue.borrow_mut().push_back((bytes, Rc::clone(&waiter)));
-        self.keep_pace(seam);
-        waiter.given().await;
+        self.start_pacing(seam);
+        waiter.wait().await;
         let waited = seam.now().since(since);
         self.waits.set(self.waits.get() + 1);
         self.waited.set(self.waited.get() + waited);
         waited
     }
 
-    fn keep_pace<S: Seam>(self: &Rc<Self>, seam: &S) {
+    fn start_pacing<S: Seam>(self: &Rc<Self>, seam: &S) {
         if self.pacing.replace(true) {
             return;
         }
-        let (entry, own) = (Rc::clone(self), seam.clone());
+        let (queue, own) = (Rc::clone(self), seam.clone());
         seam.spawn(async move {
-            while let Some(next) = entry.let_in(own.now()) {
-                own.sleep_until(next.min(own.now() + LOOK_EVERY)).await;
+            while let Some(next) = queue.admit_due(own.now()) {
+                own.sleep_until(next.min(own.now() + RECHECK_PERIOD)).await;
             }
-            entry.pacing.set(false);
+            queue.pacing.set(false);
         });
     }
 
     /// Admits the requests that are due. Returns the time at which the next one is due, if any still waits.
-    fn let_in(&self, now: Nanos) -> Option<Nanos> {
+    fn admit_due(&self, now: Nanos) -> Option<Nanos> {
         loop {
             let bytes = self.queue.borrow().front()?.0;
             let next = self.limiter.borrow().next_at(bytes);
@@ -93,7 +93,7 @@ impl Entry {
                 return Some(next);
             }
             self.limiter.borrow_mut().take(now, bytes);
-            let (_, waiter) = self.queue.borrow_mut().pop_front().expect("looked at a moment ago");
+            let (_, waiter) = self.queue.borrow_mut().pop_front().expect("the queue is not empty");
             waiter.give();
         }
     }

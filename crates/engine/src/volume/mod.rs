@@ -15,34 +15,34 @@ use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_B
 
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::memory::{BlockNo, HINTS_MAX};
-use crate::pages::Level;
+use crate::pages::FlashTier;
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
-use crate::shard::common::Common;
+use crate::shard::core_state::CoreState;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, QuotaError, RequestError, VolumeSpec,
+    Backing, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 use heat::{Heat, HeatStats};
-use limit::Entry;
+use limit::LimitQueue;
 use range_lock::RangeLocks;
-use tap::{Taken, Tap};
+use tap::{Tap, TappedBatch};
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 /// Time for requests in progress to end before a volume is parked without waiting for them.
-const PARK_PATIENCE: Nanos = Nanos::from_secs(1);
+const PARK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 struct Inner<S: Seam> {
     spec: VolumeSpec,
     shard: ShardRef<S>,
-    entry: Rc<Entry>,
+    limit_queue: Rc<LimitQueue>,
     qos: Cell<Qos>,
     gate: Gate,
     /// Byte ranges that are being written.
@@ -65,7 +65,7 @@ impl<S: Seam> Clone for Volume<S> {
 }
 
 impl<S: Seam> Volume<S> {
-    pub(crate) fn new(core: Rc<Common<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
+    pub(crate) fn new(core: Rc<CoreState<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
             number,
@@ -82,23 +82,23 @@ impl<S: Seam> Volume<S> {
             streams: Default::default(),
             work: Default::default(),
             progress: Default::default(),
-            company: Default::default(),
+            flush_batcher: Default::default(),
             counters: Counters::default(),
             curves: Default::default(),
-            memory_share: Cell::new(spec.memory),
-            level: Level::new(
+            memory_quota: Cell::new(spec.memory),
+            flash_tier: FlashTier::new(
                 core.pages().map(|pages| pages.volume(spec.incarnation)),
                 spec.flash.clone(),
                 spec.drops_pages,
             ),
-            slow: Default::default(),
+            slow_requests: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
-            holding: Cell::new(false),
-            flushing_alone: Cell::new(false),
-            spilling: Cell::new(false),
-            given_up: Cell::new(false),
-            spill_after: Cell::new(Nanos::ZERO),
+            destage_held: Cell::new(false),
+            background_backing_flush_running: Cell::new(false),
+            background_log_flush_running: Cell::new(false),
+            is_abandoned: Cell::new(false),
+            next_background_log_flush: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -106,19 +106,19 @@ impl<S: Seam> Volume<S> {
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            let keeps = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
-            shard.state.borrow_mut().ledger.open(blocks_max, keeps);
+            let survives_restart = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
+            shard.state.borrow_mut().log_tracker.start_tracking(blocks_max, survives_restart);
         }
-        shard.bound_memory();
+        shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
         let since = shard.seam().now();
         let heat = Heat::default();
-        heat.turn(since, geometry.size_bytes);
-        let entry = Rc::new(Entry::default());
-        entry.set_limits(spec.qos.limits, since);
+        heat.advance(since, geometry.size_bytes);
+        let limit_queue = Rc::new(LimitQueue::default());
+        limit_queue.set_limits(spec.qos.limits, since);
         let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
-        let volume = Volume(Rc::new(Inner { spec, shard, entry, qos, gate, locks, tap, heat, since }));
+        let volume = Volume(Rc::new(Inner { spec, shard, limit_queue, qos, gate, locks, tap, heat, since }));
         volume.set_datastore(&volume.spec().datastore);
         volume
     }
@@ -164,28 +164,28 @@ impl<S: Seam> Volume<S> {
         let now = shard.seam().now();
         let mut stats = shard.counters.snapshot();
         shard.with(|state, memory| {
-            let room = memory.room(shard.number);
-            stats.memory_bytes = room.held * block;
-            stats.memory_target_bytes = room.target.map(|target| target * block);
+            let usage = memory.usage(shard.number);
+            stats.memory_bytes = usage.held * block;
+            stats.memory_target_bytes = usage.target.map(|target| target * block);
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten() * block;
-            stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
-            stats.resting_bytes = state.ledger.resting() * block;
-            stats.resting_index_bytes = state.ledger.resting_bytes() as u64;
+            stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
+            stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
+            stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
-        let (entry, counters) = (&self.0.entry, &shard.counters);
+        let (limit_queue, counters) = (&self.0.limit_queue, &shard.counters);
         stats.qos = QosStats {
-            limit_waits: entry.waits.get(),
-            limit_waited_us: entry.waited.get().as_micros(),
+            limit_waits: limit_queue.waits.get(),
+            limit_waited_us: limit_queue.waited.get().as_micros(),
             share_waits: counters.share_waits.get(),
             share_waited_us: counters.share_waited_us.get(),
         };
-        stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
-        stats.problems.extend(shard.level.dropped().map(VolumeProblem::PagesDropped));
-        if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
+        stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
+        stats.problems.extend(shard.flash_tier.dropped().map(VolumeProblem::PagesDropped));
+        if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
             stats.problems.push(VolumeProblem::DestageFailing { error, dirty_bytes: stats.dirty_bytes });
@@ -206,19 +206,19 @@ impl<S: Seam> Volume<S> {
     /// The slowest hundred requests of the last hour, in descending order, each with the step in which it waited
     /// longest.
     pub fn slow_requests(&self) -> Vec<SlowRequest> {
-        self.0.shard.slow.list(self.now())
+        self.0.shard.slow_requests.list(self.now())
     }
 
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
     pub fn record_request(&self, op: OpKind, at: u64, len: u64) {
-        self.0.heat.note(op, at);
-        self.0.tap.note(|| self.now(), op, at, len);
+        self.0.heat.record(op, at);
+        self.0.tap.record(|| self.now(), op, at, len);
     }
 
     /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
-    pub fn turn_heat(&self) {
-        self.0.heat.turn(self.now(), self.size_bytes());
+    pub fn advance_heat(&self) {
+        self.0.heat.advance(self.now(), self.size_bytes());
     }
 
     /// The heat map of the last hour.
@@ -233,8 +233,8 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Takes up to `most` recorded requests; `None` if the tap no longer belongs to this recorder.
-    pub fn take_tapped(&self, recorder: u64, most: usize) -> Option<Taken> {
-        self.0.tap.take(recorder, most, self.now())
+    pub fn take_tapped(&self, recorder: u64, requests_max: usize) -> Option<TappedBatch> {
+        self.0.tap.take(recorder, requests_max, self.now())
     }
 
     /// Closes the recorder's tap.
@@ -261,15 +261,15 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
     pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        self.read_keeping(at, len, out, true).await
+        self.read_with(at, len, out, true).await
     }
 
     /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
     pub async fn read_once(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        self.read_keeping(at, len, out, false).await
+        self.read_with(at, len, out, false).await
     }
 
-    async fn read_keeping(
+    async fn read_with(
         &self,
         at: u64,
         len: usize,
@@ -277,7 +277,7 @@ impl<S: Seam> Volume<S> {
         keep: bool,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.keep_to_limit(len as u64, &trace).await;
+        self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
@@ -285,7 +285,7 @@ impl<S: Seam> Volume<S> {
         let result = self.0.shard.read(at, len, out, keep, &trace).await;
         let now = self.now();
         self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
-        self.0.shard.slow.ended(&trace, OpKind::Read, at, len as u64, now);
+        self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len as u64, now);
         self.count(result)
     }
 
@@ -297,8 +297,8 @@ impl<S: Seam> Volume<S> {
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let may = self.is_free() && self.check_write(at, len as u64).is_ok();
-        may && self.0.locks.is_open(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
+        let is_allowed = self.is_free() && self.check_write(at, len as u64).is_ok();
+        is_allowed && self.0.locks.is_free(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
@@ -310,13 +310,13 @@ impl<S: Seam> Volume<S> {
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.keep_to_limit(len as u64, &trace).await;
+        self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
-        let _beside_others = self.0.locks.write(at..at + len as u64).await;
+        let _range_lock = self.0.locks.lock_shared(at..at + len as u64).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len, flags, source, &trace).await;
-        self.0.shard.slow.ended(&trace, OpKind::Write, at, len as u64, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len as u64, self.now());
         self.count(result)
     }
 
@@ -329,17 +329,17 @@ impl<S: Seam> Volume<S> {
         let step = if self.0.shard.log_matters() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
         trace.record(step, self.now());
-        self.0.shard.slow.ended(&trace, OpKind::Flush, 0, 0, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Flush, 0, 0, self.now());
         self.count(result)
     }
 
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         // One request that moves no data, regardless of its length.
-        self.keep_to_limit(0, &LatencyTrace::new(self.now())).await;
+        self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
-        let _beside_others = self.0.locks.write(at..at + len).await;
+        let _range_lock = self.0.locks.lock_shared(at..at + len).await;
         let result = self.0.shard.zero(at, len, flags).await;
         self.count(result)
     }
@@ -356,7 +356,7 @@ impl<S: Seam> Volume<S> {
         self.check(at, len)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
         let blocks = blocks_of(at, len.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
-        self.0.shard.bring(blocks, Admit::Normal, Cause::Readahead).await;
+        self.0.shard.fill_absent(blocks, Admit::Normal, Cause::Readahead).await;
         Ok(())
     }
 
@@ -394,8 +394,8 @@ impl<S: Seam> Volume<S> {
             datastore.check_reservation(shard.number, qos.reservation_iops)?;
         }
         self.0.qos.set(qos);
-        self.0.entry.set_limits(qos.limits, self.now());
-        self.share();
+        self.0.limit_queue.set_limits(qos.limits, self.now());
+        self.apply_entitlement();
         Ok(())
     }
 
@@ -404,63 +404,63 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         let other = shard.core.datastore(name);
         let old = std::mem::replace(&mut *shard.datastore.borrow_mut(), other.clone());
-        self.share();
+        self.apply_entitlement();
         if let Some(old) = old
             && other.is_none_or(|other| !Rc::ptr_eq(&other, &old))
         {
-            old.leave(shard.number);
+            old.remove_volume(shard.number);
         }
     }
 
-    fn share(&self) {
+    fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
-            datastore.set(shard.number, self.name(), qos.entitlement());
+            datastore.set_volume(shard.number, self.name(), qos.entitlement());
         }
         // A reservation applies to disks, not to flash.
-        let of_flash = Qos { reservation_iops: 0, ..qos }.entitlement();
-        shard.core.flash_turns().set(shard.number, self.name(), of_flash);
+        let flash_entitlement = Qos { reservation_iops: 0, ..qos }.entitlement();
+        shard.core.flash_datastore().set_volume(shard.number, self.name(), flash_entitlement);
     }
 
     pub(crate) fn leave_datastore(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
-            old.leave(shard.number);
+            old.remove_volume(shard.number);
         }
-        shard.core.flash_turns().leave(shard.number);
+        shard.core.flash_datastore().remove_volume(shard.number);
     }
 
     /// The memory quota.
-    pub fn memory_share(&self) -> MemoryShare {
-        self.0.shard.memory_share.get()
+    pub fn memory_quota(&self) -> MemoryQuota {
+        self.0.shard.memory_quota.get()
     }
 
     /// Changes the memory quota. Blocks above the maximum are evicted when the volume's next block arrives.
-    pub fn set_memory_share(&self, share: MemoryShare) {
-        self.0.shard.memory_share.set(share);
-        self.0.shard.bound_memory();
+    pub fn set_memory_quota(&self, quota: MemoryQuota) {
+        self.0.shard.memory_quota.set(quota);
+        self.0.shard.apply_memory_quota();
         self.0.shard.refresh_throttle();
     }
 
     /// The flash quota of the clean pages.
-    pub fn flash_share(&self) -> FlashShare {
-        self.0.shard.level.share()
+    pub fn flash_quota(&self) -> FlashQuota {
+        self.0.shard.flash_tier.quota()
     }
 
     /// Changes the flash quota of the clean pages. Refused if the minima of other volumes leave too little. Pages above
     /// the maximum are evicted when room is needed.
-    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), QuotaError> {
-        self.0.shard.level.set_share(share)?;
-        self.0.shard.repin();
+    pub fn set_flash_quota(&self, quota: FlashQuota) -> Result<(), QuotaError> {
+        self.0.shard.flash_tier.set_quota(quota)?;
+        self.0.shard.restart_pinning();
         Ok(())
     }
 
     /// Drops all cached data, on flash too, because the backing was changed from outside. Returns the number of bytes
     /// dropped from memory. Requests wait meanwhile. Refused while data is dirty, unless `discard_dirty` drops that as
     /// well.
-    pub async fn start_anew(&self, discard_dirty: bool) -> Result<u64, RequestError> {
-        let _held = self.0.gate.hold().await?;
-        self.0.shard.start_anew(discard_dirty).await
+    pub async fn drop_cached_data(&self, discard_dirty: bool) -> Result<u64, RequestError> {
+        let _hold = self.0.gate.hold().await?;
+        self.0.shard.drop_cached_data(discard_dirty).await
     }
 
     /// Drops all clean blocks, on flash too until the next start. Returns the number of bytes dropped from memory.
@@ -479,7 +479,7 @@ impl<S: Seam> Volume<S> {
     /// Destages all data that is dirty now and flushes the backing, without tombstones, because the flash log can no
     /// longer be written. The volume's records in it are stale afterwards and must never be recovered. Abandon the map
     /// of clean pages first ([`flash::Pages::abandon`]), otherwise the call never returns.
-    pub async fn destage_past_log(&self) -> Result<(), RequestError> {
+    pub async fn destage_without_log(&self) -> Result<(), RequestError> {
         self.0.shard.flush_all().await
     }
 
@@ -487,7 +487,7 @@ impl<S: Seam> Volume<S> {
     /// possible. Requests wait meanwhile. Shrinking destages dirty data first, or with `discard_dirty` drops the data
     /// past the new end. Returns the new size.
     pub async fn resize(&self, size_bytes: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let _held = self.0.gate.hold().await?;
+        let _hold = self.0.gate.hold().await?;
         self.0.shard.resize(size_bytes, discard_dirty).await
     }
 
@@ -503,7 +503,7 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
-        shard.forget();
+        shard.drop_all_blocks();
         shard.stopping.set(true);
         shard.work.notify();
         Ok(())
@@ -513,12 +513,12 @@ impl<S: Seam> Volume<S> {
     /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
     /// Returns true if the log holds records of the volume.
     pub async fn park(&self) -> Result<bool, RequestError> {
-        if !self.0.shard.logs() {
+        if !self.0.shard.uses_log() {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_PATIENCE)).await?;
-        self.0.entry.release();
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_TIMEOUT)).await?;
+        self.0.limit_queue.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
             closed.open_again();
@@ -526,20 +526,20 @@ impl<S: Seam> Volume<S> {
         }
         shard.stopping.set(true);
         shard.work.notify();
-        shard.end_destage_in_time().await;
-        Ok(shard.state.borrow().ledger.has_records())
+        shard.stop_destage_with_timeout().await;
+        Ok(shard.state.borrow().log_tracker.has_records())
     }
 
     /// Lifts the limit before a stop, so that clients get their answers.
     pub fn lift_limits(&self) {
-        self.0.entry.lift();
+        self.0.limit_queue.lift();
     }
 
     /// Abandons the volume without destage or flush; its log records stay.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn abandon(&self) {
         let shard = &self.0.shard;
-        shard.given_up.set(true);
-        shard.holding.set(true);
+        shard.is_abandoned.set(true);
+        shard.destage_held.set(true);
         shard.stopping.set(true);
         shard.work.notify();
         shard.core.remove(shard);
@@ -554,28 +554,28 @@ impl<S: Seam> Volume<S> {
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
     /// of the block at a place. Returns the number of blocks and zero-ranges recovered. On an error the persisted
     /// memory stays complete.
-    pub(crate) async fn take_back<W: WriteSource<S>>(
+    pub(crate) async fn recover_memory<W: WriteSource<S>>(
         &self,
         left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
-        self.0.shard.take_back(left, source).await
+        self.0.shard.recover_memory(left, source).await
     }
 
     async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {
         let closed = self.0.gate.close().await?;
-        self.0.entry.release();
+        self.0.limit_queue.release();
         Ok(closed)
     }
 
     /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
-        self.0.gate.is_open() && !self.0.entry.is_limited()
+        self.0.gate.is_open() && !self.0.limit_queue.is_limited()
     }
 
-    async fn keep_to_limit(&self, bytes: u64, trace: &LatencyTrace) {
-        if self.0.entry.is_limited() {
-            self.0.entry.pass(self.0.shard.seam(), bytes).await;
+    async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
+        if self.0.limit_queue.is_limited() {
+            self.0.limit_queue.wait(self.0.shard.seam(), bytes).await;
             trace.record(Step::Limit, self.now());
         }
     }

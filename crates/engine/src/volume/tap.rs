@@ -13,12 +13,12 @@ use crate::telemetry::OpKind;
 
 /// Capacity of a ring in requests: 2 MiB, outside the configured memory.
 pub const TAP_REQUESTS_MAX: usize = 65_536;
-/// Time after which a recorder that took nothing counts as gone.
-const GONE_AFTER: Nanos = Nanos::from_secs(10);
+/// Time after which a recorder that took nothing loses the tap.
+const RECORDER_TIMEOUT: Nanos = Nanos::from_secs(10);
 
 /// A recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tapped {
+pub struct TappedRequest {
     /// Time since the tap was opened.
     pub time: Nanos,
     /// The operation; zeroes and discards are the same.
@@ -31,9 +31,9 @@ pub struct Tapped {
 
 /// Requests taken by a recorder in one call.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct TappedBatch {
     /// The oldest requests in the ring.
-    pub requests: Vec<Tapped>,
+    pub requests: Vec<TappedRequest>,
     /// Requests dropped since the last call, all of them later than these.
     pub lost: u64,
     /// True if the ring holds more.
@@ -43,15 +43,15 @@ pub struct Taken {
 struct Ring {
     recorder: u64,
     begun: Nanos,
-    taken: Nanos,
-    requests: VecDeque<Tapped>,
+    last_take: Nanos,
+    requests: VecDeque<TappedRequest>,
     lost: u64,
 }
 
 /// The tap of a volume.
 #[derive(Default)]
 pub(super) struct Tap {
-    on: Cell<bool>,
+    is_open: Cell<bool>,
     ring: RefCell<Option<Ring>>,
     recorders: Cell<u64>,
 }
@@ -59,8 +59,8 @@ pub(super) struct Tap {
 impl Tap {
     /// Records a request if the tap is open.
     #[inline]
-    pub fn note(&self, now: impl FnOnce() -> Nanos, op: OpKind, at: u64, len: u64) {
-        if self.on.get() {
+    pub fn record(&self, now: impl FnOnce() -> Nanos, op: OpKind, at: u64, len: u64) {
+        if self.is_open.get() {
             self.push(now(), op, at, len);
         }
     }
@@ -69,16 +69,16 @@ impl Tap {
     fn push(&self, now: Nanos, op: OpKind, at: u64, len: u64) {
         let mut ring = self.ring.borrow_mut();
         match ring.as_mut() {
-            Some(ring) if now < ring.taken + GONE_AFTER => {
+            Some(ring) if now < ring.last_take + RECORDER_TIMEOUT => {
                 if ring.requests.len() < TAP_REQUESTS_MAX {
-                    ring.requests.push_back(Tapped { time: now.since(ring.begun), op, at, len });
+                    ring.requests.push_back(TappedRequest { time: now.since(ring.begun), op, at, len });
                 } else {
                     ring.lost += 1;
                 }
             }
             _ => {
                 *ring = None;
-                self.on.set(false);
+                self.is_open.set(false);
             }
         }
     }
@@ -86,28 +86,28 @@ impl Tap {
     /// Opens the tap. Returns the recorder's number, or `None` while another one records.
     pub fn open(&self, now: Nanos) -> Option<u64> {
         let mut ring = self.ring.borrow_mut();
-        if ring.as_ref().is_some_and(|ring| now < ring.taken + GONE_AFTER) {
+        if ring.as_ref().is_some_and(|ring| now < ring.last_take + RECORDER_TIMEOUT) {
             return None;
         }
         let recorder = self.recorders.get() + 1;
         self.recorders.set(recorder);
         let requests = VecDeque::with_capacity(TAP_REQUESTS_MAX);
-        *ring = Some(Ring { recorder, begun: now, taken: now, requests, lost: 0 });
-        self.on.set(true);
+        *ring = Some(Ring { recorder, begun: now, last_take: now, requests, lost: 0 });
+        self.is_open.set(true);
         Some(recorder)
     }
 
-    /// Takes up to `most` requests; `None` if the tap no longer belongs to this recorder.
-    pub fn take(&self, recorder: u64, most: usize, now: Nanos) -> Option<Taken> {
+    /// Takes up to `requests_max` requests; `None` if the tap no longer belongs to this recorder.
+    pub fn take(&self, recorder: u64, requests_max: usize, now: Nanos) -> Option<TappedBatch> {
         let mut ring = self.ring.borrow_mut();
         let ring = ring.as_mut().filter(|ring| ring.recorder == recorder)?;
-        ring.taken = now;
-        let count = ring.requests.len().min(most);
-        let requests: Vec<Tapped> = ring.requests.drain(..count).collect();
+        ring.last_take = now;
+        let count = ring.requests.len().min(requests_max);
+        let requests: Vec<TappedRequest> = ring.requests.drain(..count).collect();
         let more = !ring.requests.is_empty();
         // Dropped requests found the ring full, so they are later than all requests in it.
         let lost = if more { 0 } else { std::mem::take(&mut ring.lost) };
-        Some(Taken { requests, lost, more })
+        Some(TappedBatch { requests, lost, more })
     }
 
     /// Closes the tap if it still belongs to this recorder.
@@ -115,7 +115,7 @@ impl Tap {
         let mut ring = self.ring.borrow_mut();
         if ring.as_ref().is_some_and(|ring| ring.recorder == recorder) {
             *ring = None;
-            self.on.set(false);
+            self.is_open.set(false);
         }
     }
 }
@@ -128,25 +128,25 @@ mod tests {
         Nanos::from_secs(count)
     }
 
-    fn note(tap: &Tap, now: Nanos, at: u64) {
-        tap.note(|| now, OpKind::Read, at, 4_096);
+    fn record_read(tap: &Tap, now: Nanos, at: u64) {
+        tap.record(|| now, OpKind::Read, at, 4_096);
     }
 
     #[test]
     fn recorder_gets_requests_made_while_tap_is_open() {
         let tap = Tap::default();
-        tap.note(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
+        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
         let recorder = tap.open(second(100)).expect("no recorder is active");
         assert_eq!(tap.open(second(105)), None, "one recorder at a time");
-        (0..5).for_each(|number| note(&tap, second(101 + number), number));
+        (0..5).for_each(|number| record_read(&tap, second(101 + number), number));
         let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
         assert_eq!((first.requests.len(), first.lost, first.more), (3, 0, true));
-        assert_eq!(first.requests[2], Tapped { time: second(3), op: OpKind::Read, at: 2, len: 4_096 });
+        assert_eq!(first.requests[2], TappedRequest { time: second(3), op: OpKind::Read, at: 2, len: 4_096 });
         let rest = tap.take(recorder, 100, second(107)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.more), (2, false));
         tap.close(recorder);
         assert!(tap.take(recorder, 100, second(108)).is_none());
-        tap.note(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
+        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         let tap = Tap::default();
         let recorder = tap.open(second(0)).expect("no recorder is active");
         let room = tap.ring.borrow().as_ref().expect("the tap is open").requests.capacity();
-        (0..TAP_REQUESTS_MAX as u64 + 7).for_each(|at| note(&tap, second(1), at));
+        (0..TAP_REQUESTS_MAX as u64 + 7).for_each(|at| record_read(&tap, second(1), at));
         assert_eq!(tap.take(recorder, 1, second(1)).expect("the recorder is active").lost, 0);
         let rest = tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.lost), (TAP_REQUESTS_MAX - 1, 7));
@@ -170,9 +170,9 @@ mod tests {
     fn vanished_recorder_frees_the_tap() {
         let tap = Tap::default();
         let vanished = tap.open(second(0)).expect("no recorder is active");
-        note(&tap, second(9), 0);
-        note(&tap, second(10), 0);
-        assert!(tap.ring.borrow().is_none() && !tap.on.get());
+        record_read(&tap, second(9), 0);
+        record_read(&tap, second(10), 0);
+        assert!(tap.ring.borrow().is_none() && !tap.is_open.get());
         let next = tap.open(second(11)).expect("the first recorder is gone");
         tap.close(vanished);
         assert!(tap.take(vanished, 1, second(12)).is_none() && tap.take(next, 1, second(12)).is_some());

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use engine::{CoreSpec, DatastoreSpec, Limits, MemoryShare, Qos, Threshold, Volume};
+use engine::{CoreSpec, DatastoreSpec, Limits, MemoryQuota, Qos, Threshold, Volume};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
@@ -344,8 +344,8 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
     let play = |threshold: Option<Threshold>| {
         let bed = ContentionBed::new(seed, 256 * MIB, threshold, &[Qos::default(); 4], 100 * GIB);
         if threshold.is_some() {
-            let share = MemoryShare { min_bytes: 60 * MIB, max_bytes: None };
-            bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_share(share));
+            let share = MemoryQuota { min_bytes: 60 * MIB, max_bytes: None };
+            bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_quota(share));
         }
         let hot = Pattern::random(GIB, 4096, 100).with_skew(Skew::HotCold { hot_percent: 5, accesses_percent: 95 });
         let _steady: Vec<_> =

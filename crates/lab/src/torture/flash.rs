@@ -22,7 +22,7 @@ pub struct FlashOptions {
     pub segment_bytes: u64,
     /// Segments per device.
     pub segments: u64,
-    /// [`engine::CoreSpec::rest_percent`].
+    /// [`engine::CoreSpec::spill_percent`].
     pub rest_percent: u32,
     /// Time in each session at which the first of two devices fails until the session ends.
     pub fails_at: Option<Nanos>,

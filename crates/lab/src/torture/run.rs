@@ -147,14 +147,14 @@ impl Run {
             dirty_max_percent: options.dirty_max_percent,
             dirty_age_max: options.dirty_age_max,
             readahead_max_bytes: options.readahead_max_bytes,
-            rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
+            spill_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
             sabotage: self.sabotage,
             admission: match &options.deployment {
                 Some(deployment) if deployment.has_pages => AdmissionRule::ThirdTouch,
                 _ => CoreSpec::default().admission,
             },
             flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
-            divide_every: Nanos::from_millis(20),
+            repartition_interval: Nanos::from_millis(20),
             flash_threshold: if options.contends() { CONGESTED } else { CoreSpec::default().flash_threshold },
             ..CoreSpec::default()
         }
@@ -397,7 +397,7 @@ async fn begin(
         }
         let backing = Backing::plain(disk.clone());
         let served = match left.get(&spec.incarnation.0) {
-            Some(left) => core.attach_left(spec, backing, left, |place| Tags(kept.tags(place))).await,
+            Some(left) => core.attach_with_memory(spec, backing, left, |place| Tags(kept.tags(place))).await,
             None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
         };
         let (served, taken) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;

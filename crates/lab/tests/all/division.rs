@@ -1,7 +1,7 @@
 //! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
 //! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
 
-use engine::{CoreSpec, MemoryShare, Volume, VolumeSpec, WriteFlags};
+use engine::{CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, lively_disk};
 use lab::random::Random;
 use seam::Nanos;
@@ -60,14 +60,19 @@ struct TwoVolumes {
     volumes: [Volume<SimSeam>; 2],
 }
 
-fn two_volumes(blocks: u64, divide_every: Nanos, edit: impl Fn(usize, &mut VolumeSpec), sizes: [u64; 2]) -> TwoVolumes {
+fn two_volumes(
+    blocks: u64,
+    repartition_interval: Nanos,
+    edit: impl Fn(usize, &mut VolumeSpec),
+    sizes: [u64; 2],
+) -> TwoVolumes {
     let world = WorldSpec {
         blocks: blocks as usize,
         keep: Content::None,
         time_max: Nanos::from_secs(1 << 30),
         ..WorldSpec::new(1)
     };
-    let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, divide_every, ..CoreSpec::default() });
+    let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, repartition_interval, ..CoreSpec::default() });
     let volumes = [0, 1].map(|number| {
         let name = ["one", "other"][number];
         fixture.add_disk(name, lively_disk(sizes[number]));
@@ -96,15 +101,15 @@ impl TwoVolumes {
     }
 }
 
-fn share(min: u64, max: Option<u64>) -> MemoryShare {
-    MemoryShare { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
+fn share(min: u64, max: Option<u64>) -> MemoryQuota {
+    MemoryQuota { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
 }
 
 /// Hits of both volumes in the second half of the reads.
-fn hits(blocks: u64, reads: &Reads, divide_every: Nanos, shares: [MemoryShare; 2]) -> u64 {
+fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, shares: [MemoryQuota; 2]) -> u64 {
     let end = |volume| reads.iter().filter(|read| read.0 == volume).map(|read| read.1 + read.2).max().unwrap_or(0);
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
-    let pair = two_volumes(blocks, divide_every, |number, spec| spec.memory = shares[number], sizes);
+    let pair = two_volumes(blocks, repartition_interval, |number, spec| spec.memory = shares[number], sizes);
     let (warm_up, counted) = reads.split_at(reads.len() / 2);
     pair.play(warm_up);
     let before = pair.hits();
@@ -200,13 +205,13 @@ fn memory_minimum_and_maximum_override_the_curves() {
         assert!(pair.held()[0] <= 500, "{:?}", pair.held());
     }
     assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
-    pair.volumes[0].set_memory_share(MemoryShare::default());
+    pair.volumes[0].set_memory_quota(MemoryQuota::default());
     for some in reads.chunks(1_000) {
         pair.play(some);
         assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
     }
     assert!(pair.held()[0] > 2_000, "{:?}", pair.held());
-    pair.volumes[0].set_memory_share(share(0, Some(300)));
+    pair.volumes[0].set_memory_quota(share(0, Some(300)));
     pair.play(&reads[..20_000]);
     assert!(pair.held()[0] <= 300, "{:?}", pair.held());
 }

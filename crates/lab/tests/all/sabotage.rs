@@ -36,17 +36,17 @@ fn flush_acknowledged_before_the_log_write_is_caught() {
 
 #[test]
 fn fill_over_a_spilled_block_is_caught() {
-    is_caught(Sabotage::FillOverResting);
+    is_caught(Sabotage::FillOverSpilled);
 }
 
 #[test]
 fn reload_over_a_newer_write_is_caught() {
-    is_caught(Sabotage::RecallOverWrite);
+    is_caught(Sabotage::ReloadOverWrite);
 }
 
 #[test]
 fn buffer_without_its_tag_is_caught() {
-    is_caught(Sabotage::NoNotes);
+    is_caught(Sabotage::NoPersistenceTags);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn written_data_dropped_at_a_reconnect_is_caught() {
 
 #[test]
 fn old_fill_over_newer_data_is_caught() {
-    is_caught(Sabotage::NoTickets);
+    is_caught(Sabotage::NoFillGuards);
 }
 
 #[test]

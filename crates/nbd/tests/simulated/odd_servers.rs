@@ -48,7 +48,7 @@ fn export_that_returns_smaller_is_refused_with_its_size() {
             .expect("the disk can shrink");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
         let Err(DiskError::Open(text)) = export.write(0, ones(&world)).await else { panic!("the export is smaller") };
-        assert!(text.contains("has come back as something else (its size is 33554432 bytes"), "{text}");
+        assert!(text.contains("changed while disconnected (size 33554432 bytes"), "{text}");
         assert_eq!(disk(&world).tag(0), 0, "a changed export gets no writes");
     });
 }

@@ -32,7 +32,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         self.take(2 * len, &mut data).await?;
         let (expected, new) = data.split_at(len);
         unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len as u64);
-        let _alone = unit.locks.alone(extent.blocks()).await;
+        let _alone = unit.locks.lock_exclusive(extent.blocks()).await;
         self.check_cancelled()?;
         let mut pieces = Vec::new();
         let at = extent.offset_bytes();
@@ -60,7 +60,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             self.take(len, &mut data).await?;
             unit.volume().record_request(OpKind::Write, at, len as u64);
             let first = at / BLOCK;
-            let _alone = unit.locks.alone(first..first + len as u64 / BLOCK).await;
+            let _alone = unit.locks.lock_exclusive(first..first + len as u64 / BLOCK).await;
             self.check_cancelled()?;
             unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
             bytes_of(&pieces, &mut old);

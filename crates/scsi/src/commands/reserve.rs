@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let bytes = self.parameters(len).await?;
         let events = {
-            let _turn = unit.reservations.change_lock.alone(0..1).await;
+            let _turn = unit.reservations.change_lock.lock_exclusive(0..1).await;
             self.check_cancelled()?;
             let mut state = unit.reservations.state();
             let events = self.apply(&mut state, action, Type::of(cdb.u8(2) & 0x0f), &bytes)?;

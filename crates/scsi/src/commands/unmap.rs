@@ -32,7 +32,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             self.check_cancelled()?;
             let (at, len) = (extent.offset_bytes(), extent.len_bytes());
             unit.volume().record_request(OpKind::Zero, at, len);
-            let _guard = unit.locks.write(extent.blocks()).await;
+            let _guard = unit.locks.lock_shared(extent.blocks()).await;
             unit.volume().discard(at, len, flags).await.map_err(|error| write_failed(&error, at))?;
         }
         Ok(Status::Good)

@@ -28,7 +28,7 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
     let within_one = len > 0 && at % block + len <= block;
     let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
-    let may = within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
+    let may = within_one && plain && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
     let done = may && unit.volume().write_now(at, len as usize, &mut data);
     if done {
         unit.volume().record_request(OpKind::Write, at, len);
@@ -90,7 +90,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         flags: WriteFlags,
     ) -> Result<(), Failure> {
         let (first, len) = (at / BLOCK, data.len());
-        let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+        let _guard = unit.locks.lock_shared(first..first + len as u64 / BLOCK).await;
         self.check_cancelled()?;
         if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
             return Ok(());

@@ -62,7 +62,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
             let first = at / BLOCK;
-            let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+            let _guard = unit.locks.lock_shared(first..first + len as u64 / BLOCK).await;
             unit.volume().zero(at, len as u64, flags).await.map_err(|error| write_failed(&error, at))?;
         }
         Ok(Status::Good)

@@ -142,7 +142,7 @@ pub(crate) trait Decoder {
     }
 }
 
-/// Most units examined per format.
+/// Maximum number of units examined per format.
 const UNITS_EXAMINED_MAX: usize = 32;
 
 /// Detects the format by its magic number, or else by the decoder that accepts the most units at the start, including a

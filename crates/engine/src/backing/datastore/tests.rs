@@ -1,4 +1,4 @@
-//! Waiting requests when backings hang, volumes leave and clients give up.
+//! Waiting requests when backings hang, volumes are removed and clients cancel.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -9,13 +9,13 @@ use seam::sim::{SimSeam, World, WorldSpec};
 use super::*;
 
 /// A datastore that counts as congested from the start, with volumes 0, 1, ...
-fn shelf(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>) {
+fn congested_datastore(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>) {
     let world = World::new(WorldSpec::new(1));
     let seam = world.seam();
     let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::ZERO), ..DatastoreSpec::new("shelf") };
     let datastore = Datastore::new(seam.clone(), &spec);
     for number in 0..volumes {
-        datastore.set(number, &format!("volume{number}"), Entitlement { shares: 1_000, reservation: 0 });
+        datastore.set_volume(number, &format!("volume{number}"), Entitlement { shares: 1_000, reservation: 0 });
     }
     (world, seam, datastore)
 }
@@ -45,7 +45,7 @@ fn background(
     repeat(seam, move || {
         let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
         async move {
-            let _turn = datastore.turn(number, cost, Priority::Background).await;
+            let _slot = datastore.acquire_slot(number, cost, Priority::Background).await;
             seam.sleep(time).await;
         }
     })
@@ -57,7 +57,7 @@ fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost:
     repeat(seam, move || {
         let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
         async move {
-            let _turn = datastore.turn(number, cost, Priority::Foreground).await;
+            let _slot = datastore.acquire_slot(number, cost, Priority::Foreground).await;
             seam.sleep(time).await;
         }
     })
@@ -69,109 +69,109 @@ fn pass(world: &World, seam: &SimSeam, time: Nanos) {
 
 #[test]
 fn other_volumes_proceed_while_one_backing_hangs() {
-    let (world, seam, datastore) = shelf(3);
+    let (world, seam, datastore) = congested_datastore(3);
     let large = Cost(4 * Cost::ONE.0);
     let others: Vec<_> =
         (0..8).map(|number| client(&seam, &datastore, 1 + number % 2, large, Nanos::from_millis(10))).collect();
     pass(&world, &seam, Nanos::from_millis(100));
     let hung: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, large, Nanos::from_secs(3_600))).collect();
     pass(&world, &seam, Nanos::from_secs(10));
-    let had: u64 = others.iter().map(|count| count.get()).sum();
+    let before: u64 = others.iter().map(|count| count.get()).sum();
     pass(&world, &seam, Nanos::from_secs(10));
-    let more = others.iter().map(|count| count.get()).sum::<u64>() - had;
+    let more = others.iter().map(|count| count.get()).sum::<u64>() - before;
     assert!(more > 500, "{more} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
-    assert!(stats.under_way < 16.0, "{} under way: the hung volume took all free slots", stats.under_way);
+    assert!(stats.outstanding < 16.0, "{} outstanding: the hung volume took all free slots", stats.outstanding);
 }
 
 #[test]
 fn waiting_volume_stays_active() {
-    let (world, seam, datastore) = shelf(2);
+    let (world, seam, datastore) = congested_datastore(2);
     let flood: Vec<_> = (0..64).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(500))).collect();
     let _one = client(&seam, &datastore, 1, Cost(8 * Cost::ONE.0), Nanos::from_secs(5));
     pass(&world, &seam, Nanos::from_secs(30));
-    let had: u64 = flood.iter().map(|count| count.get()).sum();
+    let before: u64 = flood.iter().map(|count| count.get()).sum();
     // All 64 in parallel would complete 128 a second.
     assert!(had < 1_000, "{had} requests: the waiting volume was taken for inactive");
 }
 
 #[test]
-fn leaving_volume_releases_only_its_own_waiting_requests() {
-    let (world, seam, datastore) = shelf(3);
+fn removed_volume_releases_only_its_own_waiting_requests() {
+    let (world, seam, datastore) = congested_datastore(3);
     for number in 0..3 {
         for _ in 0..16 {
             let (own, datastore) = (seam.clone(), Rc::clone(&datastore));
             seam.spawn(async move {
-                let _turn = datastore.turn(number, Cost::ONE, Priority::Foreground).await;
+                let _slot = datastore.acquire_slot(number, Cost::ONE, Priority::Foreground).await;
                 own.sleep(Nanos::from_millis(20)).await;
             });
         }
     }
     pass(&world, &seam, Nanos::from_millis(5));
-    let before = datastore.stats().under_way;
-    datastore.leave(2);
+    let before = datastore.stats().outstanding;
+    datastore.remove_volume(2);
     pass(&world, &seam, Nanos::from_millis(1));
-    let after = datastore.stats().under_way;
-    assert!(after >= before + 10.0, "{before} under way, {after} with the waiting requests");
+    let after = datastore.stats().outstanding;
+    assert!(after >= before + 10.0, "{before} outstanding, {after} with the waiting requests");
     pass(&world, &seam, Nanos::from_secs(5));
-    assert_eq!(datastore.stats().under_way, 0.0);
+    assert_eq!(datastore.stats().outstanding, 0.0);
 }
 
 #[test]
 fn cancelled_wait_returns_its_place() {
-    let (world, seam, datastore) = shelf(2);
+    let (world, seam, datastore) = congested_datastore(2);
     let _flood: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(10))).collect();
     let large = Cost(4 * Cost::ONE.0);
     world.block_on(async {
         for wait in 0..200 {
-            let mut turn = Box::pin(datastore.turn(1, large, Priority::Foreground));
-            let is_there =
-                std::future::poll_fn(|context| std::task::Poll::Ready(turn.as_mut().poll(context).is_ready())).await;
+            let mut slot = Box::pin(datastore.acquire_slot(1, large, Priority::Foreground));
+            let is_granted =
+                std::future::poll_fn(|context| std::task::Poll::Ready(slot.as_mut().poll(context).is_ready())).await;
             // Some are granted their slot and are dropped before they notice.
             seam.sleep(Nanos::from_millis(wait % 7 * 5)).await;
-            drop((is_there, turn));
+            drop((is_granted, slot));
         }
         seam.sleep(Nanos::from_secs(1)).await;
     });
     let stats = datastore.stats();
     assert_eq!(stats.members[1].waiting, 0);
-    assert!(stats.under_way <= 4.0, "{} under way", stats.under_way);
+    assert!(stats.outstanding <= 4.0, "{} outstanding", stats.outstanding);
 }
 
 #[test]
 fn congestion_ends_when_requests_stop() {
-    let (world, seam, _) = shelf(0);
+    let (world, seam, _) = congested_datastore(0);
     let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(5)), ..DatastoreSpec::new("shelf") };
     let datastore = Datastore::new(seam.clone(), &spec);
     let stop = Rc::new(Cell::new(false));
-    let asked = Rc::new(RefCell::new(0));
+    let completed = Rc::new(RefCell::new(0));
     for number in 0..2 {
-        datastore.set(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
+        datastore.set_volume(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
         for _ in 0..16 {
-            let (own, datastore, stop, asked) =
-                (seam.clone(), Rc::clone(&datastore), Rc::clone(&stop), Rc::clone(&asked));
+            let (own, datastore, stop, completed) =
+                (seam.clone(), Rc::clone(&datastore), Rc::clone(&stop), Rc::clone(&completed));
             seam.spawn(async move {
                 while !stop.get() {
-                    let _turn = datastore.turn(number, Cost::ONE, Priority::Foreground).await;
+                    let _slot = datastore.acquire_slot(number, Cost::ONE, Priority::Foreground).await;
                     own.sleep(Nanos::from_millis(20)).await;
-                    *asked.borrow_mut() += 1;
+                    *completed.borrow_mut() += 1;
                 }
             });
         }
     }
     pass(&world, &seam, Nanos::from_secs(2));
-    assert!(datastore.stats().congested && *asked.borrow() > 0);
+    assert!(datastore.stats().congested && *completed.borrow() > 0);
     stop.set(true);
     pass(&world, &seam, Nanos::from_secs(4));
     let stats = datastore.stats();
-    assert!(!stats.congested && stats.lately.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
+    assert!(!stats.congested && stats.recent_episodes.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
 }
 
 #[test]
 fn background_work_leaves_clients_their_window_and_is_not_starved() {
     let had = |in_background: usize| {
-        let (world, seam, datastore) = shelf(2);
+        let (world, seam, datastore) = congested_datastore(2);
         let time = Nanos::from_millis(10);
         let clients: Vec<_> = (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, time)).collect();
         let large = Cost(4 * Cost::ONE.0);
@@ -189,14 +189,14 @@ fn background_work_leaves_clients_their_window_and_is_not_starved() {
 #[test]
 fn expedited_work_competes_with_client_requests() {
     let ended_within = |expedites: bool| {
-        let (world, seam, datastore) = shelf(2);
+        let (world, seam, datastore) = congested_datastore(2);
         let time = Nanos::from_millis(10);
         let _flood: Vec<_> = (0..32).map(|_| client(&seam, &datastore, 0, Cost::ONE, time)).collect();
         let ended = Rc::new(Cell::new(0));
         for _ in 0..100 {
             let (own, datastore, ended) = (seam.clone(), Rc::clone(&datastore), Rc::clone(&ended));
             seam.spawn(async move {
-                let _turn = datastore.turn(1, Cost::ONE, Priority::Background).await;
+                let _slot = datastore.acquire_slot(1, Cost::ONE, Priority::Background).await;
                 own.sleep(time).await;
                 ended.set(ended.get() + 1);
             });
@@ -215,11 +215,11 @@ fn expedited_work_competes_with_client_requests() {
 
 #[test]
 fn processor_stalls_are_not_congestion() {
-    let (world, seam, _) = shelf(0);
+    let (world, seam, _) = congested_datastore(0);
     let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(30)), ..DatastoreSpec::new("shelf") };
     let datastore = Datastore::new(seam.clone(), &spec);
     for number in 0..2 {
-        datastore.set(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
+        datastore.set_volume(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
     }
     let clients: Vec<_> =
         (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, Nanos::from_millis(10))).collect();

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Most gaps in an answer in progress.
+/// Maximum number of gaps in a reply in progress.
 const RUNS_MAX: usize = 256;
 
 /// Ranges of bytes, in order, that neither touch nor overlap.

@@ -9,10 +9,10 @@ use seam::{
     Seam, StreamWriter, block::pieces_len,
 };
 
-use super::negotiate::Facts;
+use super::negotiate::ExportInfo;
 use super::reconnect::{connect, keep_connected};
 use super::shared::Shared;
-use super::table::{Ask, Slot};
+use super::table::{OpenRequest, Operation};
 use super::{NbdOptions, NbdTarget};
 
 /// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
@@ -23,13 +23,13 @@ const QUEUE_DEPTH: u32 = 64;
 impl<S: Seam> Shared<S> {
     async fn zero(&self, at: u64, len: u64, may_unmap: bool, fast_only: bool) -> DiskResult<()> {
         let starts = (at..at + len).step_by(RANGE_BYTES_MAX as usize);
-        let slots: Vec<_> = starts
+        let requests: Vec<_> = starts
             .map(|start| {
                 let len = RANGE_BYTES_MAX.min(at + len - start) as u32;
-                self.submit(Ask::Zero { may_unmap, fast_only }, start, len, Vec::new())
+                self.submit(Operation::Zero { may_unmap, fast_only }, start, len, Vec::new())
             })
             .collect();
-        all_done(slots).await
+        wait_all(requests).await
     }
 }
 
@@ -60,18 +60,18 @@ impl<S: Seam> NbdDisk<S> {
             seam: seam.clone(),
             target,
             options,
-            facts: Cell::new(link.facts),
+            export_info: Cell::new(link.export_info),
             incarnation: Cell::new(0),
             table: RefCell::default(),
             pending: PendingRequests::default(),
-            gone: RefCell::default(),
+            failure: RefCell::default(),
             closing: Cell::new(false),
-            zeroes_slowly: Cell::new(false),
-            heard: Cell::new(0),
+            fast_zero_refused: Cell::new(false),
+            receives: Cell::new(0),
             waker: RefCell::default(),
         });
-        let keeper = Rc::clone(&shared);
-        seam.spawn(async move { keep_connected(keeper, link).await });
+        let connection = Rc::clone(&shared);
+        seam.spawn(async move { keep_connected(connection, link).await });
         Ok(NbdDisk(Rc::new(Handle(shared))))
     }
 
@@ -80,19 +80,19 @@ impl<S: Seam> NbdDisk<S> {
     }
 
     fn piece_bytes_max(&self) -> usize {
-        self.shared().facts.get().request_bytes_max as usize
+        self.shared().export_info.get().request_bytes_max as usize
     }
 }
 
 impl<S: Seam> Disk<S> for NbdDisk<S> {
     fn geometry(&self) -> Geometry {
-        let facts = self.shared().facts.get();
+        let export_info = self.shared().export_info.get();
         let block = BLOCK_BYTES as u32;
         Geometry {
-            size_bytes: facts.size_bytes,
-            logical_block: facts.logical_block,
-            physical_block: facts.preferred_block.min(block),
-            stripe_bytes: if facts.preferred_block > block { facts.preferred_block } else { 0 },
+            size_bytes: export_info.size_bytes,
+            logical_block: export_info.logical_block,
+            physical_block: export_info.preferred_block.min(block),
+            stripe_bytes: if export_info.preferred_block > block { export_info.preferred_block } else { 0 },
             queue_depth: QUEUE_DEPTH,
             fast_zero: self.shared().may_zero_fast(),
         }
@@ -111,42 +111,42 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
-        let slots: Vec<_> = split(into, self.piece_bytes_max())
+        let requests: Vec<_> = split(into, self.piece_bytes_max())
             .map(|(offset, pieces)| {
                 let len = pieces_len(&pieces) as u32;
-                self.shared().submit(Ask::Read, at + offset, len, pieces)
+                self.shared().submit(Operation::Read, at + offset, len, pieces)
             })
             .collect();
         let (mut result, mut into) = (Ok(()), Vec::new());
-        for slot in slots {
-            result = result.and(slot.done().await);
-            into.append(&mut slot.take_pieces());
+        for request in requests {
+            result = result.and(request.wait().await);
+            into.append(&mut request.take_pieces());
         }
         (result, into)
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
         self.shared().check_writable()?;
-        let slots: Vec<_> = split(from, self.piece_bytes_max())
+        let requests: Vec<_> = split(from, self.piece_bytes_max())
             .map(|(offset, pieces)| {
                 let len = pieces_len(&pieces) as u32;
-                self.shared().submit(Ask::Write(pieces), at + offset, len, Vec::new())
+                self.shared().submit(Operation::Write(pieces), at + offset, len, Vec::new())
             })
             .collect();
-        all_done(slots).await
+        wait_all(requests).await
     }
 
     async fn flush(&self) -> DiskResult<()> {
-        if !self.shared().can(flags::SEND_FLUSH) {
+        if !self.shared().has_flag(flags::SEND_FLUSH) {
             // Such a server has no volatile cache, or no way to flush it.
             return Ok(());
         }
-        self.shared().submit(Ask::Flush, 0, 0, Vec::new()).done().await
+        self.shared().submit(Operation::Flush, 0, 0, Vec::new()).wait().await
     }
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
         self.shared().check_writable()?;
-        if !self.shared().can(flags::SEND_WRITE_ZEROES) {
+        if !self.shared().has_flag(flags::SEND_WRITE_ZEROES) {
             return Err(DiskError::Unsupported);
         }
         if self.shared().may_zero_fast() {
@@ -154,19 +154,19 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
             if result != Err(DiskError::Unsupported) {
                 return result;
             }
-            self.shared().zeroes_slowly.set(true);
+            self.shared().fast_zero_refused.set(true);
         }
         self.shared().zero(at, len, may_unmap, false).await
     }
 
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
-        if self.shared().facts.get().allocation.is_none() {
+        if self.shared().export_info.get().allocation.is_none() {
             return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
         }
-        let slot = self.shared().submit(Ask::Status, at, len.min(RANGE_BYTES_MAX) as u32, Vec::new());
-        slot.done().await?;
+        let request = self.shared().submit(Operation::Status, at, len.min(RANGE_BYTES_MAX) as u32, Vec::new());
+        request.wait().await?;
         let (mut left, mut extents) = (len, Vec::new());
-        for mut extent in slot.take_extents() {
+        for mut extent in request.take_extents() {
             // The last extent may reach past the requested range.
             extent.len_bytes = extent.len_bytes.min(left);
             left -= extent.len_bytes;
@@ -182,8 +182,8 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         // A server reports the size only in the handshake, so this needs another connection.
         let mut link = connect(&shared.seam, &shared.target, &shared.options).await?;
         link.writer.shutdown();
-        let (before, now) = (shared.facts.get(), link.facts.size_bytes);
-        shared.facts.set(Facts { size_bytes: now, ..before });
+        let (before, now) = (shared.export_info.get(), link.export_info.size_bytes);
+        shared.export_info.set(ExportInfo { size_bytes: now, ..before });
         Ok(now)
     }
 
@@ -208,10 +208,10 @@ fn split<B>(pieces: Vec<Piece<B>>, bytes_max: usize) -> impl Iterator<Item = (u6
     })
 }
 
-async fn all_done<S: Seam>(slots: Vec<Rc<Slot<S>>>) -> DiskResult<()> {
+async fn wait_all<S: Seam>(requests: Vec<Rc<OpenRequest<S>>>) -> DiskResult<()> {
     let mut result = Ok(());
-    for slot in slots {
-        result = result.and(slot.done().await);
+    for request in requests {
+        result = result.and(request.wait().await);
     }
     result
 }

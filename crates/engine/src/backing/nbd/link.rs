@@ -7,9 +7,9 @@ use std::task::Poll;
 use nbd_protocol::{Command, Request};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
-use super::negotiate::Facts;
+use super::negotiate::ExportInfo;
 use super::shared::Shared;
-use super::table::Ask;
+use super::table::Operation;
 
 /// Bytes of requests sent in one call.
 const SEND_BYTES: usize = 1 << 20;
@@ -23,14 +23,14 @@ const SLOW_FACTOR: u32 = 10;
 pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
     pub(super) incoming: Incoming<S, R>,
     pub(super) writer: W,
-    pub(super) facts: Facts,
+    pub(super) export_info: ExportInfo,
 }
 
 impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
     /// Runs until the connection is lost or no longer needed.
     pub(super) async fn run(self, shared: &Shared<S>) {
-        let Link { mut incoming, writer, facts } = self;
-        let mut replies = pin!(shared.take_replies(&mut incoming, &facts));
+        let Link { mut incoming, writer, export_info } = self;
+        let mut replies = pin!(shared.receive_until_lost(&mut incoming, &export_info));
         let mut requests = pin!(shared.send_requests(writer));
         let mut silence = pin!(shared.wait_for_silence());
         poll_fn(|context| {
@@ -50,7 +50,7 @@ impl<S: Seam> Shared<S> {
         let mut gather = Gather::default();
         loop {
             let ready = |_: &mut std::task::Context<'_>| match () {
-                () if self.table.borrow().has_to_send() => Poll::Ready(true),
+                () if self.table.borrow().has_unsent() => Poll::Ready(true),
                 () if self.closing.get() && self.table.borrow().is_empty() => Poll::Ready(false),
                 () => Poll::Pending,
             };
@@ -62,9 +62,9 @@ impl<S: Seam> Shared<S> {
                 return;
             }
             while gather.len() < SEND_BYTES {
-                let Some((cookie, slot)) = self.table.borrow_mut().next_to_send() else { break };
-                gather.push_bytes(&slot.request(cookie).encode());
-                if let Ask::Write(pieces) = &slot.ask {
+                let Some((cookie, request)) = self.table.borrow_mut().next_to_send() else { break };
+                gather.push_bytes(&request.header(cookie).encode());
+                if let Operation::Write(pieces) = &request.operation {
                     pieces.iter().for_each(|piece| gather.push_piece(piece.clone()));
                 }
             }
@@ -85,7 +85,7 @@ impl<S: Seam> Shared<S> {
                 let table = self.table.borrow();
                 (table.oldest(), table.has_slow())
             };
-            let now = oldest.map(|oldest| (oldest, self.heard_count()));
+            let now = oldest.map(|oldest| (oldest, self.receive_count()));
             silent = if now.is_some() && now == before { silent + 1 } else { 0 };
             if silent >= if slow { SLOW_FACTOR } else { 1 } {
                 return;

@@ -34,7 +34,7 @@ pub struct NbdOptions {
     pub refuses_own: bool,
     /// Time without a connection after which requests fail with [`seam::DiskError::Gone`]; connection attempts
     /// continue.
-    pub patience: Nanos,
+    pub reconnect_timeout: Nanos,
     /// Time limit of one connection attempt.
     pub attempt_timeout: Nanos,
     /// First pause between attempts; it doubles.
@@ -53,7 +53,7 @@ impl Default for NbdOptions {
         NbdOptions {
             read_only: false,
             refuses_own: true,
-            patience: Nanos::from_secs(60),
+            reconnect_timeout: Nanos::from_secs(60),
             attempt_timeout: Nanos::from_secs(5),
             pause_min: Nanos::from_millis(20),
             pause_max: Nanos::from_secs(2),

@@ -21,17 +21,17 @@ pub(super) enum NegotiateError {
     Broken(#[from] Broken),
     #[error("the server refuses the export \"{export}\": {reason}")]
     Refused { export: String, reason: String },
-    #[error("the server takes requests of {min} to {max} bytes; 4096 must be among them")]
+    #[error("the server accepts requests of {min} to {max} bytes; 4096 must be in this range")]
     BlockSize { min: u32, max: u32 },
-    #[error("that is an export of this daemon itself; name the volume's own storage as its backing")]
+    #[error("the export belongs to this daemon itself; name the volume's own storage as its backing")]
     Own,
-    #[error("the export's size of {0} bytes is no multiple of its block size")]
+    #[error("the export's size of {0} bytes is not a multiple of its block size")]
     Size(u64),
 }
 
 /// Properties of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct ExportInfo {
     pub(super) size_bytes: u64,
     pub(super) flags: u16,
     /// Smallest request: 512 or 4096.
@@ -50,45 +50,45 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,
     export: &str,
-) -> Result<Facts, NegotiateError> {
-    let greeting_flags = take(incoming, decode_greeting).await?;
+) -> Result<ExportInfo, NegotiateError> {
+    let greeting_flags = receive(incoming, decode_greeting).await?;
     send(writer, &client_flags(greeting_flags)?).await?;
 
-    option(writer, OptionKind::StructuredReply, b"").await?;
-    let (reply, _) = answer(incoming, OptionKind::StructuredReply, |_, _| Ok(())).await?;
+    send_option(writer, OptionKind::StructuredReply, b"").await?;
+    let (reply, _) = receive_replies(incoming, OptionKind::StructuredReply, |_, _| Ok(())).await?;
     let structured = reply == OptionReplyKind::Ack;
 
     let mut allocation = None;
     if structured {
         let kind = OptionKind::SetMetaContext;
-        option(writer, kind, &MetaRequest::encode_base_allocation(export)).await?;
-        let note = |reply, payload: &[u8]| {
+        send_option(writer, kind, &MetaRequest::encode_base_allocation(export)).await?;
+        let parse = |reply, payload: &[u8]| {
             if reply == OptionReplyKind::MetaContext {
                 let (id, name) = parse_context(payload)?;
                 allocation = allocation.or((name == flags::BASE_ALLOCATION).then_some(id));
             }
             Ok(())
         };
-        if answer(incoming, kind, note).await?.0 != OptionReplyKind::Ack {
+        if receive_replies(incoming, kind, parse).await?.0 != OptionReplyKind::Ack {
             allocation = None;
         }
     }
 
     let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
-    option(writer, OptionKind::Go, &wanted.encode()).await?;
-    let (mut about, mut sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
-    let note = |reply, payload: &[u8]| {
+    send_option(writer, OptionKind::Go, &wanted.encode()).await?;
+    let (mut size_and_flags, mut sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
+    let parse = |reply, payload: &[u8]| {
         if reply == OptionReplyKind::Info {
             match Info::parse(payload)? {
-                Info::Export { size_bytes, flags } => about = Some((size_bytes, flags)),
+                Info::Export { size_bytes, flags } => size_and_flags = Some((size_bytes, flags)),
                 Info::BlockSize { min, preferred, max } => sizes = (min, preferred, max),
                 _ => (),
             }
         }
         Ok(())
     };
-    let (size_bytes, flags) = match (answer(incoming, OptionKind::Go, note).await?, about) {
-        ((OptionReplyKind::Ack, _), Some(about)) => about,
+    let (size_bytes, flags) = match (receive_replies(incoming, OptionKind::Go, parse).await?, size_and_flags) {
+        ((OptionReplyKind::Ack, _), Some(size_and_flags)) => size_and_flags,
         ((OptionReplyKind::Ack, _), None) => return Err(Broken::Malformed("GO's answer: no size in it").into()),
         ((OptionReplyKind::ErrUnsupported, _), _) => {
             export_name(incoming, writer, export, greeting_flags & flags::NO_ZEROES != 0).await?
@@ -98,16 +98,16 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
             return Err(NegotiateError::Refused { export: export.to_owned(), reason });
         }
     };
-    facts(size_bytes, flags, sizes, structured, allocation)
+    export_info(size_bytes, flags, sizes, structured, allocation)
 }
 
-fn facts(
+fn export_info(
     size_bytes: u64,
     flags: u16,
     (min, preferred, max): (u32, u32, u32),
     structured: bool,
     allocation: Option<u32>,
-) -> Result<Facts, NegotiateError> {
+) -> Result<ExportInfo, NegotiateError> {
     let (sector, block) = (SECTOR_BYTES as u32, BLOCK_BYTES as u32);
     if min > block || max < block {
         return Err(NegotiateError::BlockSize { min, max });
@@ -118,7 +118,7 @@ fn facts(
     }
     let preferred_block = if preferred.is_power_of_two() { preferred.max(logical_block) } else { block };
     let request_bytes_max = max.min(nbd_protocol::limits::DATA_BYTES_MAX) / block * block;
-    Ok(Facts { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
+    Ok(ExportInfo { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
 }
 
 /// The handshake with servers that do not know `GO`.
@@ -128,36 +128,36 @@ async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     export: &str,
     no_zeroes: bool,
 ) -> Result<(u64, u16), NegotiateError> {
-    option(writer, OptionKind::ExportName, export.as_bytes()).await?;
+    send_option(writer, OptionKind::ExportName, export.as_bytes()).await?;
     let len = if no_zeroes { 10 } else { 134 };
     while incoming.bytes().len() < len {
         incoming.more().await?;
     }
     let bytes = incoming.bytes();
-    let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes are there");
-    let (flags, _) = rest.split_first_chunk::<2>().expect("ten bytes are there");
-    let about = (u64::from_be_bytes(*size), u16::from_be_bytes(*flags));
+    let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes were received");
+    let (flags, _) = rest.split_first_chunk::<2>().expect("ten bytes were received");
+    let size_and_flags = (u64::from_be_bytes(*size), u16::from_be_bytes(*flags));
     incoming.consume(len);
-    Ok(about)
+    Ok(size_and_flags)
 }
 
-/// Receives the replies to an option, passes each to `note`, and returns the last one with its text.
-async fn answer<S: Seam, R: StreamReader<S>>(
+/// Receives the replies to an option, passes each to `visit`, and returns the last one with its text.
+async fn receive_replies<S: Seam, R: StreamReader<S>>(
     incoming: &mut Incoming<S, R>,
     kind: OptionKind,
-    mut note: impl FnMut(OptionReplyKind, &[u8]) -> Result<(), Broken>,
+    mut visit: impl FnMut(OptionReplyKind, &[u8]) -> Result<(), Broken>,
 ) -> Result<(OptionReplyKind, String), NegotiateError> {
     loop {
-        let header = take(incoming, OptionReplyHeader::decode).await?;
+        let header = receive(incoming, OptionReplyHeader::decode).await?;
         if header.option != kind {
-            return Err(Broken::Malformed("handshake: an answer to what was not asked").into());
+            return Err(Broken::Malformed("handshake: a reply to another option").into());
         }
         let len = header.len as usize;
         while incoming.bytes().len() < len {
             incoming.more().await?;
         }
         let payload = &incoming.bytes()[..len];
-        note(header.kind, payload)?;
+        visit(header.kind, payload)?;
         // The text comes from another server and ends in our log and on terminals.
         let text = String::from_utf8_lossy(payload).replace(char::is_control, " ");
         incoming.consume(len);
@@ -167,7 +167,7 @@ async fn answer<S: Seam, R: StreamReader<S>>(
     }
 }
 
-async fn take<S: Seam, R: StreamReader<S>, T>(
+async fn receive<S: Seam, R: StreamReader<S>, T>(
     incoming: &mut Incoming<S, R>,
     decode: impl Fn(&[u8]) -> Decoded<T>,
 ) -> Result<T, NegotiateError> {
@@ -182,7 +182,7 @@ async fn take<S: Seam, R: StreamReader<S>, T>(
     }
 }
 
-async fn option<S: Seam, W: StreamWriter<S>>(writer: &mut W, kind: OptionKind, payload: &[u8]) -> io::Result<()> {
+async fn send_option<S: Seam, W: StreamWriter<S>>(writer: &mut W, kind: OptionKind, payload: &[u8]) -> io::Result<()> {
     let mut bytes = Vec::new();
     push_option(&mut bytes, kind, payload);
     send(writer, &bytes).await

@@ -29,8 +29,8 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
         }
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, RECEIVE_BYTES);
-        let facts = negotiate(&mut incoming, &mut writer, &target.export).await?;
-        Ok(Link { incoming, writer, facts })
+        let export_info = negotiate(&mut incoming, &mut writer, &target.export).await?;
+        Ok(Link { incoming, writer, export_info })
     };
     let failed = |reason: &dyn std::fmt::Display| Err(DiskError::Open(format!("cannot connect to {target}: {reason}")));
     let (mut attempt, mut limit) = (pin!(attempt), pin!(seam.sleep(options.attempt_timeout)));
@@ -49,13 +49,13 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLi
     let mut link = first;
     loop {
         link.run(&shared).await;
-        let repeats_changes = shared.lost();
+        let repeats_writes = shared.record_loss();
         let since = shared.seam.now();
         match reconnect(&shared).await {
             Some(next) => link = next,
             None => return,
         }
-        if repeats_changes {
+        if repeats_writes {
             shared.seam.sleep_until(since + shared.options.settle).await;
         }
     }
@@ -67,18 +67,18 @@ async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
     let mut pause = shared.options.pause_min;
     loop {
         if shared.closing.get() {
-            shared.give_up(&DiskError::Gone);
+            shared.fail_all(&DiskError::Gone);
             return None;
         }
         let why = match connect(&shared.seam, &shared.target, &shared.options).await {
-            Ok(link) => match shared.accept(link.facts) {
+            Ok(link) => match shared.accept(link.export_info) {
                 Ok(()) => return Some(link),
                 Err(refusal) => refusal,
             },
             Err(_) => DiskError::Gone,
         };
-        if shared.seam.now().since(since) >= shared.options.patience {
-            shared.give_up(&why);
+        if shared.seam.now().since(since) >= shared.options.reconnect_timeout {
+            shared.fail_all(&why);
         }
         let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));
         shared.seam.sleep(pause + jitter).await;

@@ -7,9 +7,9 @@ use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_stat
 use nbd_protocol::{Broken, ChunkKind, Errno, ReplyHeader, Step, flags};
 use seam::{AllocationExtent, DiskError, Incoming, SECTOR_BYTES, Seam, StreamReader};
 
-use super::negotiate::Facts;
+use super::negotiate::ExportInfo;
 use super::shared::Shared;
-use super::table::{Ask, Slot};
+use super::table::{OpenRequest, Operation};
 
 /// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
@@ -24,10 +24,10 @@ pub(super) enum Lost {
 
 impl<S: Seam> Shared<S> {
     /// Receives replies until the connection is lost.
-    pub(super) async fn take_replies<R: StreamReader<S>>(
+    pub(super) async fn receive_until_lost<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
-        facts: &Facts,
+        export_info: &ExportInfo,
     ) -> Result<(), Lost> {
         loop {
             let Step::Got(header, used) = ReplyHeader::decode(incoming.bytes())? else {
@@ -37,46 +37,46 @@ impl<S: Seam> Shared<S> {
             incoming.consume(used);
             match header {
                 ReplyHeader::Simple { cookie, error } => {
-                    let slot = self.slot(cookie)?;
-                    match (error, &slot.ask) {
-                        (Some(error), _) => slot.fail(disk_error(error, "")?),
-                        (None, Ask::Read) if !facts.structured => {
-                            self.take_data(incoming, &slot, slot.at, slot.len as usize).await?;
+                    let request = self.request(cookie)?;
+                    match (error, &request.operation) {
+                        (Some(error), _) => request.fail(disk_error(error, "")?),
+                        (None, Operation::Read) if !export_info.structured => {
+                            self.take_data(incoming, &request, request.at, request.len as usize).await?;
                         }
-                        (None, Ask::Read | Ask::Status) => {
+                        (None, Operation::Read | Operation::Status) => {
                             return Err(Broken::Malformed("reply: a simple one where chunks were agreed on").into());
                         }
                         (None, _) => (),
                     }
-                    self.answered(cookie, &slot);
+                    self.complete(cookie, &request);
                 }
                 ReplyHeader::Chunk { cookie, kind, done, len } => {
-                    let slot = self.slot(cookie)?;
-                    self.take_chunk(incoming, &slot, kind, len as usize, facts).await?;
+                    let request = self.request(cookie)?;
+                    self.receive_chunk(incoming, &request, kind, len as usize, export_info).await?;
                     if done {
-                        self.answered(cookie, &slot);
+                        self.complete(cookie, &request);
                     }
                 }
             }
         }
     }
 
-    async fn take_chunk<R: StreamReader<S>>(
+    async fn receive_chunk<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
-        slot: &Slot<S>,
+        request: &OpenRequest<S>,
         kind: ChunkKind,
         len: usize,
-        facts: &Facts,
+        export_info: &ExportInfo,
     ) -> Result<(), Lost> {
         if kind == ChunkKind::Data {
             self.fill(incoming, 8.min(len)).await?;
             let at = parse_data_offset(&incoming.bytes()[..8.min(len)]).ok_or(Broken::Malformed("data chunk"))?;
             incoming.consume(8);
-            if !slot.covers(at, len as u64 - 8) {
+            if !request.covers(at, len as u64 - 8) {
                 return Err(Broken::Malformed("data chunk: outside its request").into());
             }
-            return self.take_data(incoming, slot, at, len - 8).await;
+            return self.take_data(incoming, request, at, len - 8).await;
         }
         self.fill(incoming, len).await?;
         let payload = &incoming.bytes()[..len];
@@ -85,20 +85,20 @@ impl<S: Seam> Shared<S> {
             ChunkKind::Hole => {
                 let (at, len) = parse_hole(payload)?;
                 let aligned = at.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES as u32);
-                if !slot.covers(at, len.into()) || !aligned {
+                if !request.covers(at, len.into()) || !aligned {
                     return Err(Broken::Malformed("hole chunk: outside its request").into());
                 }
-                slot.put_zeroes(at, len as usize);
+                request.put_zeroes(at, len as usize);
             }
             ChunkKind::BlockStatus => {
                 let (context, extents) = parse_status(payload)?;
-                if facts.allocation == Some(context) {
-                    slot.put_extents(extents.into_iter().map(extent).collect());
+                if export_info.allocation == Some(context) {
+                    request.put_extents(extents.into_iter().map(extent).collect());
                 }
             }
             kind if kind.is_error() => {
                 let (error, text) = parse_error(payload)?;
-                slot.fail(disk_error(error, text)?);
+                request.fail(disk_error(error, text)?);
             }
             _ => return Err(Broken::Malformed("reply: a chunk of an unknown kind").into()),
         }
@@ -110,16 +110,16 @@ impl<S: Seam> Shared<S> {
     async fn take_data<R: StreamReader<S>>(
         &self,
         incoming: &mut Incoming<S, R>,
-        slot: &Slot<S>,
+        request: &OpenRequest<S>,
         mut at: u64,
         mut len: usize,
     ) -> Result<(), Lost> {
         while len > 0 {
             // Buffers are filled in whole sectors, unless the server's own chunks are finer.
             self.fill(incoming, len.min(SECTOR_BYTES)).await?;
-            let here = incoming.bytes().len();
-            let count = if here >= len { len } else { here / SECTOR_BYTES * SECTOR_BYTES };
-            slot.put(at, &incoming.bytes()[..count]);
+            let received = incoming.bytes().len();
+            let count = if received >= len { len } else { received / SECTOR_BYTES * SECTOR_BYTES };
+            request.put(at, &incoming.bytes()[..count]);
             incoming.consume(count);
             at += count as u64;
             len -= count;
@@ -137,17 +137,17 @@ impl<S: Seam> Shared<S> {
 
     async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>) -> io::Result<()> {
         incoming.more().await?;
-        self.heard();
+        self.record_receive();
         Ok(())
     }
 
-    fn slot(&self, cookie: u64) -> Result<Rc<Slot<S>>, Broken> {
+    fn request(&self, cookie: u64) -> Result<Rc<OpenRequest<S>>, Broken> {
         self.table.borrow().get(cookie).ok_or(Broken::Malformed("reply: to a request that was not sent"))
     }
 
-    fn answered(&self, cookie: u64, slot: &Slot<S>) {
+    fn complete(&self, cookie: u64, request: &OpenRequest<S>) {
         self.table.borrow_mut().remove(cookie);
-        slot.answered();
+        request.complete();
     }
 }
 

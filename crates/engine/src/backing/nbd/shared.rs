@@ -7,8 +7,8 @@ use std::task::{Context, Waker};
 use nbd_protocol::flags;
 use seam::{DiskError, DiskResult, PendingRequests, PieceMut, Seam};
 
-use super::negotiate::Facts;
-use super::table::{Ask, Slot, Table};
+use super::negotiate::ExportInfo;
+use super::table::{OpenRequest, Operation, Table};
 use super::{NbdOptions, NbdTarget};
 
 /// State shared by the handles and the connection's task.
@@ -16,18 +16,18 @@ pub(super) struct Shared<S: Seam> {
     pub(super) seam: S,
     pub(super) target: NbdTarget,
     pub(super) options: NbdOptions,
-    pub(super) facts: Cell<Facts>,
+    pub(super) export_info: Cell<ExportInfo>,
     pub(super) incarnation: Cell<u64>,
     pub(super) table: RefCell<Table<S>>,
     pub(super) pending: PendingRequests,
-    /// The error of all requests after a connection loss of longer than [`NbdOptions::patience`].
-    pub(super) gone: RefCell<Option<DiskError>>,
+    /// The error of all requests after a connection loss of longer than [`NbdOptions::reconnect_timeout`].
+    pub(super) failure: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
     pub(super) closing: Cell<bool>,
     /// The server has refused a fast zero request.
-    pub(super) zeroes_slowly: Cell<bool>,
+    pub(super) fast_zero_refused: Cell<bool>,
     /// Number of receives.
-    pub(super) heard: Cell<u64>,
+    pub(super) receives: Cell<u64>,
     pub(super) waker: RefCell<Option<Waker>>,
 }
 
@@ -49,81 +49,87 @@ impl<S: Seam> Shared<S> {
     }
 
     /// Counts a receive.
-    pub(super) fn heard(&self) {
-        self.heard.set(self.heard.get() + 1);
+    pub(super) fn record_receive(&self) {
+        self.receives.set(self.receives.get() + 1);
     }
 
     /// Number of receives.
-    pub(super) fn heard_count(&self) -> u64 {
-        self.heard.get()
+    pub(super) fn receive_count(&self) -> u64 {
+        self.receives.get()
     }
 
     /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
     /// requests to repeat.
-    pub(super) fn lost(&self) -> bool {
+    pub(super) fn record_loss(&self) -> bool {
         self.incarnation.set(self.incarnation.get() + 1);
         let flushes = self.table.borrow_mut().restart();
         for flush in flushes {
             flush.finish(Err(DiskError::Io("connection lost during flush".into())));
         }
-        self.table.borrow().has_changes()
+        self.table.borrow().has_writes()
     }
 
     /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns
     /// the reason.
-    pub(super) fn accept(&self, now: Facts) -> DiskResult<()> {
-        let before = self.facts.get();
+    pub(super) fn accept(&self, now: ExportInfo) -> DiskResult<()> {
+        let before = self.export_info.get();
         let longest = self.table.borrow().longest_data();
         let reason = match () {
             () if now.size_bytes < before.size_bytes => {
-                format!("its size is {} bytes, it was {}", now.size_bytes, before.size_bytes)
+                format!("size {} bytes instead of {}", now.size_bytes, before.size_bytes)
             }
             () if now.logical_block > before.logical_block => {
-                format!("it takes blocks of {} bytes only, it took {}", now.logical_block, before.logical_block)
+                format!("block size {} bytes instead of {}", now.logical_block, before.logical_block)
             }
             () if now.request_bytes_max < longest => {
-                format!("it takes requests of {} bytes, one of {longest} waits", now.request_bytes_max)
+                format!("maximum request {} bytes, but a request of {longest} bytes waits", now.request_bytes_max)
             }
             () => {
-                self.facts.set(now);
-                *self.gone.borrow_mut() = None;
+                self.export_info.set(now);
+                *self.failure.borrow_mut() = None;
                 return Ok(());
             }
         };
-        let text = format!("{} has come back as something else ({reason}); bring the old export back", self.target);
+        let text = format!("{} changed while disconnected ({reason}); restore the old export", self.target);
         Err(DiskError::Open(text))
     }
 
     /// Fails all open requests, and all later ones until the server is back.
-    pub(super) fn give_up(&self, error: &DiskError) {
-        *self.gone.borrow_mut() = Some(error.clone());
+    pub(super) fn fail_all(&self, error: &DiskError) {
+        *self.failure.borrow_mut() = Some(error.clone());
         let all = self.table.borrow_mut().take_all();
-        all.iter().for_each(|slot| slot.finish(Err(error.clone())));
+        all.iter().for_each(|request| request.finish(Err(error.clone())));
     }
 
-    pub(super) fn submit(&self, ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Slot<S>> {
-        let slot = Slot::new(ask, at, len, into, self.pending.begin(self.seam.now()));
-        match &*self.gone.borrow() {
-            Some(error) => slot.finish(Err(error.clone())),
+    pub(super) fn submit(
+        &self,
+        operation: Operation<S>,
+        at: u64,
+        len: u32,
+        into: Vec<PieceMut<S::BlockMut>>,
+    ) -> Rc<OpenRequest<S>> {
+        let request = OpenRequest::new(operation, at, len, into, self.pending.begin(self.seam.now()));
+        match &*self.failure.borrow() {
+            Some(error) => request.finish(Err(error.clone())),
             None => {
-                self.table.borrow_mut().add(Rc::clone(&slot));
+                self.table.borrow_mut().add(Rc::clone(&request));
                 self.wake();
             }
         }
-        slot
+        request
     }
 
-    pub(super) fn can(&self, flag: u16) -> bool {
-        self.facts.get().flags & flag != 0
+    pub(super) fn has_flag(&self, flag: u16) -> bool {
+        self.export_info.get().flags & flag != 0
     }
 
     /// True if the server supports fast zero requests and has not refused one.
     pub(super) fn may_zero_fast(&self) -> bool {
-        self.can(flags::SEND_WRITE_ZEROES) && self.can(flags::SEND_FAST_ZERO) && !self.zeroes_slowly.get()
+        self.has_flag(flags::SEND_WRITE_ZEROES) && self.has_flag(flags::SEND_FAST_ZERO) && !self.fast_zero_refused.get()
     }
 
     pub(super) fn check_writable(&self) -> DiskResult<()> {
-        let read_only = self.options.read_only || self.can(flags::READ_ONLY);
+        let read_only = self.options.read_only || self.has_flag(flags::READ_ONLY);
         if read_only { Err(DiskError::ReadOnly) } else { Ok(()) }
     }
 }

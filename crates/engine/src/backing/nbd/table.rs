@@ -1,4 +1,4 @@
-//! Unanswered requests: the request itself, the place for its answer, and the waiting task.
+//! Outstanding requests: the operation, buffers for the reply, and the waiting task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, PendingRequest, Pi
 use super::coverage::Coverage;
 
 /// Kind of request.
-pub(super) enum Ask<S: Seam> {
+pub(super) enum Operation<S: Seam> {
     Read,
     Write(Vec<Piece<S::Block>>),
     Flush,
@@ -20,9 +20,9 @@ pub(super) enum Ask<S: Seam> {
     Status,
 }
 
-/// One request, from the call to its answer, over as many connections as needed.
-pub(super) struct Slot<S: Seam> {
-    pub(super) ask: Ask<S>,
+/// One request, from the call to its reply, over as many connections as needed.
+pub(super) struct OpenRequest<S: Seam> {
+    pub(super) operation: Operation<S>,
     pub(super) at: u64,
     pub(super) len: u32,
     /// A read's buffers.
@@ -38,16 +38,16 @@ pub(super) struct Slot<S: Seam> {
     pending: Cell<Option<PendingRequest>>,
 }
 
-impl<S: Seam> Slot<S> {
+impl<S: Seam> OpenRequest<S> {
     pub(super) fn new(
-        ask: Ask<S>,
+        operation: Operation<S>,
         at: u64,
         len: u32,
         into: Vec<PieceMut<S::BlockMut>>,
         pending: PendingRequest,
     ) -> Rc<Self> {
-        Rc::new(Slot {
-            ask,
+        Rc::new(OpenRequest {
+            operation,
             at,
             len,
             into: RefCell::new(into),
@@ -61,7 +61,7 @@ impl<S: Seam> Slot<S> {
     }
 
     /// Waits for the answer.
-    pub(super) async fn done(&self) -> DiskResult<()> {
+    pub(super) async fn wait(&self) -> DiskResult<()> {
         poll_fn(|context| match self.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
@@ -90,15 +90,17 @@ impl<S: Seam> Slot<S> {
     /// True if this is a read and covers `len` bytes at `at` of the export.
     pub(super) fn covers(&self, at: u64, len: u64) -> bool {
         let end = self.at + u64::from(self.len);
-        matches!(self.ask, Ask::Read) && at >= self.at && at.checked_add(len).is_some_and(|last| last <= end)
+        matches!(self.operation, Operation::Read)
+            && at >= self.at
+            && at.checked_add(len).is_some_and(|last| last <= end)
     }
 
-    /// Copies bytes of the export from `at` on to the buffers. The caller has checked [`Slot::covers`].
+    /// Copies bytes of the export from `at` on to the buffers. The caller has checked [`OpenRequest::covers`].
     pub(super) fn put(&self, at: u64, bytes: &[u8]) {
         self.each_piece(at, bytes.len(), |block, start, from, len| block.write_bytes(start, &bytes[from..from + len]));
     }
 
-    /// Zeroes the buffers for `len` bytes from `at` on. The caller has checked [`Slot::covers`].
+    /// Zeroes the buffers for `len` bytes from `at` on. The caller has checked [`OpenRequest::covers`].
     pub(super) fn put_zeroes(&self, at: u64, len: usize) {
         self.each_piece(at, len, |block, start, _, len| block.zero(start, len));
     }
@@ -116,7 +118,7 @@ impl<S: Seam> Slot<S> {
             begin = end;
         }
         if !self.received.borrow_mut().add(first..last) {
-            self.fail(DiskError::Io("the server's answer names the same bytes twice, or is in too many pieces".into()));
+            self.fail(DiskError::Io("the server's reply repeats bytes or has too many gaps".into()));
         }
     }
 
@@ -126,12 +128,13 @@ impl<S: Seam> Slot<S> {
     }
 
     /// Completes the request: its answer has ended.
-    pub(super) fn answered(&self) {
-        let incomplete = matches!(self.ask, Ask::Read) && !self.received.borrow().is_whole(self.len as usize)
-            || matches!(self.ask, Ask::Status) && self.extents.borrow().is_empty();
+    pub(super) fn complete(&self) {
+        let incomplete = matches!(self.operation, Operation::Read)
+            && !self.received.borrow().is_whole(self.len as usize)
+            || matches!(self.operation, Operation::Status) && self.extents.borrow().is_empty();
         self.finish(match self.failed.take() {
             Some(error) => Err(error),
-            None if incomplete => Err(DiskError::Io("the server's answer covers only a part of the request".into())),
+            None if incomplete => Err(DiskError::Io("the server's reply covers only a part of the request".into())),
             None => Ok(()),
         });
     }
@@ -145,24 +148,24 @@ impl<S: Seam> Slot<S> {
         }
     }
 
-    fn forget_answer(&self) {
+    fn discard_reply(&self) {
         self.received.borrow_mut().clear();
         self.failed.take();
         self.extents.take();
     }
 
     /// The request header for the wire.
-    pub(super) fn request(&self, cookie: u64) -> Request {
-        let (command, flags) = match &self.ask {
-            Ask::Read => (Command::Read, 0),
-            Ask::Write(_) => (Command::Write, 0),
-            Ask::Flush => (Command::Flush, 0),
-            Ask::Zero { may_unmap, fast_only } => {
+    pub(super) fn header(&self, cookie: u64) -> Request {
+        let (command, flags) = match &self.operation {
+            Operation::Read => (Command::Read, 0),
+            Operation::Write(_) => (Command::Write, 0),
+            Operation::Flush => (Command::Flush, 0),
+            Operation::Zero { may_unmap, fast_only } => {
                 let no_hole = if *may_unmap { 0 } else { command::NO_HOLE };
                 let fast = if *fast_only { command::FAST_ZERO } else { 0 };
                 (Command::WriteZeroes, no_hole | fast)
             }
-            Ask::Status => (Command::BlockStatus, 0),
+            Operation::Status => (Command::BlockStatus, 0),
         };
         Request { flags, command, cookie, offset: self.at, len: self.len }
     }
@@ -171,7 +174,7 @@ impl<S: Seam> Slot<S> {
 /// All unanswered requests, by cookie; a cookie is never reused.
 pub(super) struct Table<S: Seam> {
     next: u64,
-    open: BTreeMap<u64, Rc<Slot<S>>>,
+    open: BTreeMap<u64, Rc<OpenRequest<S>>>,
     to_send: VecDeque<u64>,
 }
 
@@ -182,20 +185,20 @@ impl<S: Seam> Default for Table<S> {
 }
 
 impl<S: Seam> Table<S> {
-    pub(super) fn add(&mut self, slot: Rc<Slot<S>>) {
-        self.open.insert(self.next, slot);
+    pub(super) fn add(&mut self, request: Rc<OpenRequest<S>>) {
+        self.open.insert(self.next, request);
         self.to_send.push_back(self.next);
         self.next += 1;
     }
 
     /// The next request to be sent.
-    pub(super) fn next_to_send(&mut self) -> Option<(u64, Rc<Slot<S>>)> {
+    pub(super) fn next_to_send(&mut self) -> Option<(u64, Rc<OpenRequest<S>>)> {
         let cookie = self.to_send.pop_front()?;
-        let slot = self.open.get(&cookie).expect("a request stays open until its answer, which follows its sending");
-        Some((cookie, Rc::clone(slot)))
+        let request = self.open.get(&cookie).expect("a request stays open until its reply, which follows its sending");
+        Some((cookie, Rc::clone(request)))
     }
 
-    pub(super) fn has_to_send(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         !self.to_send.is_empty()
     }
 
@@ -205,7 +208,7 @@ impl<S: Seam> Table<S> {
 
     /// True if there is a request whose duration does not depend on its length alone.
     pub(super) fn has_slow(&self) -> bool {
-        self.open.values().any(|slot| matches!(slot.ask, Ask::Flush | Ask::Zero { .. }))
+        self.open.values().any(|request| matches!(request.operation, Operation::Flush | Operation::Zero { .. }))
     }
 
     /// The cookie of the oldest request.
@@ -214,7 +217,7 @@ impl<S: Seam> Table<S> {
     }
 
     /// A request that was sent and is not answered.
-    pub(super) fn get(&self, cookie: u64) -> Option<Rc<Slot<S>>> {
+    pub(super) fn get(&self, cookie: u64) -> Option<Rc<OpenRequest<S>>> {
         let is_unsent = self.to_send.front().is_some_and(|first| cookie >= *first);
         if is_unsent { None } else { self.open.get(&cookie).cloned() }
     }
@@ -226,27 +229,31 @@ impl<S: Seam> Table<S> {
 
     /// Prepares for the next connection: queues all requests except flushes to be sent again, in order of arrival.
     /// Returns the flushes.
-    pub(super) fn restart(&mut self) -> Vec<Rc<Slot<S>>> {
-        let flushes =
-            self.open.extract_if(.., |_, slot| matches!(slot.ask, Ask::Flush)).map(|(_, slot)| slot).collect();
-        self.open.values().for_each(|slot| slot.forget_answer());
+    pub(super) fn restart(&mut self) -> Vec<Rc<OpenRequest<S>>> {
+        let flushes = self
+            .open
+            .extract_if(.., |_, request| matches!(request.operation, Operation::Flush))
+            .map(|(_, request)| request)
+            .collect();
+        self.open.values().for_each(|request| request.discard_reply());
         self.to_send = self.open.keys().copied().collect();
         flushes
     }
 
     /// Length of the longest read or write, in bytes.
     pub(super) fn longest_data(&self) -> u32 {
-        let data = self.open.values().filter(|slot| matches!(slot.ask, Ask::Read | Ask::Write(_)));
-        data.map(|slot| slot.len).max().unwrap_or(0)
+        let data =
+            self.open.values().filter(|request| matches!(request.operation, Operation::Read | Operation::Write(_)));
+        data.map(|request| request.len).max().unwrap_or(0)
     }
 
     /// True if there is a request that changes content.
-    pub(super) fn has_changes(&self) -> bool {
-        self.open.values().any(|slot| matches!(slot.ask, Ask::Write(_) | Ask::Zero { .. }))
+    pub(super) fn has_writes(&self) -> bool {
+        self.open.values().any(|request| matches!(request.operation, Operation::Write(_) | Operation::Zero { .. }))
     }
 
     /// Removes and returns all requests.
-    pub(super) fn take_all(&mut self) -> Vec<Rc<Slot<S>>> {
+    pub(super) fn take_all(&mut self) -> Vec<Rc<OpenRequest<S>>> {
         self.to_send.clear();
         std::mem::take(&mut self.open).into_values().collect()
     }
@@ -264,16 +271,16 @@ mod tests {
         let seam = world.seam();
         let result = |starts: [u64; 2]| {
             let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
-            let slot: Rc<Slot<seam::sim::SimSeam>> = Slot::new(
-                Ask::Read,
+            let request: Rc<OpenRequest<seam::sim::SimSeam>> = OpenRequest::new(
+                Operation::Read,
                 8192,
                 4096,
                 vec![buffer],
                 seam::PendingRequests::default().begin(seam::Nanos::ZERO),
             );
-            starts.into_iter().for_each(|start| slot.put_zeroes(8192 + start, 2048));
-            slot.answered();
-            world.block_on(slot.done())
+            starts.into_iter().for_each(|start| request.put_zeroes(8192 + start, 2048));
+            request.complete();
+            world.block_on(request.wait())
         };
         assert_eq!((result([0, 2048]), result([2048, 0])), (Ok(()), Ok(())));
         assert!(result([0, 0]).is_err());

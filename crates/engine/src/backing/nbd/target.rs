@@ -23,13 +23,13 @@ pub struct NbdTarget {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NbdTargetError {
     /// The URI has another scheme.
-    #[error("\"{0}\" is no NBD URI: write nbd://host:port/export or nbd+unix:///export?socket=/path")]
+    #[error("\"{0}\" is not an NBD URI: write nbd://host:port/export or nbd+unix:///export?socket=/path")]
     Scheme(String),
     /// TLS is not supported as a client.
     #[error("\"{0}\": TLS towards a backing is not supported; use nbd:// inside a tunnel, or nbd+unix://")]
     Tls(String),
     /// The port is not a valid number.
-    #[error("\"{0}\" is no port: a number from 1 to 65535")]
+    #[error("\"{0}\" is not a port: use a number from 1 to 65535")]
     Port(String),
     /// The host is missing.
     #[error("no host: write nbd://host:port/export")]
@@ -38,13 +38,13 @@ pub enum NbdTargetError {
     #[error("no socket: write nbd+unix:///export?socket=/path")]
     NoSocket,
     /// A query parameter is unknown.
-    #[error("\"{0}\" is no parameter of an NBD URI; nbd+unix:// knows socket=/path")]
+    #[error("\"{0}\" is not a parameter of an NBD URI; nbd+unix:// takes socket=/path")]
     Parameter(String),
     /// A percent escape is malformed.
-    #[error("\"{0}\" has a percent sign that two hexadecimal digits of UTF-8 should follow")]
+    #[error("\"{0}\" has an invalid percent escape: two hexadecimal digits of UTF-8 must follow each percent sign")]
     Escape(String),
     /// The name is longer than the protocol allows.
-    #[error("the export's name has {0} bytes; 4096 is the most")]
+    #[error("the export's name has {0} bytes; the maximum is 4096")]
     NameTooLong(usize),
 }
 
@@ -61,8 +61,8 @@ impl FromStr for NbdTarget {
         }
         let address = match scheme {
             "nbd" if !query.is_empty() => return Err(NbdTargetError::Parameter(query.to_owned())),
-            "nbd" => tcp(authority)?,
-            "nbd+unix" => unix(query)?,
+            "nbd" => parse_tcp_address(authority)?,
+            "nbd+unix" => parse_unix_address(query)?,
             "nbds" | "nbds+unix" => return Err(NbdTargetError::Tls(uri.to_owned())),
             _ => return Err(NbdTargetError::Scheme(uri.to_owned())),
         };
@@ -81,7 +81,7 @@ impl fmt::Display for NbdTarget {
     }
 }
 
-fn tcp(authority: &str) -> Result<Address, NbdTargetError> {
+fn parse_tcp_address(authority: &str) -> Result<Address, NbdTargetError> {
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
@@ -95,7 +95,7 @@ fn tcp(authority: &str) -> Result<Address, NbdTargetError> {
     Ok(Address::Tcp(unescape(host)?, number))
 }
 
-fn unix(query: &str) -> Result<Address, NbdTargetError> {
+fn parse_unix_address(query: &str) -> Result<Address, NbdTargetError> {
     let mut socket = None;
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
@@ -107,16 +107,16 @@ fn unix(query: &str) -> Result<Address, NbdTargetError> {
 }
 
 fn unescape(text: &str) -> Result<String, NbdTargetError> {
-    let wrong = || NbdTargetError::Escape(text.to_owned());
+    let invalid_escape = || NbdTargetError::Escape(text.to_owned());
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        let (digits, rest) = part.as_bytes().split_first_chunk::<2>().ok_or_else(wrong)?;
+        let (digits, rest) = part.as_bytes().split_first_chunk::<2>().ok_or_else(invalid_escape)?;
         let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        bytes.push(u8::from_str_radix(digits.ok_or_else(wrong)?, 16).map_err(|_| wrong())?);
+        bytes.push(u8::from_str_radix(digits.ok_or_else(invalid_escape)?, 16).map_err(|_| invalid_escape())?);
         bytes.extend_from_slice(rest);
     }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    String::from_utf8(bytes).map_err(|_| invalid_escape())
 }
 
 fn escape(text: &str) -> String {

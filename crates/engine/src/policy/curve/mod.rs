@@ -12,29 +12,29 @@
 //! longer to come round.
 //!
 //! Sampling a use costs some ten times as much as skipping it. So a load on few pages is sampled at one in eight until
-//! the curve is good, and then at lower rates, down to one use in [`PACE`].
+//! the curve is good, and then at lower rates, down to one use in [`SAMPLE_INTERVAL_MIN`].
 
-mod line;
 mod pair;
+mod timeline;
 mod uses;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use line::Line;
 pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
+use timeline::Timeline;
 use uses::{FRACTION, Uses};
 
-/// Most sampled pages: half of the table's places, so that the table never grows past that.
+/// Maximum number of sampled pages: half of the table's places, so that the table never grows past that.
 const SAMPLED_MAX: usize = 7_168;
 /// Enough samples for an error of a hundredth or two. The threshold falls if there are more and if more than one use in
-/// [`PACE`] is sampled.
-const ENOUGH: usize = 1_024;
-const PACE: u64 = 64;
+/// [`SAMPLE_INTERVAL_MIN`] is sampled.
+const SAMPLES_TARGET: usize = 1_024;
+const SAMPLE_INTERVAL_MIN: u64 = 64;
 /// With fewer samples than this the threshold rises.
-const FEW: usize = ENOUGH / 2;
+const SAMPLES_MIN: usize = SAMPLES_TARGET / 2;
 /// At most one page in this many is sampled, so that a small working set costs little.
-const RATE_MAX_PART: u64 = 8;
+const RATE_MAX_DIVISOR: u64 = 8;
 /// Length of a window, in uses of each page of the working set.
 const WINDOW_USES: u64 = 32;
 /// Shortest window in uses (of blocks: an hour and more at 4,000 a second).
@@ -57,7 +57,7 @@ pub struct Curve {
     weight: u64,
     sampled: HashTable<SampledPage>,
     /// Last uses of the sampled pages.
-    line: Line,
+    timeline: Timeline,
     /// Uses in recent windows.
     uses: Uses,
     /// Recent uses of the same sample; they fade only when the owner calls [`Curve::fade`].
@@ -65,9 +65,9 @@ pub struct Curve {
     /// Uses after which the counts age.
     window: u64,
     /// Pages last used before this position are dropped at the next aging.
-    aged: u32,
+    drop_before: u32,
     /// Uses and position since which the sampling pace is measured.
-    paced: (u64, u32),
+    pace_start: (u64, u32),
 }
 
 impl Default for Curve {
@@ -76,19 +76,19 @@ impl Default for Curve {
             threshold: 0,
             weight: 0,
             sampled: HashTable::new(),
-            line: Line::default(),
+            timeline: Timeline::default(),
             uses: Uses::default(),
             recent: Uses::default(),
             window: WINDOW_MIN,
-            aged: 0,
-            paced: (0, 0),
+            drop_before: 0,
+            pace_start: (0, 0),
         };
         curve.set_threshold(THRESHOLD_MAX);
         curve
     }
 }
 
-const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_PART;
+const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_DIVISOR;
 
 /// Hash for the table: below the threshold the highest bits are all alike, but the table needs them different.
 fn table_hash(key: u64) -> u64 {
@@ -141,7 +141,7 @@ impl Curve {
         // The table has twice as many places, rounded up to a power of two, with a control byte each. While it grows,
         // the smaller table exists too.
         let places = (2 * SAMPLED_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
-        places + places / 2 + Line::BYTES + 2 * Uses::BYTES
+        places + places / 2 + Timeline::BYTES + 2 * Uses::BYTES
     }
 
     fn set_threshold(&mut self, threshold: u64) {
@@ -155,22 +155,22 @@ impl Curve {
         if self.uses.all >= self.window {
             self.age();
         }
-        if self.line.is_full() {
-            self.close_up();
+        if self.timeline.is_full() {
+            self.compact();
         }
         match self.sampled.entry(table_hash(key), |page| page.key == key, |page| table_hash(page.key)) {
             Entry::Occupied(mut page) => {
                 let position = page.get().position;
-                let others = self.line.behind(position);
-                self.line.clear(position);
-                page.get_mut().position = self.line.mark();
+                let others = self.timeline.marks_after(position);
+                self.timeline.clear(position);
+                page.get_mut().position = self.timeline.mark();
                 // The number of pages between is known only to within one weight: half of it is added on average.
                 let distance = others.saturating_mul(self.weight).saturating_add(self.weight / 2);
-                self.uses.again(distance, self.weight);
-                self.recent.again(distance, self.weight);
+                self.uses.record_repeat(distance, self.weight);
+                self.recent.record_repeat(distance, self.weight);
             }
             Entry::Vacant(place) => {
-                place.insert(SampledPage { key, position: self.line.mark() });
+                place.insert(SampledPage { key, position: self.timeline.mark() });
                 self.uses.first += self.weight;
                 self.recent.first += self.weight;
                 if self.sampled.len() >= SAMPLED_MAX {
@@ -185,39 +185,39 @@ impl Curve {
         self.drop_samples(|page, threshold, _| page.key >= threshold);
     }
 
-    fn drop_samples(&mut self, goes: impl Fn(&SampledPage, u64, u32) -> bool) {
-        let (line, threshold, aged) = (&mut self.line, self.threshold, self.aged);
+    fn drop_samples(&mut self, is_dropped: impl Fn(&SampledPage, u64, u32) -> bool) {
+        let (timeline, threshold, drop_before) = (&mut self.timeline, self.threshold, self.drop_before);
         self.sampled.retain(|page| {
-            let goes = goes(page, threshold, aged);
-            if goes {
-                line.clear(page.position);
+            let drops = is_dropped(page, threshold, drop_before);
+            if drops {
+                timeline.clear(page.position);
             }
-            !goes
+            !drops
         });
     }
 
     fn age(&mut self) {
         self.uses.fade(0.5);
-        self.drop_samples(|page, _, aged| page.position < aged);
-        self.aged = self.line.now();
+        self.drop_samples(|page, _, drop_before| page.position < drop_before);
+        self.drop_before = self.timeline.now();
         self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.paced = (self.uses.all, self.line.now());
-        if self.sampled.len() < FEW {
+        self.pace_start = (self.uses.all, self.timeline.now());
+        if self.sampled.len() < SAMPLES_MIN {
             // Newly sampled pages look new at their first use; that is one use of a page in a window of many.
             self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
         }
     }
 
-    fn close_up(&mut self) {
-        let (accesses, position) = self.paced;
-        let (accesses, samples) = (self.uses.all - accesses, self.line.now() - position);
-        if self.sampled.len() > ENOUGH && accesses < PACE * u64::from(samples) {
+    fn compact(&mut self) {
+        let (accesses, position) = self.pace_start;
+        let (accesses, samples) = (self.uses.all - accesses, self.timeline.now() - position);
+        if self.sampled.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
             self.lower_threshold(self.threshold / 2);
         }
-        let moved = self.line.close_up();
+        let moved = self.timeline.compact();
         self.sampled.iter_mut().for_each(|page| page.position = moved(page.position));
-        self.aged = moved(self.aged);
-        self.paced = (self.uses.all, self.line.now());
+        self.drop_before = moved(self.drop_before);
+        self.pace_start = (self.uses.all, self.timeline.now());
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_misses_until_it_fits() {
+    fn loop_misses_until_it_fits() {
         for pages in [20_000_u64, 100_000] {
             let mut curve = Curve::default();
             for _ in 0..10 {
@@ -262,7 +262,7 @@ mod tests {
         assert!(curve.miss_ratio(1 << 30) > 0.9, "no page returned");
         // A loop over a small part of that: in the end more of it is sampled.
         let mut rounds = 0;
-        while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse || curve.sampled.len() < FEW {
+        while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse || curve.sampled.len() < SAMPLES_MIN {
             (0..20_000).for_each(|page| curve.used(key(1 << 40 | page)));
             rounds += 1;
             assert!(rounds * 20_000 < 16 * WINDOW_MIN, "the curve does not adapt to the new load");

@@ -5,10 +5,10 @@ use seam::BLOCK_BYTES;
 use super::Curve;
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
 
-/// Most points reported of a curve: from a 4,096th of the working set to slightly more than all of it, each 14 % above
-/// the last.
+/// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
+/// each 14 % above the last.
 pub const POINTS_MAX: usize = 64;
-const SMALLEST_PART: f64 = 4_096.0;
+const SMALLEST_DIVISOR: f64 = 4_096.0;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const PAGE: u64 = BLOCK * BLOCKS_PER_PAGE as u64;
@@ -79,10 +79,10 @@ fn key(number: u64) -> u64 {
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let set = curve.working_set();
     // One bucket more, so that the last point lies past the longest distance.
-    let most = set + set / 16 + 1;
+    let pages_max = set + set / 16 + 1;
     let size = |at: usize| {
-        let part = SMALLEST_PART.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);
-        (most as f64 * part).round() as u64
+        let part = SMALLEST_DIVISOR.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);
+        (pages_max as f64 * part).round() as u64
     };
     let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0 && set > 0).collect();
     sizes.dedup();
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_uses_its_blocks_and_its_pages() {
+    fn request_uses_its_blocks_and_its_pages() {
         let mut curves = Curves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
@@ -114,7 +114,7 @@ mod tests {
         let near = |value: u64, wanted: u64| value.abs_diff(wanted) < wanted / 5;
         assert!(near(memory.working_set_bytes, 4_000 * BLOCK), "{memory:?}");
         assert!(near(flash.working_set_bytes, 2_001 * PAGE), "{flash:?}");
-        let last = |stats: &CurveStats| stats.points.last().expect("there are uses").miss_ratio;
+        let last = |stats: &CurveStats| stats.points.last().expect("the curve has points").miss_ratio;
         assert!((last(&memory) - 0.25).abs() < 0.05, "the first of four rounds missed: {memory:?}");
         // Two neighbouring requests share a page.
         assert!((last(&flash) - 0.125).abs() < 0.05, "{flash:?}");

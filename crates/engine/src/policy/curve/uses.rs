@@ -27,7 +27,7 @@ impl Uses {
     pub const BYTES: usize = STEPS * OCTAVES * size_of::<u64>();
 
     /// Records a repeated use at `distance`.
-    pub fn again(&mut self, distance: u64, weight: u64) {
+    pub fn record_repeat(&mut self, distance: u64, weight: u64) {
         self.by_distance[bucket(distance).0] += weight;
     }
 

@@ -85,7 +85,7 @@ impl Report {
             block_accesses: info.accesses,
             footprint_4k_bytes: info.footprint_small_bytes(),
             footprint_64k_bytes: info.footprint_large_bytes(),
-            one_page_of: info.one_of(),
+            one_page_of: info.sampling_ratio(),
             sequential: info.sequential,
             duration_s: info.duration_ns.map(|ns| ns as f64 / 1e9),
             disks: u64::from(info.device_max) + 1,

@@ -353,7 +353,7 @@ impl Deployment {
             match (result.is_ok(), is_clean) {
                 (true, true) => self.state.mark_clean(attached.incarnation),
                 (true, false) => {
-                    let destaged = session.core.destaged_noted(attached.incarnation);
+                    let destaged = session.core.recorded_writes(attached.incarnation);
                     self.state.mark_parked(attached.incarnation, destaged);
                 }
                 (false, _) => return Err("a volume could not be parked in the flash log without a fault".to_owned()),

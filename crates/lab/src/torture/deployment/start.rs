@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::evidence::{DestagedFound, content_ids, samples_at};
+use engine::evidence::{DestagedComparison, content_ids, samples_at};
 use engine::{Backing, BlockNo, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
 use seam::sim::{SimDisk, SimSeam, World};
@@ -261,7 +261,7 @@ async fn find(
     let trusts = trusts.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
     let destaged = match incarnation.filter(|_| in_log.blocks > 0 && trusts) {
         Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
-        None => DestagedFound::default(),
+        None => DestagedComparison::default(),
     };
     let samples_before = match before.filter(|before| *before != size_bytes) {
         Some(before) => Some(show_samples(&samples_at(seam, &backing, &sample_places(before)).await)),
@@ -284,8 +284,8 @@ async fn find(
             blocks_in_log: in_log.blocks,
             blocks_in_memory: 0,
             blocks_past_end: in_log.past_end,
-            destaged_found: destaged.found,
-            destaged_missing: destaged.missing,
+            destaged_found: destaged.matching,
+            destaged_missing: destaged.different,
         },
     }
 }

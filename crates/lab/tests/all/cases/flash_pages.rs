@@ -229,7 +229,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
                 return;
             }
             drop(volume.flush().await);
-            volume.destage_past_log().await.expect("a backing without faults");
+            volume.destage_without_log().await.expect("a backing without faults");
         });
         let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
         hot_reads_as(&fixture, &volume, expected);
@@ -265,11 +265,11 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         }
         fixture.world.block_on(async {
             volume.destage_all().await.expect("a disk without faults");
-            volume.start_anew(false).await.expect("nothing is dirty");
+            volume.drop_cached_data(false).await.expect("nothing is dirty");
         });
         fixture.world.run_for(Nanos::from_secs(30)).expect("no task is stuck");
         let stats = volume.stats();
-        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.resting_bytes];
+        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.spilled_bytes];
         assert_eq!((left, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
         assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();

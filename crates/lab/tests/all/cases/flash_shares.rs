@@ -1,6 +1,6 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
-use engine::{Amount, CoreSpec, FlashShare, PageNo, QuotaError, Volume};
+use engine::{Amount, CoreSpec, FlashQuota, PageNo, QuotaError, Volume};
 use lab::fixture::{Fixture, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, play};
@@ -10,7 +10,7 @@ use seam::sim::{SimSeam, WorldSpec};
 const MIB: u64 = 1 << 20;
 
 /// Creates a world with flash for at least 150 pages, and two volumes.
-fn two_volumes(seed: u64, shares: [FlashShare; 2]) -> (Fixture, [Volume<SimSeam>; 2]) {
+fn two_volumes(seed: u64, shares: [FlashQuota; 2]) -> (Fixture, [Volume<SimSeam>; 2]) {
     let spec = WorldSpec { blocks: 128, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
     let fixture = Fixture::new(spec, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
     let devices = FlashOptions::plain(2, MIB, 8);
@@ -36,15 +36,15 @@ fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: 
     }
 }
 
-fn min(pages: u64) -> FlashShare {
-    FlashShare { min: Amount::Pages(pages), ..FlashShare::default() }
+fn min(pages: u64) -> FlashQuota {
+    FlashQuota { min: Amount::Pages(pages), ..FlashQuota::default() }
 }
 
 #[test]
 fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
     // Without a minimum the neighbour takes the pages, so the test can fail.
-    for (promised, share) in [(40, min(40)), (0, FlashShare::default())] {
-        let (fixture, [small, greedy]) = two_volumes(1, [share, FlashShare::default()]);
+    for (promised, share) in [(40, min(40)), (0, FlashQuota::default())] {
+        let (fixture, [small, greedy]) = two_volumes(1, [share, FlashQuota::default()]);
         read_rounds(&fixture, &small, 3 * MIB, 20, || ());
         let before = small.stats().flash.pages;
         assert!(before >= 40, "{before} pages of its hot set were promoted");
@@ -62,8 +62,8 @@ fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
 fn case_24_pinned_pages_are_loaded_kept_and_updated() {
     // Without a pin none of the pages would be there, so the test can fail.
     for pinned in [vec![PageNo(8)..PageNo(20), PageNo(40)..PageNo(48)], Vec::new()] {
-        let share = FlashShare { pinned: pinned.clone(), ..FlashShare::default() };
-        let (fixture, [small, greedy]) = two_volumes(4, [share.clone(), FlashShare::default()]);
+        let share = FlashQuota { pinned: pinned.clone(), ..FlashQuota::default() };
+        let (fixture, [small, greedy]) = two_volumes(4, [share.clone(), FlashQuota::default()]);
         fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
         let flash = small.stats().flash;
         let count = pinned.iter().map(PageNo::count).sum::<u64>();
@@ -89,7 +89,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         let before = counts();
         fixture.world.run_for(Nanos::from_secs(3_600)).expect("no task is stuck");
         assert_eq!(counts(), before, "case 21: an hour without clients");
-        small.set_flash_share(FlashShare::default()).expect("less is always possible");
+        small.set_flash_quota(FlashQuota::default()).expect("less is always possible");
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
         assert!(small.stats().flash.pages < count, "unpinned pages are evicted like others");
     }
@@ -97,23 +97,23 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
 
 #[test]
 fn pinning_more_than_fits_is_refused() {
-    let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashShare::default()]);
+    let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashQuota::default()]);
     let slots = fixture.core.pages().expect("there is flash").slots_max();
-    let pin = |pages: u64| FlashShare {
+    let pin = |pages: u64| FlashQuota {
         pinned: std::iter::once(PageNo(0)..PageNo(pages)).collect(),
-        ..FlashShare::default()
+        ..FlashQuota::default()
     };
-    let refused = greedy.set_flash_share(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
+    let refused = greedy.set_flash_quota(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
     assert!(refused.to_string().contains("can still be promised"), "{refused}");
-    let few = FlashShare { max: Some(Amount::Pages(10)), ..pin(11) };
-    assert!(matches!(greedy.set_flash_share(few), Err(QuotaError::PinnedAboveMax { .. })));
+    let few = FlashQuota { max: Some(Amount::Pages(10)), ..pin(11) };
+    assert!(matches!(greedy.set_flash_quota(few), Err(QuotaError::PinnedAboveMax { .. })));
     drop(small);
 }
 
 #[test]
 fn maximum_share_holds_and_admits_a_new_hot_set() {
-    let share = FlashShare { max: Some(Amount::Pages(50)), ..FlashShare::default() };
-    let (fixture, [small, _]) = two_volumes(2, [share, FlashShare::default()]);
+    let share = FlashQuota { max: Some(Amount::Pages(50)), ..FlashQuota::default() };
+    let (fixture, [small, _]) = two_volumes(2, [share, FlashQuota::default()]);
     let most = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
     read_rounds(&fixture, &small, 6 * MIB, 20, most);
     assert!(small.stats().flash.pages >= 45, "{:?}", small.stats().flash);
@@ -125,17 +125,17 @@ fn maximum_share_holds_and_admits_a_new_hot_set() {
 
 #[test]
 fn overcommitted_minimum_is_refused_and_live_changes_hold() {
-    let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashShare::default()]);
+    let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashQuota::default()]);
     let slots = fixture.core.pages().expect("there is flash").slots_max();
-    let refused = greedy.set_flash_share(min(slots - 50)).expect_err("60 pages are reserved");
+    let refused = greedy.set_flash_quota(min(slots - 50)).expect_err("60 pages are reserved");
     assert!(matches!(refused, QuotaError::NoRoom { .. }), "{refused}");
-    assert_eq!(greedy.flash_share(), FlashShare::default());
-    let backwards = FlashShare { max: Some(Amount::Pages(3)), ..min(4) };
-    assert!(matches!(greedy.set_flash_share(backwards), Err(QuotaError::MinAboveMax { .. })));
-    small.set_flash_share(FlashShare::default()).expect("less is always possible");
-    greedy.set_flash_share(min(slots - 50)).expect("nothing is reserved for others");
+    assert_eq!(greedy.flash_quota(), FlashQuota::default());
+    let backwards = FlashQuota { max: Some(Amount::Pages(3)), ..min(4) };
+    assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
+    small.set_flash_quota(FlashQuota::default()).expect("less is always possible");
+    greedy.set_flash_quota(min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
-    greedy.set_flash_share(FlashShare { max: Some(Amount::PerMille(100)), ..FlashShare::default() }).expect("less");
+    greedy.set_flash_quota(FlashQuota { max: Some(Amount::PerMille(100)), ..FlashQuota::default() }).expect("less");
     read_rounds(&fixture, &small, 9 * MIB, 30, || ());
     let left = greedy.stats().flash.pages;
     assert!(left < slots / 2, "pages above its maximum are evicted first: {left} of {slots}");

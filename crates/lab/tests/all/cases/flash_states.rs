@@ -2,7 +2,7 @@
 //! spilled, for four blocks on both sides of a page boundary × starts and ends × policies, with racing eviction,
 //! discard and destage.
 
-use engine::{CoreSpec, FlashShare, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{CoreSpec, FlashQuota, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable, lively_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -56,7 +56,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
             let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
             let pinned = if number == 1 { std::iter::once(PageNo(0)..PageNo(2)).collect() } else { Vec::new() };
-            let flash = FlashShare { enabled: number == 1, pinned, ..FlashShare::default() };
+            let flash = FlashQuota { enabled: number == 1, pinned, ..FlashQuota::default() };
             let spec = VolumeSpec { flash, ..VolumeSpec::new(name, VolumeId(number)) };
             attached.push(fixture.core.attach_recovered(spec, disk).await.expect("the log is readable"));
         }
@@ -68,7 +68,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 }
 
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
-    let core = CoreSpec { readahead_max_bytes: 0, rest_percent: devices().rest_percent, ..CoreSpec::default() };
+    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().rest_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
     fixture.add_disk("disk", lively_disk(SECTORS * 512)).set_tags(0, expected);
     fixture.add_disk("scan", lively_disk(4 * MIB));
@@ -108,7 +108,7 @@ impl Volumes {
             put(block).await;
         }
         volume.flush().await.expect("the log has space");
-        let resting = volume.stats().resting_bytes / 4096;
+        let resting = volume.stats().spilled_bytes / 4096;
         let before = volume.stats();
         for block in of(BlockState::InMemory) {
             read(volume, block * 8, 8).await.expect("a disk without faults");

@@ -31,7 +31,7 @@ impl WriteSource<SimSeam> for Tags {
 }
 
 /// Attaches the disk with the recovered memory image.
-fn attach_left(
+fn attach_with_memory(
     fixture: &Fixture,
     left: &PersistedPool,
     edit: fn(&mut VolumeSpec),
@@ -40,7 +40,7 @@ fn attach_left(
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
         let one = left.images_by_owner().into_values().next().expect("an image of one volume");
-        core.attach_left(spec, backing, &one, |place| Tags(left.tags(place))).await
+        core.attach_with_memory(spec, backing, &one, |place| Tags(left.tags(place))).await
     }
 }
 
@@ -53,7 +53,8 @@ fn kill(
     let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, _) = fixture.world.block_on(attach_left(&fixture, &left, edit)).expect("a backing without faults");
+    let (volume, _) =
+        fixture.world.block_on(attach_with_memory(&fixture, &left, edit)).expect("a backing without faults");
     (fixture, volume, left)
 }
 
@@ -121,8 +122,8 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
     let disk = fixture.world.disk("disk").expect("the world was adopted");
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
-    let attached = fixture.world.block_on(attach_left(&fixture, &left, through));
-    assert!(matches!(attached, Err(AttachError::LeftInMemory(..))));
+    let attached = fixture.world.block_on(attach_with_memory(&fixture, &left, through));
+    assert!(matches!(attached, Err(AttachError::PersistedMemory(..))));
     assert!(fixture.core.find("disk").is_none());
     assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());
 }
@@ -134,7 +135,7 @@ fn volume_is_invisible_until_recovery_is_complete() {
     let left = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let attaching = attach_left(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    let attaching = attach_with_memory(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
     fixture.world.block_on(async {
         let mut attaching = pin!(attaching);
         let mut looks = 0;
@@ -162,7 +163,7 @@ fn block_past_a_moved_end_is_not_recovered() {
     fixture.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, taken) = fixture.world.block_on(attach_left(&fixture, &left, |_| ())).unwrap();
+    let (volume, taken) = fixture.world.block_on(attach_with_memory(&fixture, &left, |_| ())).unwrap();
     assert_eq!(taken, 256, "all blocks were examined");
     assert_eq!(fixture.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
 }

@@ -59,7 +59,7 @@ fn attach(fixture: &Fixture, kept: &PersistedPool) -> Result<Volume<SimSeam>, At
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_left(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
+            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
             .await
     });
     attached.map(|(volume, _)| volume)
@@ -135,7 +135,7 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
         for block in 0..200 {
             write(&volume, block * 8, 8, 30_000 + block).await.unwrap();
         }
-        let rested = volume.stats().resting_bytes / 4096;
+        let rested = volume.stats().spilled_bytes / 4096;
         assert!((50..200).contains(&rested), "{rested} blocks are spilled");
         // Overwrites some blocks in part after the log has them.
         for block in 0..20 {

@@ -54,8 +54,8 @@ fn filled(seed: u64, count: u64, plus: u64) -> (Fixture, Volume<SimSeam>) {
 fn flash_not_memory_bounds_dirty_data() {
     let (fixture, volume) = filled(1, 3_000, 10);
     let stats = volume.stats();
-    assert!(stats.resting_bytes > 2_500 * 4096 && stats.dirty_bytes >= 3_000 * 4096, "{stats:?}");
-    assert!(stats.resting_index_bytes <= 24 * stats.resting_bytes / 4096, "{stats:?}");
+    assert!(stats.spilled_bytes > 2_500 * 4096 && stats.dirty_bytes >= 3_000 * 4096, "{stats:?}");
+    assert!(stats.spilled_index_bytes <= 24 * stats.spilled_bytes / 4096, "{stats:?}");
     fixture.world.block_on(async {
         for block in 0..3_000 {
             assert_eq!(read(&volume, block * 8, 8).await.unwrap(), [block + 10; 8], "block {block}");
@@ -70,7 +70,7 @@ fn flash_not_memory_bounds_dirty_data() {
         assert_eq!(durable(&disk, 8 * 8, 8), [18, 18, 18, 7, 7, 18, 18, 18]);
     });
     let stats = volume.stats();
-    assert_eq!((stats.resting_bytes, stats.dirty_bytes, stats.flash_dirty_bytes), (0, 0, 0), "{stats:?}");
+    assert_eq!((stats.spilled_bytes, stats.dirty_bytes, stats.flash_dirty_bytes), (0, 0, 0), "{stats:?}");
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
     let bytes: u64 = flash.iter().map(|device| device.counts().read_bytes).sum();
     // The attach reads superblocks, headers, and the part after the last batch.
     assert!(bytes < 3_000 * 4096 / 2, "{bytes} bytes were read");
-    assert_eq!(volume.stats().resting_bytes, 3_000 * 4096);
+    assert_eq!(volume.stats().spilled_bytes, 3_000 * 4096);
     fixture.world.block_on(async {
         assert_eq!(read(&volume, 700 * 8, 8).await.unwrap(), [710; 8]);
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
     });
     let disk = fixture.world.disk("disk").unwrap();
-    assert_eq!((volume.stats().resting_bytes, durable(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
+    assert_eq!((volume.stats().spilled_bytes, durable(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
 }
 
 #[test]

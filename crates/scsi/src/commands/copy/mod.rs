@@ -116,7 +116,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             self.check_cancelled()?;
             let from_at = segment.from * BLOCK + (at - segment.to * BLOCK);
             let first = at / BLOCK;
-            let _guard = to.locks.write(first..first + len as u64 / BLOCK).await;
+            let _guard = to.locks.lock_shared(first..first + len as u64 / BLOCK).await;
             self.check_cancelled()?;
             to.reservations.check(self.nexus, Reserved::Write)?;
             pieces.clear();

@@ -23,9 +23,9 @@ const UNIT_BYTES: u32 = 512;
 const BLOCK_MAGIC: [u8; 4] = *b"HTBK";
 /// Magic, payload bytes, records, dropped, time, checksum.
 const BLOCK_HEADER_BYTES: usize = 4 + 4 + 4 + 4 + 8 + 4;
-/// Most bytes of a block's records.
+/// Maximum size in bytes of a block's records.
 const PAYLOAD_BYTES_MAX: usize = 48 << 10;
-/// Most requests of a block, which a reader holds at once.
+/// Maximum number of requests of a block, which a reader holds at once.
 const BLOCK_RECORDS_MAX: u32 = 4_096;
 /// `records` of the end mark; its `dropped` is the low half of the number of recorded requests.
 const END_MARK: u32 = u32::MAX;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_trace_is_refused_by_its_format() {
+    fn newer_trace_is_refused_by_its_format() {
         let of_version = |version: u32| {
             let mut file = written(&many()[..50]);
             file[8..12].copy_from_slice(&version.to_le_bytes());

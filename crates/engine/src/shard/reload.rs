@@ -1,4 +1,5 @@
-//! Reload of spilled blocks from the flash log into memory, each under a ticket (R2): a write meanwhile wins.
+//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2): a write meanwhile takes
+//! precedence.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -6,20 +7,20 @@ use std::rc::Rc;
 use flash::{Owner, Position};
 use seam::{DiskError, Nanos, Seam};
 
-use super::fill::{Filled, Ticket};
+use super::fill::{FillGuard, Filled};
 use super::state::State;
 use super::{Shard, ShardRef};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 
-/// Part of the bound of dirty blocks, in percent, below which reads of clients bring spilled blocks into memory and
+/// Part of the bound of dirty blocks, in percent, below which client reads reload spilled blocks into memory and
 /// destage reloads ahead. It is less than the part from which on blocks are spilled.
 const ROOM_PERCENT: u64 = 40;
 
 /// Reason of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recall {
+pub enum ReloadReason {
     /// A client reads the blocks: they stay spilled if memory holds enough dirty blocks.
     Read,
     /// A client changes a part of the blocks.
@@ -30,38 +31,38 @@ pub enum Recall {
 
 impl<S: Seam> Shard<S> {
     /// True if a spilled block may become dirty in memory only to be read or destaged.
-    pub fn has_room_to_recall(&self, state: &State) -> bool {
-        (state.unclean() + state.recalling) * 100 < self.unclean_limit_seen() * ROOM_PERCENT
+    pub fn has_room_to_reload(&self, state: &State) -> bool {
+        (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.last_not_clean_limit() * ROOM_PERCENT
     }
 
-    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to look
+    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to try
     /// again.
-    pub async fn recall(
+    pub async fn reload(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,
-        why: Recall,
+        reason: ReloadReason,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let count = BlockNo::count(&blocks) as usize;
-        let buffers = self.core.alloc_all(count, true).await.expect("a patient caller gets its buffers");
-        self.recall_into(blocks, buffers, why).await
+        let buffers = self.core.alloc_all(count, true).await.expect("a caller that may wait gets its buffers");
+        self.reload_into(blocks, buffers, reason).await
     }
 
-    /// As [`Shard::recall`], into these buffers. An unreadable block fails only this call.
-    pub async fn recall_into(
+    /// As [`Shard::reload`], into these buffers. An unreadable block fails only this call.
+    pub async fn reload_into(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
-        why: Recall,
+        reason: ReloadReason,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let issued = self.with(|state, _| {
             let positions = BlockNo::each(&blocks).map(|block| {
-                let free = state.ticket_for(block, Sectors::ALL).is_none();
-                state.ledger.resting_at(block).filter(|_| free)
+                let free = state.fill_guard_for(block, Sectors::ALL).is_none();
+                state.log_tracker.spilled_position(block).filter(|_| free)
             });
             let positions: Vec<Position> = positions.collect::<Option<_>>()?;
-            Some((state.issue_recall(blocks.clone()), positions))
+            Some((state.issue_reload_guard(blocks.clone()), positions))
         });
-        let Some((ticket, positions)) = issued else { return Ok(None) };
+        let Some((guard, positions)) = issued else { return Ok(None) };
         let result = match self.core.log() {
             Some(store) => {
                 let owners = BlockNo::each(&blocks).map(|block| Owner { incarnation: self.incarnation, block });
@@ -69,46 +70,46 @@ impl<S: Seam> Shard<S> {
                     owners.zip(positions).zip(buffers).map(|((owner, position), buffer)| (owner, position, buffer));
                 let read = store.read_all(wanted.collect()).await;
                 let read = read.into_iter().map(|one| one.map_err(|error| DiskError::Io(error.to_string()))).collect();
-                self.take_recalled(&ticket, &blocks, read, why)
+                self.install_reloaded(&guard, &blocks, read, reason)
             }
             None => Err(DiskError::Gone),
         };
-        self.state.borrow_mut().return_ticket(&ticket);
+        self.state.borrow_mut().release_fill_guard(&guard);
         if let Err(error) = &result {
             *self.counters.last_error.borrow_mut() = Some(error.clone());
         }
         result
     }
 
-    fn take_recalled(
+    fn install_reloaded(
         &self,
-        ticket: &Rc<Ticket>,
+        guard: &Rc<FillGuard>,
         blocks: &Range<BlockNo>,
         read: Vec<Result<S::Block, DiskError>>,
-        why: Recall,
+        reason: ReloadReason,
     ) -> Result<Option<Filled<S>>, DiskError> {
         let now = self.seam().now();
         // The block has been dirty for long: destage should take it soon, so that it need not be reloaded again.
         let since = Nanos(now.0.saturating_sub(self.age_max().0));
-        let (mut failure, mut between) = (None, false);
+        let (mut failure, mut changed_meanwhile) = (None, false);
         let mut content = Vec::with_capacity(read.len());
         self.with(|state, memory| {
             for (block, data) in BlockNo::each(blocks).zip(read) {
-                let void = ticket.voided(block) != Sectors::NONE;
+                let is_invalidated = guard.invalidated(block) != Sectors::NONE;
                 match data {
-                    Err(_) if void => between = true,
+                    Err(_) if is_invalidated => changed_meanwhile = true,
                     Err(error) => {
-                        if why == Recall::Destage {
+                        if reason == ReloadReason::Destage {
                             state.failed.add(block, now);
                         }
                         failure.get_or_insert(error);
                     }
                     Ok(data) => {
-                        if !void && (why != Recall::Read || self.has_room_to_recall(state)) {
+                        if !is_invalidated && (reason != ReloadReason::Read || self.has_room_to_reload(state)) {
                             let id = memory.insert(self.number, block, data.clone(), Sectors::ALL, Admit::Normal);
-                            memory.slot_mut(id).transit = why == Recall::Destage;
-                            state.wake(memory, id, since);
-                        } else if void && self.sabotage(Sabotage::RecallOverWrite) {
+                            memory.slot_mut(id).transit = reason == ReloadReason::Destage;
+                            state.mark_reloaded(memory, id, since);
+                        } else if is_invalidated && self.sabotage(Sabotage::ReloadOverWrite) {
                             self.put_over(memory, block, &data);
                         }
                         content.push(data);
@@ -118,8 +119,8 @@ impl<S: Seam> Shard<S> {
         });
         match failure {
             Some(error) => Err(error),
-            None if between => Ok(None),
-            None => Ok(Some(Filled::new(blocks.start, content, Rc::clone(ticket)))),
+            None if changed_meanwhile => Ok(None),
+            None => Ok(Some(Filled::new(blocks.start, content, Rc::clone(guard)))),
         }
     }
 
@@ -130,18 +131,18 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Waits until a block that is to be changed in part is not on flash alone.
-    pub async fn recall_to_change(self: &ShardRef<S>, block: BlockNo) -> Result<(), DiskError> {
+    pub async fn reload_for_partial_write(self: &ShardRef<S>, block: BlockNo) -> Result<(), DiskError> {
         loop {
             let under_way = {
                 let state = self.state.borrow();
-                if !state.ledger.rests(block) {
+                if !state.log_tracker.is_spilled(block) {
                     return Ok(());
                 }
-                state.ticket_for(block, Sectors::ALL).cloned()
+                state.fill_guard_for(block, Sectors::ALL).cloned()
             };
             match under_way {
-                Some(ticket) => ticket.ended().await,
-                None => drop(self.recall(block.single(), Recall::Write).await?),
+                Some(guard) => guard.wait_for_end().await,
+                None => drop(self.reload(block.single(), ReloadReason::Write).await?),
             }
         }
     }

@@ -11,60 +11,83 @@ use super::zeroes::ZeroRanges;
 use crate::log::outdated::Outdated;
 
 /// Pending updates of tags.
-pub struct Kept<B> {
+pub struct TagUpdates<B> {
     /// Slots with new content that is not clean.
     new: Vec<u32>,
     /// Buffers whose content is clean or superseded, and the numbers of their tags. They are held so that they are not
     /// reused before their tags are cleared.
-    gone: Vec<(B, u64)>,
+    obsolete: Vec<(B, u64)>,
 }
 
-impl<B> Default for Kept<B> {
+impl<B> Default for TagUpdates<B> {
     fn default() -> Self {
-        Kept { new: Vec::new(), gone: Vec::new() }
+        TagUpdates { new: Vec::new(), obsolete: Vec::new() }
     }
 }
 
 impl<S: Seam> Memory<S> {
     /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
+<<<<<<< HEAD:crates/engine/src/memory/kept.rs
     pub fn changed(&mut self, slot: u32, old: Option<S::Block>) {
         if self.seam.survives_restart() {
             self.kept.new.push(slot);
+=======
+    pub fn record_new_content(&mut self, slot: u32, old: Option<S::Block>) {
+        if self.seam.keeps() {
+            self.tag_updates.new.push(slot);
+>>>>>>> n-engine:crates/engine/src/memory/persist.rs
             if let Some(old) = old {
-                self.let_go(old);
+                self.queue_clear(old);
             }
         }
     }
 
     /// Records that the content of a slot is clean.
+<<<<<<< HEAD:crates/engine/src/memory/kept.rs
     pub(super) fn no_longer_kept(&mut self, slot: u32) {
         if self.seam.survives_restart()
+=======
+    pub(super) fn clear_tag(&mut self, slot: u32) {
+        if self.seam.keeps()
+>>>>>>> n-engine:crates/engine/src/memory/persist.rs
             && let Some(data) = self.slots[slot as usize].data.clone()
         {
-            self.let_go(data);
+            self.queue_clear(data);
         }
     }
 
+<<<<<<< HEAD:crates/engine/src/memory/kept.rs
     fn let_go(&mut self, block: S::Block) {
         let number = self.seam.tag_of(&block);
+=======
+    fn queue_clear(&mut self, block: S::Block) {
+        let number = self.seam.noted(&block);
+>>>>>>> n-engine:crates/engine/src/memory/persist.rs
         if number != 0 {
-            self.kept.gone.push((block, number));
+            self.tag_updates.obsolete.push((block, number));
         }
     }
 
     /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
+<<<<<<< HEAD:crates/engine/src/memory/kept.rs
     pub fn keep(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
         if !self.seam.survives_restart() {
             zeroes.forget_changes();
+=======
+    pub fn update_tags(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
+        if !self.seam.keeps() {
+            zeroes.discard_tag_changes();
+>>>>>>> n-engine:crates/engine/src/memory/persist.rs
             return;
         }
-        for id in self.kept.new.drain(..) {
+        for id in self.tag_updates.new.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
                 self.seam.tag(data, BlockTag { owner: owner.0, block: slot.block.0, sectors: slot.present.0 });
             }
         }
         let seam = &self.seam;
+<<<<<<< HEAD:crates/engine/src/memory/kept.rs
         let gone = zeroes.note_changes(owner, |note| seam.tag_range(note));
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
@@ -75,5 +98,17 @@ impl<S: Seam> Memory<S> {
             self.seam.untag(&block, number);
         }
         gone.into_iter().for_each(|place| self.seam.untag_range(place));
+=======
+        let obsolete_ranges = zeroes.update_tags(owner, |note| seam.note_range(note));
+        // Before any content loses its tag: only a log record holds the content of a spilled block.
+        if let Some(outdated) = outdated {
+            let obsolete = outdated.update_tags(owner, |note| seam.note_range(note));
+            obsolete.into_iter().for_each(|place| seam.forget_range(place));
+        }
+        for (block, number) in self.tag_updates.obsolete.drain(..) {
+            self.seam.forget(&block, number);
+        }
+        obsolete_ranges.into_iter().for_each(|place| self.seam.forget_range(place));
+>>>>>>> n-engine:crates/engine/src/memory/persist.rs
     }
 }

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use flash::{MapLoaded, Pages, Store};
 use seam::{Nanos, Seam};
 
-use super::division::Division;
+use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
 use crate::memory::{BLOCKS_PER_PAGE, Memory};
@@ -21,13 +21,13 @@ const TICK: Nanos = Nanos::from_millis(50);
 const BUSY_REQUESTS: u64 = 100;
 /// Destage units of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded if less than one segment in this many is free.
-const LOG_ROOM_PART: usize = 4;
+/// The log is crowded if fewer than 1/4 of its segments are free.
+const CROWDED_FREE_DIVISOR: usize = 4;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
 /// State shared by the shards of one core.
-pub struct Common<S: Seam> {
+pub struct CoreState<S: Seam> {
     seam: S,
     spec: CoreSpec,
     memory: RefCell<Memory<S>>,
@@ -39,39 +39,40 @@ pub struct Common<S: Seam> {
     /// The clean pages on flash.
     pages: RefCell<Option<Pages<S>>>,
     /// The result of reading the map of clean pages.
-    loaded: RefCell<Option<MapLoaded>>,
-    loaded_now: Signal,
+    map_loaded: RefCell<Option<MapLoaded>>,
+    map_loaded_signal: Signal,
     promoter: Promoter<S>,
     /// A task is flushing backings to free regions of the write-intent log.
-    freeing_marks: Cell<bool>,
-    /// See [`Common::log_pressure_percent`].
+    is_freeing_dirty_regions: Cell<bool>,
+    /// See [`CoreState::log_pressure_percent`].
     log_pressure: Cell<u64>,
     /// Free segments of the log when a volume last found it full.
-    full_at: Cell<Option<usize>>,
+    free_segments_when_full: Cell<Option<usize>>,
     /// Client requests counted at the last tick.
     requests: Cell<u64>,
     /// Destage units left until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
-    /// The last division of memory.
-    pub division: Cell<Division>,
+    /// The last partition of memory among the volumes.
+    pub memory_partition: Cell<MemoryPartition>,
     /// Datastores by name.
     datastores: RefCell<BTreeMap<String, Rc<Datastore<S>>>>,
     /// The datastore of the flash devices, which all volumes share.
-    flash_turns: Rc<Datastore<S>>,
+    flash_datastore: Rc<Datastore<S>>,
 }
 
-impl<S: Seam> Common<S> {
+impl<S: Seam> CoreState<S> {
     /// Memory over all of the seam's pool, without shards.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
+        let flash_spec = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, log_pressure, full_at) = Default::default();
-        Common {
-            division: Cell::new(Division::since(seam.now())),
+        let (pages, map_loaded, map_loaded_signal, is_freeing_dirty_regions, log_pressure, free_segments_when_full) =
+            Default::default();
+        CoreState {
+            memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             datastores: Default::default(),
-            flash_turns: Datastore::of_flash(seam.clone(), &flash_turns),
+            flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
             seam,
             spec,
             memory,
@@ -79,12 +80,12 @@ impl<S: Seam> Common<S> {
             ticking,
             log,
             pages,
-            loaded,
-            loaded_now,
+            map_loaded,
+            map_loaded_signal,
             promoter,
-            freeing_marks,
+            is_freeing_dirty_regions,
             log_pressure,
-            full_at,
+            free_segments_when_full,
             requests,
             allowance,
         }
@@ -109,15 +110,15 @@ impl<S: Seam> Common<S> {
     pub fn open_store(self: &Rc<Self>, store: Store<S>) {
         let pages = store.pages();
         // Memory fills the whole pool: a buffer for the store replaces a clean block.
-        let common = Rc::downgrade(self);
-        store.set_fallback_buffers(move || common.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
+        let core_state = Rc::downgrade(self);
+        store.set_fallback_buffers(move || core_state.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
         *self.pages.borrow_mut() = Some(pages.clone());
         *self.log.borrow_mut() = Some(store);
-        let common = Rc::clone(self);
+        let core_state = Rc::clone(self);
         self.seam.spawn(async move {
             let loaded = pages.load().await;
-            *common.loaded.borrow_mut() = Some(loaded);
-            common.loaded_now.notify();
+            *core_state.map_loaded.borrow_mut() = Some(loaded);
+            core_state.map_loaded_signal.notify();
         });
     }
 
@@ -126,14 +127,14 @@ impl<S: Seam> Common<S> {
         self.pages.borrow().clone()
     }
 
-    /// The result of reading the map of clean pages; `None` until that is done.
-    pub fn loaded(&self) -> Option<MapLoaded> {
-        self.loaded.borrow().clone()
+    /// The result of reading the map of clean pages; `None` while it is being read.
+    pub fn map_loaded(&self) -> Option<MapLoaded> {
+        self.map_loaded.borrow().clone()
     }
 
     /// Waits until the map of clean pages is read.
-    pub async fn pages_loaded(&self) {
-        self.loaded_now.wait_for(|| self.loaded.borrow().is_some().then_some(())).await;
+    pub async fn wait_for_map(&self) {
+        self.map_loaded_signal.wait_for(|| self.map_loaded.borrow().is_some().then_some(())).await;
     }
 
     /// The present limits of promotion.
@@ -141,7 +142,7 @@ impl<S: Seam> Common<S> {
         let budget = self.promoter.budget();
         PromotionStats {
             left_bytes: budget.left_bytes(),
-            one_of: budget.one_of(),
+            promote_one_in: budget.promote_one_in(),
             history_bytes: self.promoter.bytes(),
         }
     }
@@ -151,19 +152,19 @@ impl<S: Seam> Common<S> {
         &self.promoter
     }
 
-    /// Flushes backings in the background, because marks of the write-intent log are scarce.
-    pub fn press_marks(self: &Rc<Self>) {
-        if !self.freeing_marks.replace(true) {
-            let common = Rc::clone(self);
+    /// Flushes backings in the background to free dirty regions of the write-intent log, which are running out.
+    pub fn flush_backings_to_free_dirty_regions(self: &Rc<Self>) {
+        if !self.is_freeing_dirty_regions.replace(true) {
+            let core_state = Rc::clone(self);
             self.seam.spawn(async move {
-                crate::pages::free_marks(common.shards()).await;
-                common.freeing_marks.set(false);
+                crate::pages::free_dirty_regions(core_state.shards()).await;
+                core_state.is_freeing_dirty_regions.set(false);
             });
         }
     }
 
-    /// A weak handle to a shard.
-    pub fn weak_of(&self, number: u32) -> Option<Weak<Shard<S>>> {
+    /// A weak reference to a shard.
+    pub fn weak_shard(&self, number: u32) -> Option<Weak<Shard<S>>> {
         let shards = self.shards.borrow();
         shards.iter().find(|shard| shard.upgrade().is_some_and(|shard| shard.number == number)).cloned()
     }
@@ -182,12 +183,12 @@ impl<S: Seam> Common<S> {
     pub fn log_is_crowded(&self) -> bool {
         self.log.borrow().as_ref().is_some_and(|store| {
             let (free, all) = store.room();
-            free * LOG_ROOM_PART < all
+            free * CROWDED_FREE_DIVISOR < all
         })
     }
 
-    /// Used part of the segments that the log may fill until it is crowded, in percent. Measured at each tick, because
-    /// counting visits each segment.
+    /// Fill level of the log in percent: 100 when the log is crowded. Measured at each tick, because counting visits
+    /// each segment.
     pub fn log_pressure_percent(&self) -> u64 {
         self.log_pressure.get()
     }
@@ -195,34 +196,36 @@ impl<S: Seam> Common<S> {
     fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, all) = store.room();
-            let until_crowded = (all - all / LOG_ROOM_PART).max(1);
+            let until_crowded = (all - all / CROWDED_FREE_DIVISOR).max(1);
             ((all - free.min(all)) * 100 / until_crowded).min(100) as u64
         });
         self.log_pressure.set(pressure);
     }
 
-    /// Records that a volume found the log full, and not with its own records.
-    pub fn note_full_log(&self) {
-        self.full_at.set(self.log.borrow().as_ref().map(|store| store.room().0));
+    /// Records the number of free segments at which a volume found the log full of other volumes' records.
+    pub fn record_full_log(&self) {
+        self.free_segments_when_full.set(self.log.borrow().as_ref().map(|store| store.room().0));
     }
 
-    /// True while the log has no more room than at the last [`Common::note_full_log`].
-    pub fn log_stays_full(&self) -> bool {
+    /// True while the log has no more free segments than at the last [`CoreState::record_full_log`].
+    pub fn is_log_still_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
-        self.full_at.get().is_some_and(|then| room.is_some_and(|room| room <= then))
+        self.free_segments_when_full.get().is_some_and(|then| room.is_some_and(|room| room <= then))
     }
 
     /// Reacts to a full log: every shard destages the blocks whose records fill it.
-    pub fn press_log(&self) {
+    pub fn destage_to_free_log(&self) {
         for shard in self.shards() {
             shard.work.notify();
-            let idle = {
+            let is_idle = {
                 let state = shard.state.borrow();
-                state.ledger.len() > 0 && state.ledger.has_changed() && !state.logging.turns.is_running()
+                state.log_tracker.len() > 0
+                    && state.log_tracker.has_changes()
+                    && !state.logging.single_flight.is_running()
             };
-            if idle {
-                // Changes since the shard's last flush may be all that keeps old records alive. A failure shows at the
-                // next flush.
+            if is_idle {
+                // A flush appends newer records or tombstones, so that old records can be retired. The next flush
+                // reports an error.
                 let shard = Rc::clone(&shard);
                 self.seam.spawn(async move { drop(shard.flush_log().await) });
             }
@@ -230,8 +233,8 @@ impl<S: Seam> Common<S> {
     }
 
     /// The datastore by which reads from flash get their I/O slots.
-    pub fn flash_turns(&self) -> &Rc<Datastore<S>> {
-        &self.flash_turns
+    pub fn flash_datastore(&self) -> &Rc<Datastore<S>> {
+        &self.flash_datastore
     }
 
     /// Adds a datastore or changes its settings.
@@ -243,7 +246,7 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// Forgets a datastore; its present volumes keep it.
+    /// Removes a datastore from the list; its present volumes keep using it.
     pub fn remove_datastore(&self, name: &str) {
         self.datastores.borrow_mut().remove(name);
     }
@@ -267,7 +270,7 @@ impl<S: Seam> Common<S> {
     /// Removes a shard.
     pub fn remove(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(shard)));
-        self.memory.borrow_mut().forget(shard.number);
+        self.memory.borrow_mut().detach_volume(shard.number);
     }
 
     /// All shards.
@@ -275,13 +278,13 @@ impl<S: Seam> Common<S> {
         self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Unclean blocks of all shards.
-    pub fn unclean(&self) -> u64 {
+    /// Number of blocks of all shards that are not clean.
+    pub fn not_clean_blocks(&self) -> u64 {
         let shards = self.shards.borrow();
-        shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().unclean()).sum()
+        shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
     }
 
-    /// Waits for a buffer. Destage, which makes room, never waits here.
+    /// Waits for a buffer. Destage, which frees buffers, never waits here.
     pub async fn alloc(self: &Rc<Self>) -> S::BlockMut {
         loop {
             let block = self.memory.borrow_mut().alloc();
@@ -292,10 +295,10 @@ impl<S: Seam> Common<S> {
         }
     }
 
-    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. A caller that is
-    /// not `patient` gets `None` instead of waiting.
-    pub async fn alloc_all(self: &Rc<Self>, count: usize, patient: bool) -> Option<Vec<S::BlockMut>> {
-        self.divide_if_due();
+    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without
+    /// `may_wait` it returns `None` instead of waiting.
+    pub async fn alloc_all(self: &Rc<Self>, count: usize, may_wait: bool) -> Option<Vec<S::BlockMut>> {
+        self.repartition_memory_if_due();
         loop {
             let blocks: Vec<_> = {
                 let mut memory = self.memory.borrow_mut();
@@ -305,7 +308,7 @@ impl<S: Seam> Common<S> {
                 return Some(blocks);
             }
             drop(blocks);
-            if !patient {
+            if !may_wait {
                 return None;
             }
             self.pause_for_buffers().await;
@@ -331,35 +334,35 @@ impl<S: Seam> Common<S> {
     }
 
     /// Records `units` spent by destage; the last run may overdraw.
-    pub fn note_destage(&self, units: u64) {
+    pub fn record_destage(&self, units: u64) {
         self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(units)));
     }
 
-    /// Ticks until nothing is dirty: an idle engine has no timer.
+    /// Runs the tick until no shard has dirty data: an idle engine has no timer.
     pub fn keep_ticking(self: &Rc<Self>) {
         if self.ticking.replace(true) {
             return;
         }
-        let common = Rc::clone(self);
+        let core_state = Rc::clone(self);
         self.seam.spawn(async move {
-            let mut more = true;
-            while more {
-                common.seam.sleep(TICK).await;
-                more = false;
-                common.renew_allowance();
-                common.measure_log_pressure();
-                common.divide_if_due();
-                for shard in common.shards() {
+            let mut is_dirty = true;
+            while is_dirty {
+                core_state.seam.sleep(TICK).await;
+                is_dirty = false;
+                core_state.renew_allowance();
+                core_state.measure_log_pressure();
+                core_state.repartition_memory_if_due();
+                for shard in core_state.shards() {
                     shard.tick_throttle();
-                    shard.spill_if_full();
-                    if shard.state.borrow().is_restless() {
+                    shard.flush_log_if_full();
+                    if shard.state.borrow().needs_tick() {
                         shard.work.notify();
                         shard.progress.notify();
-                        more = true;
+                        is_dirty = true;
                     }
                 }
             }
-            common.ticking.set(false);
+            core_state.ticking.set(false);
         });
     }
 }

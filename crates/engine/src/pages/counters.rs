@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// Reasons why a page that clients used was not promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotPromoted {
+pub enum RejectReason {
     /// First use within the recorded history.
     FirstUse,
     /// Used again too soon: a burst counts as one use.
@@ -26,37 +26,37 @@ pub enum NotPromoted {
     /// Every page that could be evicted is as hot.
     Hot,
     /// The volume has reached its quota, and none of its own pages could be evicted.
-    Share,
+    Quota,
     /// The flash device failed the write.
     Failed,
     /// The endurance budget of the day is used up.
     Endurance,
-    /// Recent promotions brought few hits.
+    /// Recent promotions yielded few hits.
     Gain,
 }
 
-impl NotPromoted {
+impl RejectReason {
     /// All reasons with their names in reports.
-    pub const ALL: [(&'static str, NotPromoted); 13] = [
-        ("first-use", NotPromoted::FirstUse),
-        ("burst", NotPromoted::Burst),
-        ("stream", NotPromoted::Stream),
-        ("suspect", NotPromoted::Suspect),
-        ("off", NotPromoted::Off),
-        ("queue-full", NotPromoted::QueueFull),
-        ("no-content", NotPromoted::NoContent),
-        ("no-slot", NotPromoted::Busy),
-        ("all-hot", NotPromoted::Hot),
-        ("share-used", NotPromoted::Share),
-        ("device-failed", NotPromoted::Failed),
-        ("endurance", NotPromoted::Endurance),
-        ("low-gain", NotPromoted::Gain),
+    pub const ALL: [(&'static str, RejectReason); 13] = [
+        ("first-use", RejectReason::FirstUse),
+        ("burst", RejectReason::Burst),
+        ("stream", RejectReason::Stream),
+        ("suspect", RejectReason::Suspect),
+        ("off", RejectReason::Off),
+        ("queue-full", RejectReason::QueueFull),
+        ("no-content", RejectReason::NoContent),
+        ("no-slot", RejectReason::Busy),
+        ("all-hot", RejectReason::Hot),
+        ("share-used", RejectReason::Quota),
+        ("device-failed", RejectReason::Failed),
+        ("endurance", RejectReason::Endurance),
+        ("low-gain", RejectReason::Gain),
     ];
 }
 
 /// Reasons why memory and flash alone did not serve a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotHit {
+pub enum MissReason {
     /// No block was cached.
     Absent,
     /// Some of the blocks were cached.
@@ -71,21 +71,21 @@ pub enum NotHit {
     Failed,
 }
 
-impl NotHit {
+impl MissReason {
     /// All reasons with their names in reports.
-    pub const ALL: [(&'static str, NotHit); 6] = [
-        ("absent", NotHit::Absent),
-        ("part-absent", NotHit::Part),
-        ("joined", NotHit::Joined),
-        ("unchecked", NotHit::Unchecked),
-        ("bad-copy", NotHit::BadCopy),
-        ("failed", NotHit::Failed),
+    pub const ALL: [(&'static str, MissReason); 6] = [
+        ("absent", MissReason::Absent),
+        ("part-absent", MissReason::Part),
+        ("joined", MissReason::Joined),
+        ("unchecked", MissReason::Unchecked),
+        ("bad-copy", MissReason::BadCopy),
+        ("failed", MissReason::Failed),
     ];
 }
 
 /// Counters of one volume.
 #[derive(Default)]
-pub struct Figures {
+pub struct TierCounters {
     /// Blocks read from flash.
     pub read_blocks: Cell<u64>,
     /// Blocks on flash that could not be read or failed verification.
@@ -94,23 +94,23 @@ pub struct Figures {
     pub pages: Cell<u64>,
     /// Blocks put on flash.
     pub blocks: Cell<u64>,
-    not_promoted: [Cell<u64>; NotPromoted::ALL.len()],
-    not_hit: [Cell<u64>; NotHit::ALL.len()],
+    not_promoted: [Cell<u64>; RejectReason::ALL.len()],
+    not_hit: [Cell<u64>; MissReason::ALL.len()],
 }
 
-impl Figures {
+impl TierCounters {
     /// Adds `count` to a counter.
     pub fn add(&self, counter: &Cell<u64>, count: u64) {
         counter.set(counter.get() + count);
     }
 
     /// Counts a page that was not promoted.
-    pub fn not_promoted(&self, why: NotPromoted) {
+    pub fn count_rejection(&self, why: RejectReason) {
         self.add(&self.not_promoted[why as usize], 1);
     }
 
     /// Counts a read that was not a hit.
-    pub fn not_hit(&self, why: NotHit) {
+    pub fn count_miss(&self, why: MissReason) {
         self.add(&self.not_hit[why as usize], 1);
     }
 
@@ -121,13 +121,13 @@ impl Figures {
     }
 
     /// Number of rejected promotions by reason; reasons that never occurred are left out.
-    pub fn why_not_promoted(&self) -> Vec<(&'static str, u64)> {
-        named(&NotPromoted::ALL.map(|(name, _)| name), &self.not_promoted)
+    pub fn rejections(&self) -> Vec<(&'static str, u64)> {
+        named(&RejectReason::ALL.map(|(name, _)| name), &self.not_promoted)
     }
 
     /// Number of cache misses by reason; reasons that never occurred are left out.
-    pub fn why_not_hit(&self) -> Vec<(&'static str, u64)> {
-        named(&NotHit::ALL.map(|(name, _)| name), &self.not_hit)
+    pub fn miss_reasons(&self) -> Vec<(&'static str, u64)> {
+        named(&MissReason::ALL.map(|(name, _)| name), &self.not_hit)
     }
 }
 
@@ -141,15 +141,15 @@ mod tests {
 
     #[test]
     fn every_reason_is_counted_under_its_own_name() {
-        let figures = Figures::default();
-        for (times, (_, why)) in (1..).zip(NotPromoted::ALL) {
-            (0..times).for_each(|_| figures.not_promoted(why));
+        let counters = TierCounters::default();
+        for (times, (_, why)) in (1..).zip(RejectReason::ALL) {
+            (0..times).for_each(|_| counters.count_rejection(why));
         }
-        let expected: Vec<_> = NotPromoted::ALL.iter().map(|(name, _)| *name).zip(1..).collect();
-        assert_eq!(figures.why_not_promoted(), expected);
-        for (times, (_, why)) in (1..).zip(NotHit::ALL) {
-            (0..times).for_each(|_| figures.not_hit(why));
+        let expected: Vec<_> = RejectReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect();
+        assert_eq!(counters.rejections(), expected);
+        for (times, (_, why)) in (1..).zip(MissReason::ALL) {
+            (0..times).for_each(|_| counters.count_miss(why));
         }
-        assert_eq!(figures.why_not_hit(), NotHit::ALL.iter().map(|(name, _)| *name).zip(1..).collect::<Vec<_>>());
+        assert_eq!(counters.miss_reasons(), MissReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect::<Vec<_>>());
     }
 }

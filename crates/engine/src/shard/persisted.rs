@@ -4,7 +4,7 @@ use flash::BlockNo;
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
-use super::write::How;
+use super::write::WriteMode;
 use super::{Shard, ShardRef, spans};
 use crate::memory::Sectors;
 use crate::{RequestError, WriteSource, ZeroFlags};
@@ -13,7 +13,7 @@ impl<S: Seam> Shard<S> {
     /// Recovers the blocks and ranges of `left` as dirty data; `source` gives the content of the block at a place.
     /// Returns the number of recovered blocks and ranges. If the policy defers nothing, or if this process does not
     /// persist its memory, they are durable afterwards.
-    pub async fn take_back<W: WriteSource<S>>(
+    pub async fn recover_memory<W: WriteSource<S>>(
         self: &ShardRef<S>,
         left: &ShmImage,
         mut source: impl FnMut(usize) -> W,
@@ -36,28 +36,28 @@ impl<S: Seam> Shard<S> {
             let block = BlockNo(note.block);
             let inside = self.bytes_inside(block);
             let mut source = source(*place);
-            self.make_room(block.single()).await;
+            self.wait_for_room(block.single()).await;
             for (start, len) in Sectors(note.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {
-                    self.take_back_run(block.offset() + start as u64, len, &mut source).await?;
+                    self.recover_memory_run(block.offset() + start as u64, len, &mut source).await?;
                 }
             }
             taken += 1;
         }
         if taken > 0 {
-            self.note_dirty(self.seam().now());
+            self.record_dirty(self.seam().now());
         }
         // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
-        let is_due = taken > 0 || self.state.borrow().ledger.has_changed();
+        let is_due = taken > 0 || self.state.borrow().log_tracker.has_changes();
         if is_due && (!self.defers_writes() || !self.seam().survives_restart()) {
             // The log answers the flush if there is one: the backing may take long.
-            if self.logs() { self.flush_log().await? } else { self.flush_all().await? }
+            if self.uses_log() { self.flush_log().await? } else { self.flush_all().await? }
         }
         Ok(taken)
     }
 
-    async fn take_back_run(
+    async fn recover_memory_run(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
@@ -66,10 +66,10 @@ impl<S: Seam> Shard<S> {
         for span in spans(at, len) {
             loop {
                 if span.len < BLOCK_BYTES {
-                    self.recall_to_change(span.block).await?;
+                    self.reload_for_partial_write(span.block).await?;
                 }
-                let how = How { keep: self.keeps_writes(), owed: true, now: self.seam().now() };
-                if self.with(|state, memory| self.absorb(state, memory, &span, source, how)).is_some() {
+                let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: true, now: self.seam().now() };
+                if self.with(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
                     break;
                 }
                 drop(self.core.alloc().await);

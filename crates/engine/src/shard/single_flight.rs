@@ -5,7 +5,7 @@ use super::state::State;
 use seam::Seam;
 
 /// Runs of one kind, at most one at a time. Work is numbered in ascending order.
-pub struct Turns<E> {
+pub struct SingleFlight<E> {
     running: bool,
     /// All work up to this number is done.
     covered: u64,
@@ -15,13 +15,13 @@ pub struct Turns<E> {
     failure: Option<E>,
 }
 
-impl<E> Default for Turns<E> {
+impl<E> Default for SingleFlight<E> {
     fn default() -> Self {
-        Turns { running: false, covered: 0, ended: 0, failure: None }
+        SingleFlight { running: false, covered: 0, ended: 0, failure: None }
     }
 }
 
-impl<E> Turns<E> {
+impl<E> SingleFlight<E> {
     /// True while a run is in progress.
     pub fn is_running(&self) -> bool {
         self.running
@@ -29,12 +29,12 @@ impl<E> Turns<E> {
 
     /// Starts a run.
     pub fn begin(&mut self) {
-        assert!(!self.running, "one run at a time");
+        assert!(!self.running, "only one run is in progress");
         self.running = true;
     }
 
     /// Ends the run: all work up to the returned number is done, or the run failed. The caller wakes the waiting tasks.
-    pub fn end(&mut self, result: Result<u64, E>) {
+    pub fn finish(&mut self, result: Result<u64, E>) {
         assert!(self.running, "a run ends once");
         self.running = false;
         self.ended += 1;
@@ -44,41 +44,41 @@ impl<E> Turns<E> {
         }
     }
 
-    /// Ends a run that was for another purpose.
-    pub fn end_aside(&mut self) {
-        self.end(Ok(self.covered));
+    /// Ends an exclusive run, which covers none of the numbered work.
+    pub fn finish_exclusive(&mut self) {
+        self.finish(Ok(self.covered));
     }
 }
 
 impl<S: Seam> Shard<S> {
     /// Returns when all work up to `target` is done. Waits for the run in progress and for later ones, and starts a run
-    /// by `lead` if there is none. Fails with a run that began after this call.
-    pub async fn take_turns<E: Clone>(
+    /// by `run` if there is none. Fails with a run that began after this call.
+    pub async fn run_shared<E: Clone>(
         &self,
-        turns: impl Fn(&State) -> &Turns<E>,
+        flight_of: impl Fn(&State) -> &SingleFlight<E>,
         target: u64,
-        lead: impl AsyncFn() -> Result<(), E>,
+        run: impl AsyncFn() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut began_after_us = false;
+        let mut began_after_call = false;
         loop {
             let (running, ended) = {
                 let state = self.state.borrow();
-                let turns = turns(&state);
-                if turns.covered >= target {
+                let flight = flight_of(&state);
+                if flight.covered >= target {
                     return Ok(());
                 }
-                (turns.running, turns.ended)
+                (flight.running, flight.ended)
             };
             if !running {
-                lead().await?;
+                run().await?;
                 continue;
             }
-            self.progress.wait_for(|| (turns(&self.state.borrow()).ended > ended).then_some(())).await;
-            let failure = turns(&self.state.borrow()).failure.clone();
-            if let Some(error) = failure.filter(|_| began_after_us) {
+            self.progress.wait_for(|| (flight_of(&self.state.borrow()).ended > ended).then_some(())).await;
+            let failure = flight_of(&self.state.borrow()).failure.clone();
+            if let Some(error) = failure.filter(|_| began_after_call) {
                 return Err(error);
             }
-            began_after_us = true;
+            began_after_call = true;
         }
     }
 }
@@ -89,19 +89,19 @@ mod tests {
 
     #[test]
     fn next_run_of_any_purpose_clears_the_failure() {
-        let mut turns = Turns::default();
-        for aside in [true, false] {
-            turns.begin();
-            turns.end(Err("no"));
-            assert_eq!((turns.failure, turns.covered), (Some("no"), 0));
-            turns.begin();
-            if aside {
-                turns.end_aside()
+        let mut flight = SingleFlight::default();
+        for is_exclusive in [true, false] {
+            flight.begin();
+            flight.finish(Err("no"));
+            assert_eq!((flight.failure, flight.covered), (Some("no"), 0));
+            flight.begin();
+            if is_exclusive {
+                flight.finish_exclusive()
             } else {
-                turns.end(Ok(7))
+                flight.finish(Ok(7))
             }
-            assert_eq!((turns.failure, turns.is_running()), (None, false));
+            assert_eq!((flight.failure, flight.is_running()), (None, false));
         }
-        assert_eq!((turns.covered, turns.ended), (7, 4));
+        assert_eq!((flight.covered, flight.ended), (7, 4));
     }
 }

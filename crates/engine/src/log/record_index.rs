@@ -16,7 +16,7 @@ const ENTRIES_MIN: usize = 128;
 /// Entries by which the capacity of a chunk grows.
 const ENTRIES_STEP: usize = 32;
 /// Flag in [`IndexEntry::index`]: the record holds the block's newest content.
-const RESTS: u32 = 1 << 31;
+const SPILLED: u32 = 1 << 31;
 
 /// A record. The upper half of its block number belongs to the chunk.
 #[derive(Clone, Copy)]
@@ -28,27 +28,27 @@ struct IndexEntry {
 }
 
 impl IndexEntry {
-    fn new(block: BlockNo, position: Position, rests: bool) -> IndexEntry {
+    fn new(block: BlockNo, position: Position, is_spilled: bool) -> IndexEntry {
         let [segment, index, checksum] = position.to_words();
-        IndexEntry { block: block.0 as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
+        IndexEntry { block: block.0 as u32, segment, index: index | if is_spilled { SPILLED } else { 0 }, checksum }
     }
 
     fn position(&self) -> Position {
-        Position::from_words([self.segment, self.index & !RESTS, self.checksum])
+        Position::from_words([self.segment, self.index & !SPILLED, self.checksum])
     }
 
-    fn rests(&self) -> bool {
-        self.index & RESTS != 0
+    fn is_spilled(&self) -> bool {
+        self.index & SPILLED != 0
     }
 }
 
 /// The records, by block.
 #[derive(Default)]
-pub struct Shelf {
+pub struct RecordIndex {
     /// Keyed by the first block that a chunk may hold; all of its blocks share the upper half.
     chunks: BTreeMap<BlockNo, Vec<IndexEntry>>,
     len: usize,
-    resting: usize,
+    spilled: usize,
 }
 
 /// The first block with the same upper half.
@@ -61,15 +61,15 @@ fn with_lower(base: BlockNo, lower: u32) -> BlockNo {
     BlockNo(base.0 | u64::from(lower))
 }
 
-impl Shelf {
+impl RecordIndex {
     /// Number of records.
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Number of spilled blocks.
-    pub fn resting(&self) -> u64 {
-        self.resting as u64
+    pub fn spilled_blocks(&self) -> u64 {
+        self.spilled as u64
     }
 
     /// Approximate size in bytes.
@@ -82,30 +82,30 @@ impl Shelf {
     /// The record of a block, and whether the block is spilled.
     pub fn get(&self, block: BlockNo) -> Option<(Position, bool)> {
         let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
-        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        Some((chunk[place].position(), chunk[place].rests()))
+        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
+        Some((chunk[at].position(), chunk[at].is_spilled()))
     }
 
     /// True if the block is spilled: this record alone holds its newest content.
-    pub fn rests(&self, block: BlockNo) -> bool {
-        self.resting > 0 && self.get(block).is_some_and(|(_, rests)| rests)
+    pub fn is_spilled(&self, block: BlockNo) -> bool {
+        self.spilled > 0 && self.get(block).is_some_and(|(_, is_spilled)| is_spilled)
     }
 
     /// Adds the record of a block that has none in the index.
-    pub fn insert(&mut self, block: BlockNo, position: Position, rests: bool) {
+    pub fn insert(&mut self, block: BlockNo, position: Position, is_spilled: bool) {
         let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
-        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
-        let place = place.expect_err("a block has one record here");
+        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
+        let at = at.expect_err("a block has one record here");
         if chunk.len() == chunk.capacity() {
             chunk.reserve_exact(ENTRIES_STEP);
         }
-        chunk.insert(place, IndexEntry::new(block, position, rests));
+        chunk.insert(at, IndexEntry::new(block, position, is_spilled));
         self.len += 1;
-        self.resting += usize::from(rests);
+        self.spilled += usize::from(is_spilled);
         if chunk.len() > ENTRIES_MAX {
             // Records added in ascending order leave nearly full chunks.
-            let at = if place + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
+            let at = if at + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
             let right = chunk.split_off(at);
             chunk.shrink_to(at + ENTRIES_STEP);
             self.chunks.insert(with_lower(upper(block), right[0].block), right);
@@ -116,11 +116,11 @@ impl Shelf {
     ///
     /// # Panics
     /// If the index is not empty or the order is not ascending.
-    pub fn fill(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
-        assert!(self.len == 0, "what is filled is empty");
+    pub fn bulk_load(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
+        assert!(self.len == 0, "bulk load needs an empty index");
         let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), BlockNo::ZERO, None);
-        for (block, position, rests) in records {
-            assert!(last.replace(block).is_none_or(|last| last < block), "block {block} in its order");
+        for (block, position, is_spilled) in records {
+            assert!(last.replace(block).is_none_or(|last| last < block), "block {block} is out of order");
             if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
                 chunk.shrink_to_fit();
                 chunks.push((first, std::mem::take(&mut chunk)));
@@ -129,9 +129,9 @@ impl Shelf {
                 chunk.reserve_exact(ENTRIES_MAX - ENTRIES_STEP);
                 first = if chunks.is_empty() || upper(block) != upper(first) { upper(block) } else { block };
             }
-            chunk.push(IndexEntry::new(block, position, rests));
+            chunk.push(IndexEntry::new(block, position, is_spilled));
             self.len += 1;
-            self.resting += usize::from(rests);
+            self.spilled += usize::from(is_spilled);
         }
         chunk.shrink_to_fit();
         chunks.push((first, chunk));
@@ -142,36 +142,36 @@ impl Shelf {
     pub fn remove(&mut self, block: BlockNo) -> Option<(Position, bool)> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let key = *key;
-        let place = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        let entry = chunk.remove(place);
+        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
+        let entry = chunk.remove(at);
         self.len -= 1;
-        self.resting -= usize::from(entry.rests());
-        self.tighten(key);
-        Some((entry.position(), entry.rests()))
+        self.spilled -= usize::from(entry.is_spilled());
+        self.shrink_or_merge(key);
+        Some((entry.position(), entry.is_spilled()))
     }
 
     /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
     /// blocks were spilled.
     pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
-        let before = self.resting;
+        let before = self.spilled;
         if before > 0 {
             let first = self.first_key(blocks.start);
             for (key, chunk) in self.chunks.range_mut(first..blocks.end) {
                 let entries = inside(upper(*key), chunk, &blocks);
                 for entry in &mut chunk[entries] {
-                    self.resting -= usize::from(entry.rests());
-                    entry.index &= !RESTS;
+                    self.spilled -= usize::from(entry.is_spilled());
+                    entry.index &= !SPILLED;
                 }
             }
         }
-        (before - self.resting) as u64
+        (before - self.spilled) as u64
     }
 
     /// Removes and returns all records of these blocks.
     ///
     /// # Panics
     /// If one of the blocks is spilled.
-    pub fn take(&mut self, blocks: Range<BlockNo>) -> Vec<Position> {
+    pub fn remove_range(&mut self, blocks: Range<BlockNo>) -> Vec<Position> {
         let mut taken = Vec::new();
         let keys: Vec<BlockNo> =
             self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
@@ -179,10 +179,10 @@ impl Shelf {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
             let entries = inside(upper(key), chunk, &blocks);
             taken.extend(chunk.drain(entries).map(|entry| {
-                assert!(!entry.rests(), "the only copy of a block is never let go");
+                assert!(!entry.is_spilled(), "the only copy of a block is never retired");
                 entry.position()
             }));
-            self.tighten(key);
+            self.shrink_or_merge(key);
         }
         self.len -= taken.len();
         taken
@@ -190,15 +190,15 @@ impl Shelf {
 
     /// The blocks whose records are superseded but still held.
     pub fn superseded(&self) -> Vec<BlockNo> {
-        if self.resting == self.len {
+        if self.spilled == self.len {
             return Vec::new();
         }
         let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
-        entries.filter(|(_, entry)| !entry.rests()).map(|(base, entry)| with_lower(base, entry.block)).collect()
+        entries.filter(|(_, entry)| !entry.is_spilled()).map(|(base, entry)| with_lower(base, entry.block)).collect()
     }
 
     /// The blocks whose records are in these segments.
-    pub fn in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = BlockNo> + 'a {
+    pub fn blocks_in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = BlockNo> + 'a {
         let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
         let inside = entries.filter(|(_, entry)| segments.contains(&entry.position().segment()));
         inside.map(|(base, entry)| with_lower(base, entry.block))
@@ -215,13 +215,13 @@ impl Shelf {
     ) -> Option<Range<BlockNo>> {
         let blocks = self.chunks.range(self.first_key(from)..).flat_map(|(key, chunk)| {
             let base = upper(*key);
-            chunk.iter().filter(|entry| entry.rests()).map(move |entry| with_lower(base, entry.block))
+            chunk.iter().filter(|entry| entry.is_spilled()).map(move |entry| with_lower(base, entry.block))
         });
         let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
         let start = blocks.next()?;
-        let most = start.align_down(boundary).plus(boundary).min(start.plus(count));
+        let end_max = start.align_down(boundary).plus(boundary).min(start.plus(count));
         let mut end = start.next();
-        while end < most && blocks.next() == Some(end) && wanted(end) {
+        while end < end_max && blocks.next() == Some(end) && wanted(end) {
             end = end.next();
         }
         Some(start..end)
@@ -233,8 +233,8 @@ impl Shelf {
     }
 
     /// Releases unused capacity of a chunk, or merges a small chunk into the one before it.
-    fn tighten(&mut self, key: BlockNo) {
-        let chunk = self.chunks.get_mut(&key).expect("a chunk that was changed");
+    fn shrink_or_merge(&mut self, key: BlockNo) {
+        let chunk = self.chunks.get_mut(&key).expect("the changed chunk exists");
         let len = chunk.len();
         if len >= ENTRIES_MIN {
             chunk.shrink_to(len + ENTRIES_STEP);
@@ -249,19 +249,19 @@ impl Shelf {
             && left.len() + len <= ENTRIES_MAX - ENTRIES_STEP
         {
             left.reserve_exact(len);
-            let left_key = *self.chunks.range(..key).next_back().expect("just seen").0;
-            let mut entries = self.chunks.remove(&key).expect("just seen");
-            self.chunks.get_mut(&left_key).expect("just seen").append(&mut entries);
+            let left_key = *self.chunks.range(..key).next_back().expect("the chunk exists").0;
+            let mut entries = self.chunks.remove(&key).expect("the chunk exists");
+            self.chunks.get_mut(&left_key).expect("the chunk exists").append(&mut entries);
         } else {
-            self.chunks.get_mut(&key).expect("just seen").shrink_to(len + ENTRIES_STEP);
+            self.chunks.get_mut(&key).expect("the chunk exists").shrink_to(len + ENTRIES_STEP);
         }
     }
 }
 
 /// Indexes of the chunk's entries that belong to `blocks`.
 fn inside(base: BlockNo, chunk: &[IndexEntry], blocks: &Range<BlockNo>) -> Range<usize> {
-    let place = |bound: BlockNo| chunk.partition_point(|entry| with_lower(base, entry.block) < bound);
-    place(blocks.start)..place(blocks.end)
+    let at = |bound: BlockNo| chunk.partition_point(|entry| with_lower(base, entry.block) < bound);
+    at(blocks.start)..at(blocks.end)
 }
 
 #[cfg(test)]
@@ -285,56 +285,62 @@ mod tests {
     fn random_changes_match_a_plain_map() {
         let mut draw = draws(7);
         for bound in [3_000, 40_000] {
-            let (mut shelf, mut map) = (Shelf::default(), BTreeMap::<BlockNo, (Position, bool)>::new());
+            let (mut index, mut map) = (RecordIndex::default(), BTreeMap::<BlockNo, (Position, bool)>::new());
             // The blocks lie around a boundary that no chunk crosses.
-            let place = |number: u64| BlockNo((1 << 32) - 1_500 + number);
+            let at = |number: u64| BlockNo((1 << 32) - 1_500 + number);
             for step in 0..30_000 {
-                let block = place(draw(bound));
+                let block = at(draw(bound));
                 match draw(12) {
                     0..8 => {
-                        let rests = draw(3) > 0;
-                        if let std::collections::btree_map::Entry::Vacant(place) = map.entry(block) {
-                            place.insert((position(step), rests));
-                            shelf.insert(block, position(step), rests);
+                        let is_spilled = draw(3) > 0;
+                        if let std::collections::btree_map::Entry::Vacant(at) = map.entry(block) {
+                            at.insert((position(step), is_spilled));
+                            index.insert(block, position(step), is_spilled);
                         }
                     }
-                    8 | 9 => assert_eq!(shelf.remove(block), map.remove(&block)),
+                    8 | 9 => assert_eq!(index.remove(block), map.remove(&block)),
                     10 => {
                         let blocks = block.run(draw(40));
                         let mut count = 0;
-                        for (_, (_, rests)) in map.range_mut(blocks.clone()) {
-                            count += u64::from(std::mem::take(rests));
+                        for (_, (_, is_spilled)) in map.range_mut(blocks.clone()) {
+                            count += u64::from(std::mem::take(is_spilled));
                         }
-                        assert_eq!(shelf.supersede(blocks), count);
+                        assert_eq!(index.supersede(blocks), count);
                     }
                     _ => {
                         let blocks = block.run(draw(40));
-                        shelf.supersede(blocks.clone());
+                        index.supersede(blocks.clone());
                         let gone: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
                         let expected: Vec<_> = gone.iter().map(|block| map.remove(block).unwrap().0).collect();
-                        assert_eq!(shelf.take(blocks), expected);
+                        assert_eq!(index.remove_range(blocks), expected);
                     }
                 }
-                let from = place(draw(bound));
-                assert_eq!(shelf.get(from), map.get(&from).copied());
-                assert_eq!(shelf.rests(from), map.get(&from).is_some_and(|(_, rests)| *rests));
+                let from = at(draw(bound));
+                assert_eq!(index.get(from), map.get(&from).copied());
+                assert_eq!(index.is_spilled(from), map.get(&from).is_some_and(|(_, is_spilled)| *is_spilled));
                 let accepts = |block: BlockNo| !block.0.is_multiple_of(5);
-                let run = shelf.next_run(from, 16, 8, accepts);
-                let rests = |block: &BlockNo| map.get(block).is_some_and(|(_, rests)| *rests);
-                let start =
-                    map.range(from..).find(|(block, (_, rests))| *rests && accepts(**block)).map(|(block, _)| *block);
+                let run = index.next_run(from, 16, 8, accepts);
+                let is_spilled = |block: &BlockNo| map.get(block).is_some_and(|(_, is_spilled)| *is_spilled);
+                let start = map
+                    .range(from..)
+                    .find(|(block, (_, is_spilled))| *is_spilled && accepts(**block))
+                    .map(|(block, _)| *block);
                 let expected = start.map(|start| {
-                    let most = start.align_down(16).plus(16).min(start.plus(8));
-                    start..BlockNo::each(&(start..most)).find(|block| !rests(block) || !accepts(*block)).unwrap_or(most)
+                    let end_max = start.align_down(16).plus(16).min(start.plus(8));
+                    start
+                        ..BlockNo::each(&(start..end_max))
+                            .find(|block| !is_spilled(block) || !accepts(*block))
+                            .unwrap_or(end_max)
                 });
                 assert_eq!(run, expected);
                 assert_eq!(
-                    (shelf.len(), shelf.resting()),
-                    (map.len(), map.values().filter(|(_, rests)| *rests).count() as u64)
+                    (index.len(), index.spilled_blocks()),
+                    (map.len(), map.values().filter(|(_, is_spilled)| *is_spilled).count() as u64)
                 );
             }
-            let held: Vec<BlockNo> = map.iter().filter(|(_, (_, rests))| !rests).map(|(block, _)| *block).collect();
-            assert_eq!(shelf.superseded(), held);
+            let superseded: Vec<BlockNo> =
+                map.iter().filter(|(_, (_, is_spilled))| !is_spilled).map(|(block, _)| *block).collect();
+            assert_eq!(index.superseded(), superseded);
         }
     }
 
@@ -342,13 +348,13 @@ mod tests {
     fn bulk_fill_equals_single_inserts() {
         for step in [1, 3, (1 << 32) / 700] {
             let records = || (0..2_000).map(|number| (BlockNo(5 + number * step), position(number), number % 7 > 0));
-            let (mut filled, mut built) = (Shelf::default(), Shelf::default());
-            filled.fill(records());
-            records().for_each(|(block, position, rests)| built.insert(block, position, rests));
-            assert_eq!((filled.len(), filled.resting()), (built.len(), built.resting()));
+            let (mut filled, mut built) = (RecordIndex::default(), RecordIndex::default());
+            filled.bulk_load(records());
+            records().for_each(|(block, position, is_spilled)| built.insert(block, position, is_spilled));
+            assert_eq!((filled.len(), filled.spilled_blocks()), (built.len(), built.spilled_blocks()));
             assert!(filled.bytes() <= 18 * filled.len(), "{} bytes", filled.bytes());
-            for (block, position, rests) in records() {
-                assert_eq!(filled.get(block), Some((position, rests)));
+            for (block, position, is_spilled) in records() {
+                assert_eq!(filled.get(block), Some((position, is_spilled)));
                 assert_eq!(filled.get(block.next()), built.get(block.next()));
             }
             assert_eq!(filled.superseded(), built.superseded());
@@ -363,17 +369,17 @@ mod tests {
 
     #[test]
     fn spilled_blocks_cost_at_most_24_bytes_each() {
-        let per_line = |shelf: &Shelf| shelf.bytes().div_ceil(shelf.len());
-        let (mut scattered, mut ordered, mut draw) = (Shelf::default(), Shelf::default(), draws(3));
+        let bytes_per_entry = |index: &RecordIndex| index.bytes().div_ceil(index.len());
+        let (mut scattered, mut ordered, mut draw) = (RecordIndex::default(), RecordIndex::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
         blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), position(*block), true));
-        (1..blocks.len()).rev().for_each(|place| blocks.swap(place, draw(place as u64 + 1) as usize));
+        (1..blocks.len()).rev().for_each(|at| blocks.swap(at, draw(at as u64 + 1) as usize));
         blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), position(*block), true));
         assert!(
-            per_line(&ordered) <= 18 && per_line(&scattered) <= 19,
+            bytes_per_entry(&ordered) <= 18 && bytes_per_entry(&scattered) <= 19,
             "{} {}",
-            per_line(&ordered),
-            per_line(&scattered)
+            bytes_per_entry(&ordered),
+            bytes_per_entry(&scattered)
         );
         // 19 of 20 blocks are removed again.
         for block in &blocks[blocks.len() / 20..] {
@@ -381,10 +387,10 @@ mod tests {
             ordered.remove(BlockNo(*block));
         }
         assert!(
-            per_line(&ordered) <= 24 && per_line(&scattered) <= 24,
+            bytes_per_entry(&ordered) <= 24 && bytes_per_entry(&scattered) <= 24,
             "{} {}",
-            per_line(&ordered),
-            per_line(&scattered)
+            bytes_per_entry(&ordered),
+            bytes_per_entry(&scattered)
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::TOLD_OCTAVES;
+use engine::REPORTED_OCTAVES;
 use messages::report::{FigureReport, HistoryReport, LatencyFigures};
 use messages::{ErrorKind, Failure};
 
@@ -14,12 +14,12 @@ use super::series::{Kind, SERIES, Series};
 use super::subject::Subject;
 use super::tiers::TIERS;
 
-/// Most steps of an answer: an hour of the finest tier, and a minute by which a query may be late.
+/// Maximum number of steps of a report: an hour of the finest tier, and a minute by which a query may be late.
 const STEPS_MAX: u64 = 3660;
 /// Approximate default number of steps: the width of a chart.
-const STEPS: u64 = 600;
+const DEFAULT_STEPS: u64 = 600;
 /// Default span before now, in seconds.
-const SPAN: u64 = 3600;
+const DEFAULT_SPAN: u64 = 3600;
 /// Seconds by which a query may be late.
 const SLACK: u64 = 60;
 /// Names of latency series, and their names in the answer, in the order of a point.
@@ -27,7 +27,7 @@ const LATENCIES: [(&str, &str); 2] = [("read_latency", "read"), ("write_latency"
 
 /// A query.
 #[derive(Clone, Debug, Default)]
-pub struct Question {
+pub struct Query {
     /// The subject.
     pub subject: Subject,
     /// True if the subject exists, even if it has no samples yet.
@@ -51,31 +51,31 @@ struct Plan {
 }
 
 /// Answers a query.
-pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollUp) -> Result<HistoryReport, Failure> {
-    let name = &question.subject.line();
-    let (series, latencies) = select_series(question)?;
-    let plan = plan(question, now, file)?;
+pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> Result<HistoryReport, Failure> {
+    let name = &query.subject.row_name();
+    let (series, latencies) = select_series(query)?;
+    let plan = plan(query, now, file)?;
     let read = |error: FileError| {
         let text = format!("the history cannot be read: {error}; volumes are not affected");
         Failure::new(ErrorKind::Unavailable, text)
     };
-    let (fresh, open) = rollup.fresh(plan.tier, name);
-    let is_noted = match file {
-        Some(file) => file.knows(name).map_err(read)?,
+    let (unwritten, open) = rollup.unwritten_of(plan.tier, name);
+    let is_recorded = match file {
+        Some(file) => file.has_subject(name).map_err(read)?,
         None => false,
     };
-    let is_another = matches!(&question.subject, Subject::Volume(name) if name.starts_with('/'));
-    if is_another || (!question.is_known && !is_noted && fresh.is_empty()) {
-        question.subject.unknown().map_or(Ok(()), Err)?;
+    let is_reserved_name = matches!(&query.subject, Subject::Volume(name) if name.starts_with('/'));
+    if is_reserved_name || (!query.is_known && !is_recorded && unwritten.is_empty()) {
+        query.subject.unknown().map_or(Ok(()), Err)?;
     }
     let tier = &TIERS[plan.tier];
     let mut rows = match file {
         Some(file) => file.rows(plan.tier, name, plan.from.saturating_sub(2 * tier.row), plan.to).map_err(read)?,
         None => BTreeMap::new(),
     };
-    rows.extend(fresh);
+    rows.extend(unwritten);
     let mut steps: BTreeMap<u64, Point> = BTreeMap::new();
-    let mut take = |point: Point| {
+    let mut add_point = |point: Point| {
         if (plan.from..plan.to).contains(&point.start) {
             let at = point.start - point.start % plan.step;
             match steps.get_mut(&at) {
@@ -86,10 +86,10 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
     };
     for (start, bytes) in &rows {
         // A row that cannot be decoded is a gap.
-        points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut take);
+        points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut add_point);
     }
-    open.into_iter().for_each(&mut take);
-    let (volume, datastore) = match question.subject.clone() {
+    open.into_iter().for_each(&mut add_point);
+    let (volume, datastore) = match query.subject.clone() {
         Subject::Whole => (None, None),
         Subject::Volume(name) => (Some(name), None),
         Subject::Datastore(name) => (None, Some(name)),
@@ -110,41 +110,42 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
 }
 
 /// Indices of the requested series and latencies.
-fn select_series(question: &Question) -> Result<(Vec<usize>, Vec<usize>), Failure> {
-    let is_there = |series: &Series| question.subject == Subject::Whole || series.is_of_volumes();
-    let is_asked = |name: &str| question.series.is_empty() || question.series.iter().any(|asked| asked == name);
-    let names = || SERIES.iter().filter(|series| is_there(series)).map(|series| series.name);
+fn select_series(query: &Query) -> Result<(Vec<usize>, Vec<usize>), Failure> {
+    let is_available = |series: &Series| query.subject == Subject::Whole || series.is_of_volumes();
+    let is_requested = |name: &str| query.series.is_empty() || query.series.iter().any(|requested| requested == name);
+    let names = || SERIES.iter().filter(|series| is_available(series)).map(|series| series.name);
     let known: Vec<&str> = names().chain(LATENCIES.map(|(name, _)| name)).collect();
-    if let Some(unknown) = question.series.iter().find(|asked| !known.contains(&asked.as_str())) {
+    if let Some(unknown) = query.series.iter().find(|requested| !known.contains(&requested.as_str())) {
         let text = format!("unknown series \"{unknown}\"; the series are {}", known.join(", "));
         return Err(Failure::new(ErrorKind::Invalid, text));
     }
-    let of = |at: &usize| is_there(&SERIES[*at]) && is_asked(SERIES[*at].name);
-    let latencies = (0..LATENCIES.len()).filter(|at| is_asked(LATENCIES[*at].0)).collect();
-    Ok(((0..SERIES.len()).filter(of).collect(), latencies))
+    let is_selected = |at: &usize| is_available(&SERIES[*at]) && is_requested(SERIES[*at].name);
+    let latencies = (0..LATENCIES.len()).filter(|at| is_requested(LATENCIES[*at].0)).collect();
+    Ok(((0..SERIES.len()).filter(is_selected).collect(), latencies))
 }
 
 /// Selects the coarsest tier that is fine enough, or a coarser one if finer tiers do not reach back far enough.
-fn plan(question: &Question, now: u64, file: Option<&File>) -> Result<Plan, Failure> {
+fn plan(query: &Query, now: u64, file: Option<&File>) -> Result<Plan, Failure> {
     let invalid = |text: String| Failure::new(ErrorKind::Invalid, text);
     // The current second is included.
-    let to = question.to.unwrap_or(now + 1).min(now + 1);
-    let from = question.from.unwrap_or(to.saturating_sub(SPAN));
+    let to = query.to.unwrap_or(now + 1).min(now + 1);
+    let from = query.from.unwrap_or(to.saturating_sub(DEFAULT_SPAN));
     if from >= to {
         return Err(invalid(format!("from ({from}) must be before to ({to})")));
     }
-    let longest = TIERS.iter().map(|tier| tier.keep).max().unwrap_or(0);
-    let from = from.max(now.saturating_sub(longest)).min(to - 1);
-    let asked = question.step.unwrap_or_else(|| (to - from).div_ceil(STEPS)).max(1);
+    let keep_max = TIERS.iter().map(|tier| tier.keep).max().unwrap_or(0);
+    let from = from.max(now.saturating_sub(keep_max)).min(to - 1);
+    let wanted_step = query.step.unwrap_or_else(|| (to - from).div_ceil(DEFAULT_STEPS)).max(1);
     let oldest = |at: usize| file.map_or(0, |file| file.oldest(at, now));
-    let fine = TIERS.iter().rposition(|tier| tier.step <= asked).unwrap_or(0);
+    let finest = TIERS.iter().rposition(|tier| tier.step <= wanted_step).unwrap_or(0);
     let reaches = |at: &usize| oldest(*at) <= from + SLACK || *at == TIERS.len() - 1;
-    let tier = (fine..TIERS.len()).find(reaches).unwrap_or(fine);
-    let step = asked.div_ceil(TIERS[tier].step) * TIERS[tier].step;
+    let tier = (finest..TIERS.len()).find(reaches).unwrap_or(finest);
+    let step = wanted_step.div_ceil(TIERS[tier].step) * TIERS[tier].step;
     if (to - from).div_ceil(step) > STEPS_MAX {
-        let least = (to - from).div_ceil(STEPS_MAX);
-        let text =
-            format!("steps of {asked} s give more than {STEPS_MAX} steps; use {least} s or more, or a shorter range");
+        let step_min = (to - from).div_ceil(STEPS_MAX);
+        let text = format!(
+            "steps of {wanted_step} s give more than {STEPS_MAX} steps; use {step_min} s or more, or a shorter range"
+        );
         return Err(invalid(text));
     }
     Ok(Plan { tier, step, from: from - from % step, to })
@@ -168,7 +169,7 @@ fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
 }
 
 fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
-    let bounds_us: Vec<f64> = TOLD_OCTAVES.iter().map(|octave| (1u64 << octave) as f64 / 1e3).collect();
+    let bounds_us: Vec<f64> = REPORTED_OCTAVES.iter().map(|octave| (1u64 << octave) as f64 / 1e3).collect();
     let all = || steps.values().map(|point| &point.latencies[at]);
     let part = |part: f64| all().map(|latencies| latencies.percentile_us(part, &bounds_us)).collect();
     let mean = |latencies: &super::point::Latencies| {
@@ -190,8 +191,8 @@ mod tests {
     use super::*;
 
     fn planned(from: u64, to: u64, step: Option<u64>) -> Result<(u64, u64), ErrorKind> {
-        let question = Question { from: Some(from), to: Some(to), step, ..Question::default() };
-        plan(&question, 10_000_000, None).map(|plan| (TIERS[plan.tier].step, plan.step)).map_err(|failure| failure.kind)
+        let query = Query { from: Some(from), to: Some(to), step, ..Query::default() };
+        plan(&query, 10_000_000, None).map(|plan| (TIERS[plan.tier].step, plan.step)).map_err(|failure| failure.kind)
     }
 
     #[test]
@@ -209,8 +210,8 @@ mod tests {
 
     #[test]
     fn hour_of_the_finest_tier_includes_the_current_second() {
-        let question = Question { from: Some(6_400), step: Some(1), ..Question::default() };
-        let plan = plan(&question, 10_000, None);
+        let query = Query { from: Some(6_400), step: Some(1), ..Query::default() };
+        let plan = plan(&query, 10_000, None);
         assert_eq!(plan.map(|plan| (plan.step, plan.to)).map_err(|failure| failure.message), Ok((1, 10_001)));
     }
 
@@ -219,25 +220,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = File::open(folder.path(), 1 << 30).expect("the file opens");
         let now = 100_000_000;
-        let of = |ago: u64| {
-            let question =
-                Question { from: Some(now - ago), to: Some(now - ago + 100), step: Some(1), ..Question::default() };
-            plan(&question, now, Some(&file)).map(|plan| plan.step).map_err(|failure| failure.kind)
+        let step_for = |ago: u64| {
+            let query = Query { from: Some(now - ago), to: Some(now - ago + 100), step: Some(1), ..Query::default() };
+            plan(&query, now, Some(&file)).map(|plan| plan.step).map_err(|failure| failure.kind)
         };
-        assert_eq!((of(3_600), of(80_000), of(2_000_000), of(60_000_000)), (Ok(1), Ok(10), Ok(60), Ok(3_600)));
+        assert_eq!(
+            (step_for(3_600), step_for(80_000), step_for(2_000_000), step_for(60_000_000)),
+            (Ok(1), Ok(10), Ok(60), Ok(3_600))
+        );
     }
 
     #[test]
     fn unknown_series_is_refused_by_name() {
-        let ask = |volume: Option<&str>, name: &str| {
+        let select = |volume: Option<&str>, name: &str| {
             let series = vec![name.to_owned()];
             let subject = volume.map_or(Subject::Whole, |name| Subject::Volume(name.to_owned()));
-            select_series(&Question { subject, series, ..Question::default() })
+            select_series(&Query { subject, series, ..Query::default() })
         };
-        assert!(ask(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
-        assert!(ask(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));
+        assert!(select(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
+        assert!(select(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));
         assert!(
-            ask(Some("v"), "write_latency").is_ok_and(|(figures, latencies)| figures.is_empty() && latencies == [1])
+            select(Some("v"), "write_latency").is_ok_and(|(figures, latencies)| figures.is_empty() && latencies == [1])
         );
     }
 }

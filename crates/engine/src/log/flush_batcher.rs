@@ -28,16 +28,16 @@ const GAIN_PERCENT: f64 = 7.0;
 
 /// Gathers the flushes of one shard into runs.
 #[derive(Default)]
-pub struct Company {
+pub struct FlushBatcher {
     /// Flushes that no run has included yet.
-    waiting: Cell<u64>,
+    pending_flushes: Cell<u64>,
     /// Flushes that the last run included.
-    taken: Cell<u64>,
+    last_batch_len: Cell<u64>,
     /// Flushes that were requested by the end of the last run and unanswered before it.
-    clients: Cell<u64>,
+    expected_flushes: Cell<u64>,
     /// End of the last run, and its duration.
-    ended: Cell<Nanos>,
-    took: Cell<Nanos>,
+    last_run_end: Cell<Nanos>,
+    last_run_time: Cell<Nanos>,
     trial: RefCell<Trial>,
     arrived: Signal,
 }
@@ -46,13 +46,13 @@ pub struct Company {
 #[derive(Default)]
 struct Trial {
     /// Index into [`BATCH_DELAY_PERCENT`], and the throughput of each delay when last tried, in flushes a nanosecond.
-    delay: usize,
+    delay_index: usize,
     rates: [f64; BATCH_DELAY_PERCENT.len()],
     runs: u32,
     served: u64,
     time: Nanos,
     /// Number of completed trials.
-    ended: u32,
+    trials: u32,
 }
 
 impl Trial {
@@ -64,16 +64,16 @@ impl Trial {
         if self.runs < TRIAL_RUNS {
             return;
         }
-        self.rates[self.delay] = self.served as f64 / self.time.0.max(1) as f64;
-        self.ended += 1;
-        let others = (self.ended / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
-        let worth = |delay: usize| match delay {
+        self.rates[self.delay_index] = self.served as f64 / self.time.0.max(1) as f64;
+        self.trials += 1;
+        let others = (self.trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
+        let score = |delay: usize| match delay {
             0 => self.rates[0] * (1.0 + GAIN_PERCENT / 100.0),
             _ => self.rates[delay],
         };
         let best =
-            (0..BATCH_DELAY_PERCENT.len()).max_by(|one, other| worth(*one).total_cmp(&worth(*other))).unwrap_or(0);
-        self.delay = match self.ended % TRIALS_PER_PROBE {
+            (0..BATCH_DELAY_PERCENT.len()).max_by(|one, other| score(*one).total_cmp(&score(*other))).unwrap_or(0);
+        self.delay_index = match self.trials % TRIALS_PER_PROBE {
             0 => (best + 1 + others) % BATCH_DELAY_PERCENT.len(),
             _ => best,
         };
@@ -81,19 +81,19 @@ impl Trial {
     }
 }
 
-impl Company {
+impl FlushBatcher {
     /// Records a request for a flush.
-    pub fn ask(&self) {
-        self.waiting.set(self.waiting.get() + 1);
+    pub fn add_request(&self) {
+        self.pending_flushes.set(self.pending_flushes.get() + 1);
         self.arrived.notify();
     }
 
     /// Delays the run for clients that the last run answered or left waiting, up to the delay in trial. The run then
     /// includes every flush requested so far.
-    pub async fn gather(&self, seam: &impl Seam) {
-        let all_arrived = || self.waiting.get() >= self.clients.get();
-        let delay =
-            Nanos(self.took.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay] / 100).min(BATCH_DELAY_MAX);
+    pub async fn wait_for_batch(&self, seam: &impl Seam) {
+        let all_arrived = || self.pending_flushes.get() >= self.expected_flushes.get();
+        let delay = Nanos(self.last_run_time.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
+            .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
             let mut arrivals = pin!(self.arrived.wait_for(|| all_arrived().then_some(())));
             let mut limit = pin!(seam.sleep(delay));
@@ -103,16 +103,16 @@ impl Company {
             })
             .await;
         }
-        self.taken.set(self.waiting.take());
+        self.last_batch_len.set(self.pending_flushes.take());
     }
 
     /// Records that a run ended, and its duration.
-    pub fn ran(&self, now: Nanos, took: Nanos) {
+    pub fn record_run(&self, now: Nanos, took: Nanos) {
         // The cap keeps idle time out of the trial.
-        let since = now.since(self.ended.replace(now)).min(Nanos(took.0 * 3));
-        self.trial.borrow_mut().add(self.taken.get(), since);
-        self.took.set(took);
-        self.clients.set(self.taken.get() + self.waiting.get());
+        let since = now.since(self.last_run_end.replace(now)).min(Nanos(took.0 * 3));
+        self.trial.borrow_mut().add(self.last_batch_len.get(), since);
+        self.last_run_time.set(took);
+        self.expected_flushes.set(self.last_batch_len.get() + self.pending_flushes.get());
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     fn served(clients: &[Option<u64>]) -> (u64, u64) {
         #[derive(Default)]
         struct Fixture {
-            company: Company,
+            flush_batcher: FlushBatcher,
             begun: Cell<u64>,
             done: Cell<u64>,
             running: Cell<bool>,
@@ -142,24 +142,24 @@ mod tests {
             waited: Cell<u64>,
         }
         async fn flush(fixture: &Fixture, seam: &SimSeam) {
-            let (asked, target) = (seam.now(), fixture.begun.get() + 1);
-            fixture.company.ask();
+            let (requested_at, target) = (seam.now(), fixture.begun.get() + 1);
+            fixture.flush_batcher.add_request();
             while fixture.done.get() < target {
                 if fixture.running.replace(true) {
                     fixture.changed.wait_for(|| (!fixture.running.get()).then_some(())).await;
                     continue;
                 }
-                fixture.company.gather(seam).await;
+                fixture.flush_batcher.wait_for_batch(seam).await;
                 let (number, start) = (fixture.begun.get() + 1, seam.now());
                 fixture.begun.set(number);
                 seam.sleep(Nanos::from_micros(RUN)).await;
-                fixture.company.ran(seam.now(), seam.now().since(start));
+                fixture.flush_batcher.record_run(seam.now(), seam.now().since(start));
                 fixture.done.set(number);
                 fixture.running.set(false);
                 fixture.changed.notify();
             }
             fixture.served.set(fixture.served.get() + 1);
-            fixture.waited.set(fixture.waited.get() + seam.now().since(asked).as_micros());
+            fixture.waited.set(fixture.waited.get() + seam.now().since(requested_at).as_micros());
         }
         let world = World::new(WorldSpec::new(1));
         let (seam, fixture) = (world.seam(), Rc::new(Fixture::default()));

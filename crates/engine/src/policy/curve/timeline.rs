@@ -1,4 +1,4 @@
-//! A time line with one mark for each sampled page, at its last use. The number of marks behind a mark is the number of
+//! A time line with one mark for each sampled page, at its last use. The number of marks after a mark is the number of
 //! other pages used since. The line has one bit for each position, and counts of set bits for each word and each group
 //! of words.
 
@@ -8,25 +8,25 @@ const WORD: usize = u64::BITS as usize;
 const GROUP: usize = 32;
 const GROUPS: usize = 32;
 const WORDS: usize = GROUP * GROUPS;
-/// Positions before the line has to be closed up.
+/// Positions before the line has to be compacted.
 pub const POSITIONS: usize = WORDS * WORD;
 
 /// The time line. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
 /// set at or past `next`.
-pub struct Line {
+pub struct Timeline {
     words: Vec<u64>,
     counts: Vec<u8>,
     sums: [u16; GROUPS],
     next: usize,
 }
 
-impl Default for Line {
+impl Default for Timeline {
     fn default() -> Self {
-        Line { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
+        Timeline { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
     }
 }
 
-impl Line {
+impl Timeline {
     /// Memory in bytes.
     pub const BYTES: usize = WORDS * (size_of::<u64>() + size_of::<u8>());
 
@@ -42,7 +42,7 @@ impl Line {
 
     /// Marks the next position and returns it.
     pub fn mark(&mut self) -> u32 {
-        assert!(!self.is_full(), "a full line is closed up first");
+        assert!(!self.is_full(), "a full time line is compacted first");
         let (word, bit) = (self.next / WORD, self.next % WORD);
         self.words[word] |= 1 << bit;
         self.counts[word] += 1;
@@ -54,14 +54,14 @@ impl Line {
     /// Removes a mark.
     pub fn clear(&mut self, position: u32) {
         let (word, bit) = (position as usize / WORD, position as usize % WORD);
-        assert!(self.words[word] & 1 << bit != 0, "only a mark is taken away");
+        assert!(self.words[word] & 1 << bit != 0, "the position has a mark");
         self.words[word] &= !(1 << bit);
         self.counts[word] -= 1;
         self.sums[word / GROUP] -= 1;
     }
 
-    /// Number of marks behind a position.
-    pub fn behind(&self, position: u32) -> u64 {
+    /// Number of marks after a position.
+    pub fn marks_after(&self, position: u32) -> u64 {
         let (word, bit) = (position as usize / WORD, position as usize % WORD);
         // Two shifts, because a shift by all 64 bits overflows.
         let same_word = (self.words[word] >> bit >> 1).count_ones();
@@ -72,9 +72,9 @@ impl Line {
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
     }
 
-    /// Closes up the line: moves all marks to the beginning, in their order. Returns a function from an old position to
-    /// its new one.
-    pub fn close_up(&mut self) -> impl Fn(u32) -> u32 + use<> {
+    /// Compacts the time line: moves all marks to the beginning, in their order. Returns a function from an old
+    /// position to its new one.
+    pub fn compact(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);
         for (before, count) in before.iter_mut().zip(&self.counts) {
             *before = sum;
@@ -102,21 +102,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_keep_count_and_order_when_line_is_closed_up() {
-        let mut line = Line::default();
-        let positions: Vec<u32> = std::iter::from_fn(|| (!line.is_full()).then(|| line.mark())).collect();
-        assert_eq!((positions.len(), line.behind(0)), (POSITIONS, POSITIONS as u64 - 1));
-        let (kept, gone): (Vec<u32>, Vec<u32>) = positions.iter().partition(|position| *position % 97 == 13);
-        gone.iter().for_each(|position| line.clear(*position));
-        let behind = |line: &Line, positions: &[u32]| -> Vec<u64> {
-            positions.iter().map(|position| line.behind(*position)).collect()
+    fn marks_keep_count_and_order_after_compaction() {
+        let mut timeline = Timeline::default();
+        let positions: Vec<u32> = std::iter::from_fn(|| (!timeline.is_full()).then(|| timeline.mark())).collect();
+        assert_eq!((positions.len(), timeline.marks_after(0)), (POSITIONS, POSITIONS as u64 - 1));
+        let (kept, removed): (Vec<u32>, Vec<u32>) = positions.iter().partition(|position| *position % 97 == 13);
+        removed.iter().for_each(|position| timeline.clear(*position));
+        let marks_after = |timeline: &Timeline, positions: &[u32]| -> Vec<u64> {
+            positions.iter().map(|position| timeline.marks_after(*position)).collect()
         };
-        let before = behind(&line, &kept);
+        let before = marks_after(&timeline, &kept);
         assert_eq!(before, (0..kept.len() as u64).rev().collect::<Vec<_>>());
-        let moved = line.close_up();
+        let moved = timeline.compact();
         let now: Vec<u32> = kept.iter().map(|position| moved(*position)).collect();
         assert_eq!(now, (0..kept.len() as u32).collect::<Vec<_>>());
-        assert_eq!(behind(&line, &now), before);
-        assert_eq!((line.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
+        assert_eq!(marks_after(&timeline, &now), before);
+        assert_eq!((timeline.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
     }
 }

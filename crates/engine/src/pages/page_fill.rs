@@ -14,29 +14,29 @@ use seam::{DiskError, Nanos, Seam};
 use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
-use crate::shard::fill::{Filled, Ticket};
+use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
 /// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
-const CHEAP_BYTES_A_SECOND: u64 = 25_000_000;
+const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
-const WAITING_MAX: usize = 32;
+const WAITING_PAGES_MAX: usize = 32;
 /// The same limit, as a fraction of memory.
-const WAITING_PART: usize = 16;
+const WAITING_MEMORY_DIVISOR: usize = 16;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Bytes read from a backing in the present second.
 #[derive(Default)]
-pub struct Width {
+pub struct PageFillBudget {
     second: Cell<u64>,
     bytes: Cell<u64>,
-    settling: Cell<bool>,
+    flush_running: Cell<bool>,
 }
 
-impl Width {
+impl PageFillBudget {
     /// Records that `bytes` were read.
-    pub fn note(&self, now: Nanos, bytes: u64) {
+    pub fn record(&self, now: Nanos, bytes: u64) {
         let second = now.0 / SECOND_NS;
         let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
         self.bytes.set(before + bytes);
@@ -45,14 +45,14 @@ impl Width {
     /// True if reading `bytes` more stays within the limit.
     fn has_room(&self, now: Nanos, bytes: u64) -> bool {
         let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
-        spent + bytes <= CHEAP_BYTES_A_SECOND
+        spent + bytes <= PAGE_FILL_BYTES_PER_SECOND
     }
 }
 
 /// A page that was read for a client and is to be promoted.
 pub struct PageRead<S: Seam> {
     /// Fill guard that reports which blocks have changed since; the receiver returns it.
-    pub ticket: Rc<Ticket>,
+    pub guard: Rc<FillGuard>,
     /// First block of the page.
     pub first: BlockNo,
     /// Content of its blocks.
@@ -62,32 +62,33 @@ pub struct PageRead<S: Seam> {
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
     /// is on flash, and reading the rest is cheap.
-    pub fn widened(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
-        let (page, place) = run.start.page();
+    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
+        let (page, index) = run.start.page();
         let inside = earned.contains(&page) && run.end <= page.next().first_block();
         let pages = self.growing_pages().filter(|_| inside)?;
-        let mask = pages.valid(page) >> place;
-        let nothing_there = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
-        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
+        let mask = pages.valid(page) >> index;
+        let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
+        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
         let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
-        let cheap = self.level.width.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
-        if !nothing_there || !cheap {
+        let is_cheap = self.flash_tier.page_fill_budget.has_room(self.seam().now(), more)
+            && self.core.promoter().held_pages() < room;
+        if !is_absent || !is_cheap {
             return None;
         }
         if !self.is_settled() {
             // Content read now may not be durable on the backing. The flush lets the next page fill succeed.
-            self.settle_soon();
+            self.flush_in_background();
             return None;
         }
         Some(page)
     }
 
-    fn settle_soon(self: &ShardRef<S>) {
-        if !self.level.width.settling.replace(true) {
+    fn flush_in_background(self: &ShardRef<S>) {
+        if !self.flash_tier.page_fill_budget.flush_running.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
-                shard.settle().await;
-                shard.level.width.settling.set(false);
+                shard.flush_if_unsettled().await;
+                shard.flash_tier.page_fill_budget.flush_running.set(false);
             });
         }
     }
@@ -97,53 +98,53 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         page: PageNo,
         run: Range<BlockNo>,
-        how: Option<Admit>,
+        admit: Option<Admit>,
     ) -> Result<Filled<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks) as usize;
         let inside = run.end <= blocks.end;
         let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
-            return self.fill(run, how, Cause::ClientRead).await;
+            return self.fill(run, admit, Cause::ClientRead).await;
         };
-        let (whole, ticket) = self.with(|state, memory| {
-            let whole = state.issue_ticket(memory, self.number, blocks.clone(), false);
-            (whole, state.issue_ticket(memory, self.number, run.clone(), true))
+        let (whole, guard) = self.with(|state, memory| {
+            let whole = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
+            (whole, state.issue_fill_guard(memory, self.number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
-            self.return_tickets([&whole, &ticket]);
-            return self.fill(run, how, Cause::ClientRead).await;
+            self.release_fill_guards([&whole, &guard]);
+            return self.fill(run, admit, Cause::ClientRead).await;
         };
-        let places = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
-        let wanted = content[places].to_vec();
+        let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
+        let wanted = content[indexes].to_vec();
         self.with(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&wanted) {
-                self.install(state, memory, &ticket, block, data, how);
+                self.install(state, memory, &guard, block, data, admit);
             }
         });
-        self.return_tickets([&ticket]);
-        self.promote_read(page, PageRead { ticket: whole, first: blocks.start, blocks: content });
-        let mut filled = Filled::new(run.start, wanted, ticket);
+        self.release_fill_guards([&guard]);
+        self.queue_page_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
+        let mut filled = Filled::new(run.start, wanted, guard);
         filled.waited = waited;
         Ok(filled)
     }
 
     /// Ends the fills of these guards.
-    pub fn return_tickets<'a>(&self, tickets: impl IntoIterator<Item = &'a Rc<Ticket>>) {
+    pub fn release_fill_guards<'a>(&self, fill_guards: impl IntoIterator<Item = &'a Rc<FillGuard>>) {
         let mut state = self.state.borrow_mut();
-        tickets.into_iter().for_each(|ticket| state.return_ticket(ticket));
+        fill_guards.into_iter().for_each(|guard| state.release_fill_guard(guard));
     }
 
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
-    pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
-        let usable = (0..).zip(read.blocks).filter(|(place, _)| {
-            let still = read.ticket.voided(read.first.plus(u64::from(*place))) == Sectors::NONE
+    pub fn blocks_to_promote(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
+        let blocks_to_promote = (0..).zip(read.blocks).filter(|(index, _)| {
+            let is_valid = read.guard.invalidated(read.first.plus(u64::from(*index))) == Sectors::NONE
                 || self.sabotage(Sabotage::PageOverWrite);
-            still && valid >> place & 1 == 0 && self.is_settled()
+            is_valid && valid >> index & 1 == 0 && self.is_settled()
         });
-        let usable = usable.collect();
-        self.return_tickets([&read.ticket]);
-        usable
+        let blocks_to_promote = blocks_to_promote.collect();
+        self.release_fill_guards([&read.guard]);
+        blocks_to_promote
     }
 }

@@ -1,9 +1,9 @@
 //! A volume's records in the flash log, the write-back stage of each, and the changes since the last flush.
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
-//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7). [`Way`]
-//! is the write-back stage of a block. Records still at the first stage whose block is not in memory are held compactly
-//! in a [`Shelf`].
+//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7).
+//! [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block is not in memory
+//! are held compactly in a [`RecordIndex`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,16 +12,16 @@ use std::rc::Rc;
 use flash::{BlockNo, CompletionNo, Position};
 
 use super::outdated::Outdated;
-use super::shelf::Shelf;
+use super::record_index::RecordIndex;
 
-/// Limit of listed ranges; beyond it the whole volume counts as changed.
+/// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
 
 /// Write-back stage: how far the content of a block's record, or newer content, has come on its way to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum WritebackStage {
     /// Not sent.
-    Here,
+    NotSent,
     /// A write to the backing is in flight.
     Sent,
     /// On the backing, not yet covered by a flush there. Holds the sequence number of the write's completion.
@@ -35,12 +35,12 @@ struct Entry {
     position: Option<Position>,
     /// The block's older record, held until the new one is durable.
     older: Option<Position>,
-    way: Way,
+    stage: WritebackStage,
 }
 
 /// Changes since the last flush.
 #[derive(Clone, Debug, Default)]
-pub struct Changed {
+pub struct Changes {
     /// Written blocks.
     pub blocks: BTreeSet<BlockNo>,
     /// Zeroed ranges: first block to the block past the last.
@@ -49,9 +49,9 @@ pub struct Changed {
     pub everything: bool,
 }
 
-impl Changed {
+impl Changes {
     /// True if any of `blocks` has changed.
-    fn touches(&self, blocks: &Range<BlockNo>) -> bool {
+    fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
         self.everything
             || self.blocks.range(blocks.clone()).next().is_some()
             || self.ranges.range(..blocks.end).any(|(_, end)| *end > blocks.start)
@@ -62,55 +62,58 @@ impl Changed {
         self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
     }
 
-    fn range(&mut self, range: Range<BlockNo>) {
+    fn add_range(&mut self, range: Range<BlockNo>) {
         self.ranges.entry(range.start).and_modify(|end| *end = range.end.max(*end)).or_insert(range.end);
         if self.ranges.len() > RANGES_MAX {
-            self.all();
+            self.mark_all();
         }
     }
 
-    fn all(&mut self) {
-        *self = Changed { everything: true, ..Changed::default() };
+    fn mark_all(&mut self) {
+        *self = Changes { everything: true, ..Changes::default() };
     }
 
     /// Adds the other changes to these.
-    pub fn join(&mut self, other: Changed, blocks_max: usize) {
+    pub fn merge(&mut self, other: Changes, blocks_max: usize) {
         if other.everything {
-            return self.all();
+            return self.mark_all();
         }
         self.blocks.extend(other.blocks);
-        other.ranges.into_iter().for_each(|(start, end)| self.range(start..end));
+        other.ranges.into_iter().for_each(|(start, end)| self.add_range(start..end));
         if self.blocks.len() > blocks_max {
-            self.all();
+            self.mark_all();
         }
     }
 }
 
 /// A volume's part of the flash log.
 #[derive(Default)]
-pub struct Ledger {
+pub struct LogTracker {
     /// True if changes are recorded.
-    on: bool,
+    tracks_changes: bool,
     /// True if a recovery may find records of the volume.
-    records: bool,
-    changed: Changed,
+    may_have_records: bool,
+    changed: Changes,
     /// The changes that a flush is making durable.
-    taken: Option<Rc<Changed>>,
+    taken: Option<Rc<Changes>>,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<Outdated>,
     blocks_max: usize,
     entries: BTreeMap<BlockNo, Entry>,
-    /// Records that need no [`Entry`]: durable, without an older one, at stage [`Way::Here`]. No block is in both.
-    shelf: Shelf,
+    /// Records that need no [`Entry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No block is
+    /// in both.
+    record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
     /// Positions of records that may be retired.
-    freed: Vec<Position>,
+    retirable: Vec<Position>,
 }
 
-impl Ledger {
-    /// Starts recording changes, at most `blocks_max` blocks individually. `keeps`: memory outlives the process.
-    pub fn open(&mut self, blocks_max: usize, keeps: bool) {
-        (self.on, self.blocks_max, self.outdated) = (true, blocks_max, keeps.then(Outdated::default));
+impl LogTracker {
+    /// Starts recording changes, at most `blocks_max` blocks individually. `survives_restart`: memory outlives the
+    /// process.
+    pub fn start_tracking(&mut self, blocks_max: usize, survives_restart: bool) {
+        (self.tracks_changes, self.blocks_max, self.outdated) =
+            (true, blocks_max, survives_restart.then(Outdated::default));
     }
 
     /// The blocks whose records are out of date; `None` unless memory outlives the process.
@@ -118,12 +121,12 @@ impl Ledger {
         self.outdated.as_mut()
     }
 
-    /// Records that the newest content of these blocks is durable on the backing or given up, and that memory no longer
-    /// says so.
-    pub fn cleaned(&mut self, blocks: Range<BlockNo>) {
-        let is_due = |changed: &Changed| changed.touches(&blocks);
-        if let Some(outdated) = self.outdated.as_mut().filter(|_| self.records)
-            && (is_due(&self.changed) || self.taken.as_deref().is_some_and(is_due))
+    /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no
+    /// longer records it.
+    pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
+        let is_pending = |changed: &Changes| changed.overlaps(&blocks);
+        if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)
+            && (is_pending(&self.changed) || self.taken.as_deref().is_some_and(is_pending))
         {
             outdated.add(blocks);
         }
@@ -131,112 +134,113 @@ impl Ledger {
 
     /// True if a recovery may find records of the volume.
     pub fn has_records(&self) -> bool {
-        self.records
+        self.may_have_records
     }
 
     /// Number of records that keep their segments in use.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.shelf.len()
+        self.entries.len() + self.record_index.len()
     }
 
     /// Number of spilled blocks: a record alone holds their newest content.
-    pub fn resting(&self) -> u64 {
-        self.shelf.resting()
+    pub fn spilled_blocks(&self) -> u64 {
+        self.record_index.spilled_blocks()
     }
 
-    /// Bytes of memory that their index takes.
-    pub fn resting_bytes(&self) -> usize {
-        self.shelf.bytes()
+    /// Bytes of memory that the index of spilled blocks takes.
+    pub fn index_bytes(&self) -> usize {
+        self.record_index.bytes()
     }
 
     /// True if the block is spilled: neither memory nor the backing has its newest content.
-    pub fn rests(&self, block: BlockNo) -> bool {
-        self.shelf.rests(block)
+    pub fn is_spilled(&self, block: BlockNo) -> bool {
+        self.record_index.is_spilled(block)
     }
 
     /// Position of a spilled block's record.
-    pub fn resting_at(&self, block: BlockNo) -> Option<Position> {
-        self.shelf.get(block).filter(|(_, rests)| *rests).map(|(position, _)| position)
+    pub fn spilled_position(&self, block: BlockNo) -> Option<Position> {
+        self.record_index.get(block).filter(|(_, is_spilled)| *is_spilled).map(|(position, _)| position)
     }
 
-    /// See [`Shelf::next_run`].
-    pub fn next_resting(
+    /// See [`RecordIndex::next_run`].
+    pub fn next_spilled_run(
         &self,
         from: BlockNo,
         boundary: u64,
         count: u64,
         wanted: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
-        self.shelf.next_run(from, boundary, count, wanted)
+        self.record_index.next_run(from, boundary, count, wanted)
     }
 
     /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
-    pub fn may_rest(&self, block: BlockNo) -> bool {
+    pub fn can_spill(&self, block: BlockNo) -> bool {
         let entry = self.entries.get(&block);
-        let here =
-            entry.is_some_and(|entry| entry.position.is_some() && entry.older.is_none() && entry.way == Way::Here);
-        here && !self.changed.everything && !self.changed.blocks.contains(&block)
+        let is_unsent = entry.is_some_and(|entry| {
+            entry.position.is_some() && entry.older.is_none() && entry.stage == WritebackStage::NotSent
+        });
+        is_unsent && !self.changed.everything && !self.changed.blocks.contains(&block)
     }
 
     /// Records that the block leaves memory: its record holds the same content.
-    pub fn rest(&mut self, block: BlockNo) {
-        assert!(self.may_rest(block), "the only copy of a block leaves memory");
-        let entry = self.entries.remove(&block).expect("just looked at");
-        self.shelf.insert(block, entry.position.expect("just looked at"), true);
+    pub fn spill(&mut self, block: BlockNo) {
+        assert!(self.can_spill(block), "a spilled block has a durable record of the same content");
+        let entry = self.entries.remove(&block).expect("the entry exists");
+        self.record_index.insert(block, entry.position.expect("the entry exists"), true);
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.single()));
     }
 
     /// Records that the content of a spilled block is in memory again.
-    pub fn wake(&mut self, block: BlockNo) {
-        let (position, rests) = self.shelf.remove(block).expect("it rests");
-        assert!(rests, "an old record is not a block's content");
-        self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+    pub fn record_reload(&mut self, block: BlockNo) {
+        let (position, is_spilled) = self.record_index.remove(block).expect("a reloaded block is spilled");
+        assert!(is_spilled, "an old record is not a block's content");
+        self.entries.insert(block, Entry { position: Some(position), older: None, stage: WritebackStage::NotSent });
     }
 
     /// Records that newer content of these blocks exists. Returns how many of them were spilled.
     pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
-        self.shelf.supersede(blocks)
+        self.record_index.supersede(blocks)
     }
 
     /// Records that the block's newest content is not in the log.
-    pub fn change(&mut self, block: BlockNo) {
-        if self.on && !self.changed.everything {
+    pub fn record_change(&mut self, block: BlockNo) {
+        if self.tracks_changes && !self.changed.everything {
             self.changed.blocks.insert(block);
             if self.changed.blocks.len() > self.blocks_max {
-                self.changed.all();
+                self.changed.mark_all();
             }
         }
     }
 
-    /// Like [`Ledger::change`], for a range.
-    pub fn change_range(&mut self, blocks: Range<BlockNo>) {
-        if self.on && !self.changed.everything {
-            self.changed.range(blocks);
+    /// Like [`LogTracker::record_change`], for a range.
+    pub fn record_range_change(&mut self, blocks: Range<BlockNo>) {
+        if self.tracks_changes && !self.changed.everything {
+            self.changed.add_range(blocks);
         }
     }
 
     /// Takes the list of changes and starts a new one.
-    pub fn take_changed(&mut self) -> Rc<Changed> {
+    pub fn take_changes(&mut self) -> Rc<Changes> {
         let changed = Rc::new(std::mem::take(&mut self.changed));
         self.taken = Some(Rc::clone(&changed));
         changed
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
-    pub fn settle(&mut self, changed: &Changed, durable: bool) {
+    pub fn end_log_flush(&mut self, changed: &Changes, durable: bool) {
         self.taken = None;
         match durable {
             true => self.outdated.iter_mut().for_each(|outdated| outdated.keep_only(&self.changed)),
-            false => self.changed.join(changed.clone(), self.blocks_max),
+            false => self.changed.merge(changed.clone(), self.blocks_max),
         }
     }
 
     /// Blocks in these ranges that were written since the list was taken. `None` if a part of the ranges was zeroed
     /// again, or if there were too many changes to list.
     pub fn written_within(&self, ranges: &BTreeMap<BlockNo, BlockNo>) -> Option<Vec<BlockNo>> {
-        let overlaps =
+        let is_zeroed_again =
             |(start, end): (&BlockNo, &BlockNo)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
-        if self.changed.everything || ranges.iter().any(overlaps) {
+        if self.changed.everything || ranges.iter().any(is_zeroed_again) {
             return None;
         }
         let written = ranges.iter().flat_map(|(start, end)| self.changed.blocks.range(start..end));
@@ -244,47 +248,47 @@ impl Ledger {
     }
 
     /// True if there are unflushed changes.
-    pub fn has_changed(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         !self.changed.is_empty()
     }
 
     /// True if the changes, or the ranges that are out of date, come close to the limit of what can be listed.
-    pub fn has_changed_much(&self) -> bool {
+    pub fn has_many_changes(&self) -> bool {
         let is_crowded = self.outdated.as_ref().is_some_and(Outdated::is_crowded);
         is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
     }
 
-    /// Records that the block's content is being appended to the log; `way` is its write-back stage.
-    pub fn take(&mut self, block: BlockNo, way: Way) {
-        self.records = true;
+    /// Records that the block's content is being appended to the log; `stage` is its write-back stage.
+    pub fn begin_append(&mut self, block: BlockNo, stage: WritebackStage) {
+        self.may_have_records = true;
         let older = match self.entries.remove(&block) {
             Some(entry) => entry.position,
-            None => self.take_off_shelf(block),
+            None => self.take_from_index(block),
         };
-        self.entries.insert(block, Entry { position: None, older, way });
-        if let Way::Written(sequence) = way {
+        self.entries.insert(block, Entry { position: None, older, stage });
+        if let WritebackStage::Written(sequence) = stage {
             self.written.push_back((block, sequence));
         }
     }
 
     /// Records that the appended record of the block is durable at `position`.
-    pub fn logged(&mut self, block: BlockNo, position: Position) {
-        let entry = self.entries.get_mut(&block).expect("it was taken");
+    pub fn record_append(&mut self, block: BlockNo, position: Position) {
+        let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = Some(position);
-        self.freed.extend(entry.older.take());
-        if entry.way == Way::Durable {
-            self.let_go(block);
+        self.retirable.extend(entry.older.take());
+        if entry.stage == WritebackStage::Durable {
+            self.retire_record(block);
         }
     }
 
     /// Records that the append of the block's record failed. A recovery may then find the older record, if there is
     /// one.
-    pub fn not_logged(&mut self, block: BlockNo) {
-        let entry = self.entries.get_mut(&block).expect("it was taken");
+    pub fn record_failed_append(&mut self, block: BlockNo) {
+        let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = entry.older.take();
         match entry.position {
             // The write in flight may carry content older than that of the older record, so it proves nothing.
-            Some(_) => entry.way = Way::Here,
+            Some(_) => entry.stage = WritebackStage::NotSent,
             None => {
                 self.entries.remove(&block);
             }
@@ -292,129 +296,133 @@ impl Ledger {
     }
 
     /// Records that the first append of a volume without records failed: the log still holds none.
-    pub fn nothing_logged(&mut self) {
-        assert!(self.len() == 0, "a volume with records has records");
-        self.records = false;
+    pub fn record_failed_first_append(&mut self) {
+        assert!(self.len() == 0, "the first append of a volume without records failed");
+        self.may_have_records = false;
     }
 
     /// Adopts records that a recovery found: block, position, and whether the record counts; in order of block.
     pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
-        self.records = true;
-        self.shelf.fill(records);
+        self.may_have_records = true;
+        self.record_index.bulk_load(records);
     }
 
     /// Records that tombstones of these blocks are durable.
-    pub fn buried(&mut self, blocks: Range<BlockNo>) {
+    pub fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
-        self.freed.extend(self.shelf.take(blocks.clone()));
+        self.retirable.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
         let gone: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
         for entry in gone.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
-            self.freed.extend(entry.position);
+            self.retirable.extend(entry.position);
         }
     }
 
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
-    pub fn buried_all(&mut self) {
-        self.buried(BlockNo::ALL);
-        self.records = false;
+    pub fn record_all_tombstones(&mut self) {
+        self.record_tombstones(BlockNo::ALL);
+        self.may_have_records = false;
     }
 
     /// Records that the block's newest content is being written to the backing.
-    pub fn sent(&mut self, block: BlockNo) {
-        if let Some(position) = self.take_off_shelf(block) {
-            self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+    pub fn record_send(&mut self, block: BlockNo) {
+        if let Some(position) = self.take_from_index(block) {
+            self.entries.insert(block, Entry { position: Some(position), older: None, stage: WritebackStage::NotSent });
         }
         if let Some(entry) = self.entries.get_mut(&block) {
-            entry.way = Way::Sent;
+            entry.stage = WritebackStage::Sent;
         }
     }
 
     /// Records that the write of the block to the backing has completed, with its sequence number.
-    pub fn sent_done(&mut self, block: BlockNo, sequence: CompletionNo) {
+    pub fn record_write(&mut self, block: BlockNo, sequence: CompletionNo) {
         if let Some(entry) = self.entries.get_mut(&block)
-            && entry.way == Way::Sent
+            && entry.stage == WritebackStage::Sent
         {
-            entry.way = Way::Written(sequence);
+            entry.stage = WritebackStage::Written(sequence);
             self.written.push_back((block, sequence));
         }
     }
 
     /// Records that the write of the block to the backing has failed.
-    pub fn sent_failed(&mut self, block: BlockNo) {
+    pub fn record_failed_write(&mut self, block: BlockNo) {
         if let Some(entry) = self.entries.get_mut(&block)
-            && entry.way == Way::Sent
+            && entry.stage == WritebackStage::Sent
         {
-            entry.way = Way::Here;
+            entry.stage = WritebackStage::NotSent;
         }
     }
 
     /// Records a flush of the backing that covers all completions below `covered`.
-    pub fn flushed(&mut self, covered: CompletionNo) {
+    pub fn record_backing_flush(&mut self, covered: CompletionNo) {
         for _ in 0..self.written.len() {
-            let (block, sequence) = self.written.pop_front().expect("counted");
+            let (block, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
             if sequence >= covered {
                 self.written.push_back((block, sequence));
                 continue;
             }
-            let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.way == Way::Written(sequence)) else {
+            let Some(entry) =
+                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))
+            else {
                 continue;
             };
-            entry.way = Way::Durable;
+            entry.stage = WritebackStage::Durable;
             if entry.position.is_some() {
-                self.let_go(block);
+                self.retire_record(block);
             }
         }
     }
 
     /// Records that the backing may have lost its unflushed writes.
-    pub fn lost(&mut self) {
+    pub fn record_backing_loss(&mut self) {
         for (block, sequence) in std::mem::take(&mut self.written) {
-            if let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.way == Way::Written(sequence)) {
-                entry.way = Way::Here;
+            if let Some(entry) =
+                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))
+            {
+                entry.stage = WritebackStage::NotSent;
             }
         }
     }
 
     /// Retires the records of all blocks that are not spilled and whose newest content is durable on the backing, as
     /// `durable` reports. None of these records may be in the middle of an append.
-    pub fn let_go_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
+    pub fn retire_records_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
         let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
-        blocks.into_iter().for_each(|block| self.let_go(block));
-        for block in self.shelf.superseded().into_iter().filter(|block| durable(*block)) {
-            let position = self.take_off_shelf(block);
-            self.freed.extend(position);
+        blocks.into_iter().for_each(|block| self.retire_record(block));
+        for block in self.record_index.superseded().into_iter().filter(|block| durable(*block)) {
+            let position = self.take_from_index(block);
+            self.retirable.extend(position);
         }
     }
 
     /// The blocks whose records keep these segments in use, in order.
-    pub fn in_segments(&self, segments: &BTreeSet<u32>) -> Vec<BlockNo> {
+    pub fn blocks_in_segments(&self, segments: &BTreeSet<u32>) -> Vec<BlockNo> {
         let holds = |entry: &Entry| {
             let mut positions = entry.position.iter().chain(&entry.older);
             positions.any(|position| segments.contains(&position.segment()))
         };
         let entries = self.entries.iter().filter(|(_, entry)| holds(entry)).map(|(block, _)| *block);
-        let mut blocks: Vec<BlockNo> = entries.chain(self.shelf.in_segments(segments)).collect();
+        let mut blocks: Vec<BlockNo> = entries.chain(self.record_index.blocks_in_segments(segments)).collect();
         blocks.sort_unstable();
         blocks
     }
 
-    /// Removes the record of a block that is not spilled from the shelf, so that an [`Entry`] can follow it.
-    fn take_off_shelf(&mut self, block: BlockNo) -> Option<Position> {
-        let (position, rests) = self.shelf.remove(block)?;
-        assert!(!rests, "a block that rests has no content elsewhere");
+    /// Removes the record of a block that is not spilled from the index, so that an [`Entry`] can follow it.
+    fn take_from_index(&mut self, block: BlockNo) -> Option<Position> {
+        let (position, is_spilled) = self.record_index.remove(block)?;
+        assert!(!is_spilled, "a spilled block is neither sent nor appended");
         Some(position)
     }
 
     /// Takes the positions of the records that may be retired since the last call.
-    pub fn take_freed(&mut self) -> Vec<Position> {
-        std::mem::take(&mut self.freed)
+    pub fn take_retirable(&mut self) -> Vec<Position> {
+        std::mem::take(&mut self.retirable)
     }
 
-    fn let_go(&mut self, block: BlockNo) {
-        let entry = self.entries.remove(&block).expect("just looked at");
-        self.freed.extend(entry.position);
-        self.freed.extend(entry.older);
+    fn retire_record(&mut self, block: BlockNo) {
+        let entry = self.entries.remove(&block).expect("the entry exists");
+        self.retirable.extend(entry.position);
+        self.retirable.extend(entry.older);
     }
 }

@@ -8,32 +8,32 @@ use seam::Seam;
 
 use crate::RequestError;
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::recall::Recall;
+use crate::shard::reload::ReloadReason;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// Blocks destaged at once.
-const AT_ONCE: usize = 256;
+/// Blocks destaged in one batch.
+const DESTAGE_BATCH_BLOCKS: usize = 256;
 /// Spilled blocks reloaded in one run.
-const RECALL_RUN: u64 = 64;
+const RELOAD_RUN_BLOCKS: u64 = 64;
 
 impl<S: Seam> Shard<S> {
     /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. Blocks that are
     /// in flight, or whose state on the backing is in doubt, are left to a full destage.
-    pub(super) async fn bring_oldest(self: &ShardRef<S>) -> Result<(), RequestError> {
+    pub(super) async fn destage_log_tail(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
-        let blocks = self.state.borrow().ledger.in_segments(&store.oldest_segments());
+        let blocks = self.state.borrow().log_tracker.blocks_in_segments(&store.oldest_segments());
         if blocks.is_empty() {
             return Ok(());
         }
         let losses = self.state.borrow().losses;
-        for some in blocks.chunks(AT_ONCE) {
-            for run in some.chunk_by(|block, next| block.next() == *next) {
-                self.recall_oldest(run[0].run(run.len() as u64)).await?;
+        for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
+            for run in batch.chunk_by(|block, next| block.next() == *next) {
+                self.reload_tail(run[0].run(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
             self.with(|state, memory| {
-                for block in some {
+                for block in batch {
                     let id = memory.find(self.number, *block);
                     if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
                         state.waits.add(*block, &wait);
@@ -45,19 +45,19 @@ impl<S: Seam> Shard<S> {
         self.sync_or_flush(losses).await
     }
 
-    /// Reloads the spilled ones of these blocks, except blocks under another task's fill guard.
-    async fn recall_oldest(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
+    /// Reloads the spilled blocks among these, except blocks under another task's fill guard.
+    async fn reload_tail(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {
             let run = {
                 let state = self.state.borrow();
-                let free = |block: BlockNo| state.ticket_for(block, Sectors::ALL).is_none();
-                state.ledger.next_resting(next, RECALL_RUN, RECALL_RUN, free)
+                let free = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
+                state.log_tracker.next_spilled_run(next, RELOAD_RUN_BLOCKS, RELOAD_RUN_BLOCKS, free)
             };
             let Some(run) = run.filter(|run| run.start < blocks.end) else { return Ok(()) };
             let run = run.start..run.end.min(blocks.end);
             next = run.end;
-            self.recall(run, Recall::Destage).await?;
+            self.reload(run, ReloadReason::Destage).await?;
         }
         Ok(())
     }

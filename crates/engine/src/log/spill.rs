@@ -1,0 +1,71 @@
+//! Spilling: dirty blocks leave memory when the flash log durably holds their content and no write to the backing is in
+//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, the log is
+//! flushed without a client's request.
+
+use std::rc::Rc;
+
+use seam::{Nanos, Seam};
+
+use crate::shard::{Shard, ShardRef};
+
+/// Pause after a flush without a client's request.
+const PAUSE_AFTER_FLUSH: Nanos = Nanos::from_millis(5);
+/// Pause after such a flush failed.
+const PAUSE_AFTER_FAILURE: Nanos = Nanos::from_millis(200);
+
+impl<S: Seam> Shard<S> {
+    /// Spills the oldest dirty blocks if there are many. Call it right after a successful flush of the log: each block
+    /// that is unchanged since the flush began then equals its record.
+    pub fn spill_if_full(&self) {
+        // A full destage needs the blocks in memory.
+        if !self.uses_log()
+            || self.state.borrow().flushing.single_flight.is_running()
+            || !self.is_above_spill_threshold()
+        {
+            return;
+        }
+        let now = self.seam().now();
+        let spilled = self.with(|state, memory| {
+            let keep = self.spill_threshold() / 2;
+            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep), now)
+        });
+        if spilled > 0 {
+            self.throttle.record_progress(spilled);
+            self.core.keep_ticking();
+            self.progress.notify();
+        }
+    }
+
+    /// Flushes the log in a separate task if memory holds much dirty data or the list of changes is long.
+    pub fn flush_log_if_full(self: &ShardRef<S>) {
+        if !self.uses_log() || self.background_log_flush_running.get() {
+            return;
+        }
+        let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
+        if !(has_many_changes || self.is_above_spill_threshold())
+            || self.seam().now() < self.next_background_log_flush.get()
+        {
+            return;
+        }
+        self.background_log_flush_running.set(true);
+        let shard = Rc::clone(self);
+        self.seam().spawn(async move {
+            let pause = match shard.flush_log().await {
+                Ok(()) => PAUSE_AFTER_FLUSH,
+                // The next flush that a client requests reports the error.
+                Err(_) => PAUSE_AFTER_FAILURE,
+            };
+            shard.next_background_log_flush.set(shard.seam().now() + pause);
+            shard.background_log_flush_running.set(false);
+        });
+    }
+
+    /// Number of dirty blocks above which blocks are spilled.
+    fn spill_threshold(&self) -> u64 {
+        self.last_not_clean_limit() * u64::from(self.core.spec().spill_percent) / 100
+    }
+
+    fn is_above_spill_threshold(&self) -> bool {
+        self.state.borrow().not_clean_blocks() > self.spill_threshold()
+    }
+}

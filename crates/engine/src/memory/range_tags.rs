@@ -1,0 +1,49 @@
+//! Tags of block ranges in persisted memory, updated as the ranges change.
+
+use std::collections::BTreeMap;
+
+use flash::BlockNo;
+use seam::RangeTag;
+
+/// The tags of one set of ranges, keyed by first block.
+#[derive(Default)]
+pub struct Noted {
+    /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
+    changed: Vec<BlockNo>,
+    /// The tags and their places; no place if all places were taken.
+    written: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
+}
+
+impl Noted {
+    /// Records that the range at `start` has changed.
+    pub fn mark_changed(&mut self, start: BlockNo) {
+        self.changed.push(start);
+    }
+
+    /// Discards the recorded changes: no memory outlives the process.
+    pub fn discard_changes(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block.
+    /// Returns the places of obsolete tags, which the caller clears.
+    pub fn update(
+        &mut self,
+        range_at: impl Fn(BlockNo) -> Option<RangeTag>,
+        mut write_tag: impl FnMut(RangeTag) -> Option<u32>,
+    ) -> Vec<u32> {
+        let mut obsolete = Vec::new();
+        for start in std::mem::take(&mut self.changed) {
+            let wanted = range_at(start);
+            if wanted == self.written.get(&start).map(|(tag, _)| *tag) {
+                continue;
+            }
+            let old = match wanted {
+                Some(wanted) => self.written.insert(start, (wanted, write_tag(wanted))),
+                None => self.written.remove(&start),
+            };
+            obsolete.extend(old.and_then(|(_, place)| place));
+        }
+        obsolete
+    }
+}
