@@ -18,28 +18,28 @@ pub const BODY_BYTES_MAX: usize = 64 << 10;
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name in a route's path.
-pub struct Named(pub String);
+pub struct PathName(pub String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(name)) => Ok(Named(name)),
+            Ok(Path(name)) => Ok(PathName(name)),
             Err(error) => Err(Problem::new(StatusCode::BAD_REQUEST, format!("the path cannot be read: {error}"))),
         }
     }
 }
 
 /// The query string of a request.
-pub struct Question<T>(pub T);
+pub struct QueryParameters<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Question<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParameters<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match Query::try_from_uri(&parts.uri) {
-            Ok(Query(question)) => Ok(Question(question)),
+            Ok(Query(question)) => Ok(QueryParameters(question)),
             Err(error) => {
                 let text = format!("what stands behind the question mark cannot be read: {error}");
                 Err(Problem::new(StatusCode::BAD_REQUEST, text))

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use events::{Address, Receiver};
-use messages::moment;
+use messages::unix_time;
 use toml::de::DeValue;
 
 use super::problem::Source;
@@ -33,7 +33,7 @@ impl Default for AlertsConfig {
 pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> AlertsConfig {
     let dirty_age = section.get("dirty_age", source).map_or(DIRTY_AGE, |age| age.value);
     let endurance_until = section.get::<String>("endurance_until", source).and_then(|At { value, span }| {
-        let date = moment::parse(&format!("{value}T00:00:00Z"), 0).ok();
+        let date = unix_time::parse(&format!("{value}T00:00:00Z"), 0).ok();
         if date.is_none() {
             source.problem(&span, format!("\"{value}\" is not a date"), "write it like \"2030-12-31\"");
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use messages::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
-use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
+use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, unix_time};
 use tokio::sync::watch;
 
 /// Id of a change of the flash devices; there is at most one.
@@ -53,7 +53,7 @@ impl Jobs {
         if ended.len() == ENDED_MAX {
             ended.pop_front();
         }
-        let ended_unix_ms = moment::since_1970().as_millis() as u64;
+        let ended_unix_ms = unix_time::now().as_millis() as u64;
         let [kind, subject, reason] = [kind, subject, reason].map(str::to_owned);
         ended.push_back((Instant::now(), EndedJobReport { id, kind, subject, ended_unix_ms, outcome, reason }));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::{DatastoreStats, FLASH_DATASTORE};
 use history::{History, Options, Question};
 use messages::report::{DatastoreReport, HistoryHealth};
-use messages::{Answer, ErrorKind, Failure, Sampled, moment};
+use messages::{Answer, ErrorKind, Failure, Sampled, unix_time};
 use seam::Nanos;
 use tokio::sync::{oneshot, watch};
 
@@ -87,7 +87,7 @@ impl Telemetry {
             }
             // The requester may have stopped waiting.
             Some(history) => {
-                history.ask(question, moment::since_1970().as_secs(), Box::new(|answer| drop(reply.send(answer))))
+                history.ask(question, unix_time::now().as_secs(), Box::new(|answer| drop(reply.send(answer))))
             }
         };
         if !asked {
@@ -108,7 +108,7 @@ impl Telemetry {
 
     /// Reports of a core's datastores, as of the time `now` of the core's clock.
     pub fn datastore_reports(&self, seen: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
-        let epoch_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
+        let epoch_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         // Dates in reports stay constant unless the machine's clock was set.
         if epoch_ms.abs_diff(self.epoch_ms.get()) > CLOCK_SET_MS {
             self.epoch_ms.set(epoch_ms);

@@ -6,8 +6,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use messages::moment;
 use messages::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
+use messages::unix_time;
 use work_timer::WorkTimer;
 
 use super::file::{self, Message, WAITING_MAX};
@@ -122,7 +122,7 @@ impl Events {
         let Note { kind, subject, actor, text, phase } = note;
         let name = |name: Option<String>| name.map(|name| single_line(&name, NAME_BYTES_MAX));
         let (subject, actor, text) = (name(subject), name(actor), single_line(&text, TEXT_BYTES_MAX));
-        let at_unix_ms = moment::since_1970().as_millis() as u64;
+        let at_unix_ms = unix_time::now().as_millis() as u64;
         let mut state = self.state();
         let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text, phase };
         state.next += 1;
@@ -288,7 +288,7 @@ mod tests {
         let of_kind = events.page(&Wanted { kind: Some(EventKind::Alert), ..all(100) });
         assert_eq!(texts(&of_kind), ["20", "15", "10", "5", "0"]);
         assert_eq!(texts(&events.page(&Wanted { after: Some(23), ..all(100) })), ["24", "23"]);
-        let now = moment::since_1970().as_secs();
+        let now = unix_time::now().as_secs();
         assert_eq!(events.page(&Wanted { since_unix_seconds: Some(now + 60), ..all(9) }), EventsPage::default());
         assert_eq!(events.page(&Wanted { until_unix_seconds: Some(now - 60), ..all(9) }), EventsPage::default());
         let lately = Wanted { since_unix_seconds: Some(now - 60), until_unix_seconds: Some(now + 60), ..all(100) };

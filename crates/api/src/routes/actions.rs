@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named, OptionalJson};
+use crate::extract::{Json, OptionalJson, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -59,10 +59,10 @@ impl Default for Flush {
     ))]
 async fn flush(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Flush>,
 ) -> Result<Response, Problem> {
-    match shared.asker.ask(Request::VolumeFlush { name, aside: !how.wait }).await? {
+    match shared.control.request(Request::VolumeFlush { name, aside: !how.wait }).await? {
         Answer::Volume(report) => Ok(Json(*report).into_response()),
         Answer::Job(job) => Ok((StatusCode::ACCEPTED, Json(job)).into_response()),
         _ => Err(unexpected()),
@@ -73,7 +73,7 @@ async fn flush(
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/pause", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn pause(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn pause(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumePause { name }).await.map(Json)
 }
 
@@ -81,7 +81,7 @@ async fn pause(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/freeze", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn freeze(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeFreeze { name }).await.map(Json)
 }
 
@@ -89,7 +89,7 @@ async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/resume", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn resume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn resume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeResume { name }).await.map(Json)
 }
 
@@ -112,7 +112,7 @@ struct Range {
         body = VolumeReport)))]
 async fn pin(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(range): OptionalJson<Range>,
 ) -> Result<Json<VolumeReport>, Problem> {
     let Range { from_bytes, to_bytes } = range;
@@ -126,7 +126,7 @@ async fn pin(
         body = VolumeReport)))]
 async fn unpin(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(range): OptionalJson<Range>,
 ) -> Result<Json<VolumeReport>, Problem> {
     let Range { from_bytes, to_bytes } = range;
@@ -148,7 +148,7 @@ struct Invalidation {
     responses((status = 200, description = "Done", body = Said)))]
 async fn invalidate(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Invalidation>,
 ) -> Result<Json<Said>, Problem> {
     let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;
@@ -172,7 +172,7 @@ struct Resize {
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn resize(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Resize>,
 ) -> Result<Json<VolumeReport>, Problem> {
     let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;

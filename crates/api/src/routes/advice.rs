@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
@@ -53,10 +53,10 @@ struct Wanted {
             content_type = "application/problem+json")))]
 async fn advise(
     State(shared): State<Arc<Shared>>,
-    Question(wanted): Question<Wanted>,
+    QueryParameters(wanted): QueryParameters<Wanted>,
 ) -> Result<Json<AdvicePage>, Problem> {
     let request = request(wanted).map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    match shared.asker.ask(request).await? {
+    match shared.control.request(request).await? {
         Answer::Advice(page) => Ok(Json(*page)),
         _ => Err(unexpected()),
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use messages::report::{EventKind, EventsPage};
-use messages::{Answer, Request, moment};
+use messages::{Answer, Request, unix_time};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Events on a page by default.
@@ -51,11 +51,11 @@ struct Part {
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(
     State(shared): State<Arc<Shared>>,
-    Question(part): Question<Part>,
+    QueryParameters(part): QueryParameters<Part>,
 ) -> Result<Json<EventsPage>, Problem> {
-    let request = request(part, moment::since_1970().as_secs());
+    let request = request(part, unix_time::now().as_secs());
     let request = request.map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    match shared.asker.ask(request).await? {
+    match shared.control.request(request).await? {
         Answer::Events(page) => Ok(Json(page)),
         _ => Err(unexpected()),
     }
@@ -67,7 +67,7 @@ fn request(part: Part, now: u64) -> Result<Request, String> {
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
     }
-    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
+    let moment = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
     let (since_unix_seconds, until_unix_seconds) = (moment(since)?, moment(until)?);
     Ok(Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind })
 }

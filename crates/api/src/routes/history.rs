@@ -6,14 +6,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use messages::report::HistoryReport;
-use messages::{Answer, Request, moment};
+use messages::{Answer, Request, unix_time};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named, Question};
+use crate::extract::{Json, PathName, QueryParameters};
 use crate::problem::Problem;
 
 /// Names of figures in a query at most, twice as many as there are.
@@ -59,8 +59,8 @@ struct Span {
         content((HistoryReport = "application/json"), (String = "text/csv")))))]
 async fn volume_history(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
-    Question(span): Question<Span>,
+    PathName(name): PathName,
+    QueryParameters(span): QueryParameters<Span>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, Some(name), span, &headers).await
@@ -75,7 +75,7 @@ async fn volume_history(
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
 async fn whole_history(
     State(shared): State<Arc<Shared>>,
-    Question(span): Question<Span>,
+    QueryParameters(span): QueryParameters<Span>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, None, span, &headers).await
@@ -88,9 +88,9 @@ async fn history(
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let is_csv = span.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
-    let request = request(volume, span, moment::since_1970().as_secs())
+    let request = request(volume, span, unix_time::now().as_secs())
         .map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    let Answer::History(report) = shared.asker.ask(request).await? else { return Err(unexpected()) };
+    let Answer::History(report) = shared.control.request(request).await? else { return Err(unexpected()) };
     Ok(match is_csv {
         true => ([(header::CONTENT_TYPE, CSV)], report.to_csv()).into_response(),
         false => Json(report).into_response(),
@@ -106,7 +106,7 @@ fn prefers_csv(headers: &HeaderMap) -> bool {
 }
 
 fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, String> {
-    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
+    let moment = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
     let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     if series.len() > SERIES_MAX {
         return Err(format!("{} series are asked for; ask for {SERIES_MAX} at most", series.len()));
@@ -116,7 +116,7 @@ fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, Stri
         datastore: span.datastore,
         from_unix_seconds: moment(span.from)?,
         to_unix_seconds: moment(span.to)?,
-        step_seconds: span.step.map(|step| moment::parse_span(&step)).transpose()?,
+        step_seconds: span.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
         series,
     })
 }

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::extract::Named;
+use crate::extract::PathName;
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -66,7 +66,7 @@ async fn page(headers: HeaderMap) -> Response {
 #[utoipa::path(get, path = "/assets/{name}", tag = "page",
     params(("name" = String, Path, description = "As the page names it")),
     responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]
-async fn asset(Named(name): Named, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+async fn asset(PathName(name): PathName, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let none = || {
         let text = format!("there is no {} in this build; reload the page", uri.path());
         Problem::new(StatusCode::NOT_FOUND, text)

@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named};
+use crate::extract::{Json, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -29,7 +29,10 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
-async fn show_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn show_volume(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeShow { name }).await.map(Json)
 }
 
@@ -138,7 +141,7 @@ impl Settings {
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn set_volume(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     Json(settings): Json<Settings>,
 ) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeSet { name, settings: settings.pairs() }).await.map(Json)
@@ -148,7 +151,7 @@ async fn set_volume(
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 204, description = "It is gone; its backing is complete")))]
-async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
+async fn remove_volume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<StatusCode, Problem> {
     shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
@@ -158,7 +161,7 @@ async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) ->
     responses((status = 200, description = "The curves of memory and of flash", body = MissRatioCurve)))]
 async fn miss_ratio_curve(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<Json<MissRatioCurve>, Problem> {
     let report = shared.volume(Request::VolumeShow { name }).await?;
     let none = || {
@@ -174,9 +177,9 @@ async fn miss_ratio_curve(
     responses((status = 200, description = "With the step that each waited in", body = Vec<SlowReport>)))]
 async fn slow_requests(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<Json<Vec<SlowReport>>, Problem> {
-    match shared.asker.ask(Request::VolumeSlow { name }).await? {
+    match shared.control.request(Request::VolumeSlow { name }).await? {
         Answer::Slow(slow) => Ok(Json(slow)),
         _ => Err(unexpected()),
     }
@@ -187,8 +190,8 @@ async fn slow_requests(
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Minutes in which anything was asked, the oldest first",
         body = HeatReport)))]
-async fn heat(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<HeatReport>, Problem> {
-    match shared.asker.ask(Request::VolumeHeat { name }).await? {
+async fn heat(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<HeatReport>, Problem> {
+    match shared.control.request(Request::VolumeHeat { name }).await? {
         Answer::Heat(heat) => Ok(Json(*heat)),
         _ => Err(unexpected()),
     }

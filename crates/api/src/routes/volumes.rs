@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
@@ -47,14 +47,14 @@ struct VolumesPage {
     responses((status = 200, description = "A page", body = VolumesPage)))]
 async fn list_volumes(
     State(shared): State<Arc<Shared>>,
-    Question(part): Question<Part>,
+    QueryParameters(part): QueryParameters<Part>,
 ) -> Result<Json<VolumesPage>, Problem> {
     let limit = part.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         let text = format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes");
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
-    let Answer::Volumes(all) = shared.asker.ask(Request::VolumeList {}).await? else { return Err(unexpected()) };
+    let Answer::Volumes(all) = shared.control.request(Request::VolumeList {}).await? else { return Err(unexpected()) };
     Ok(Json(page(all, limit as usize, part.after.as_deref())))
 }
 

@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use messages::{Sampled, moment};
+use messages::{Sampled, unix_time};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::ring::{Ring, Start};
@@ -66,7 +66,7 @@ struct Follower {
 impl Hub {
     /// A hub for the daemon's samples.
     pub fn new(samples: watch::Receiver<Arc<Sampled>>) -> Hub {
-        let life = moment::since_1970().as_millis() as u64;
+        let life = unix_time::now().as_millis() as u64;
         let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
         Hub { samples, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use engine::volume::heat::{HEAT_ROW, HEAT_ROWS_MAX};
 use messages::report::{HeatReport, HeatRow};
-use messages::{Answer, Failure, moment};
+use messages::{Answer, Failure, unix_time};
 use seam::{Nanos, Seam};
 
 use super::super::cores::Local;
@@ -21,7 +21,7 @@ impl Daemon {
         });
         let (heat, size_bytes, now) = called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))?;
         // A clock that shows a time before the machine's boot yields 0.
-        let began_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
+        let began_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         let seconds = |time: Nanos| time.as_millis() / 1_000;
         let row = |row: engine::volume::heat::HeatRow| HeatRow {
             at_unix_seconds: (began_ms + Nanos(row.minute * HEAT_ROW.0).as_millis()) / 1_000,

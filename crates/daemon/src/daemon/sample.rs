@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::Subject;
-use messages::{ErrorKind, Failure, Sampled, moment};
+use messages::{ErrorKind, Failure, Sampled, unix_time};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::super::shortage::Shortage;
@@ -18,7 +18,7 @@ impl Daemon {
     /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
     /// tick stays in the same second.
     pub async fn sample(self: Rc<Self>) {
-        let into = Duration::from_nanos(moment::since_1970().subsec_nanos().into());
+        let into = Duration::from_nanos(unix_time::now().subsec_nanos().into());
         let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
         let mut tick = interval_at(first, PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -28,7 +28,7 @@ impl Daemon {
             shortage.report(&self.journal);
             self.journal.begin_look();
             let mut status = self.look().await;
-            let at_unix_ms = moment::since_1970().as_millis() as u64;
+            let at_unix_ms = unix_time::now().as_millis() as u64;
             self.journal.look(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
             self.journal.tell_alerts(&mut status);
             let events = self.journal.newest();

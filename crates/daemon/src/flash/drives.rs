@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use messages::moment;
 use messages::report::DriveReport;
+use messages::unix_time;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
@@ -93,7 +93,7 @@ impl Drives {
             Ok(mut child) => {
                 self.is_missing.set(false);
                 let told = answer(&mut child).await;
-                let now = moment::since_1970().as_secs();
+                let now = unix_time::now().as_secs();
                 self.note(device, drive, told.and_then(|text| smart::parse(&text, now)));
                 // The process may have ended by itself. A process that waits for a hung drive ends only when the kernel
                 // lets it.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use messages::report::{AlertKind, CertificateReport, Notice};
-use messages::{VolumeState, moment};
+use messages::{VolumeState, unix_time};
 
 use super::context::{AlertContext, Cause, notices};
 
@@ -507,7 +507,7 @@ fn certificates<'a>(context: &AlertContext<'a>, is_so: fn(u64, u64) -> bool) -> 
         let CertificateReport { table, file, ends_unix_seconds } = certificate;
         let ends = ends_unix_seconds.filter(|ends| is_so(*ends, now))?;
         let word = if ends > now { "expires" } else { "expired" };
-        let cause = format!("the certificate in {file} {word} at {}", moment::show(Duration::from_secs(ends)));
+        let cause = format!("the certificate in {file} {word} at {}", unix_time::format(Duration::from_secs(ends)));
         Some((Some(format!("[{table}] tls_certificate")), cause))
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use control::{Client, ClientError};
 use messages::report::EventsPage;
-use messages::{Answer, Request, StatusReport, moment};
+use messages::{Answer, Request, StatusReport, unix_time};
 
 use super::found::Found;
 use super::machine;
@@ -108,7 +108,7 @@ impl Daemon {
             shown.volumes.truncate(VOLUMES_MAX);
         }
         found.add_json("status.json", &shown);
-        let now = moment::since_1970().as_secs();
+        let now = unix_time::now().as_secs();
         for (name, back) in [("history-hour.json", 3_600), ("history-week.json", 7 * 86_400)] {
             let request = Request::History {
                 volume: None,
