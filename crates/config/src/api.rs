@@ -24,7 +24,7 @@ pub struct ApiConfig {
 
 impl ApiConfig {
     /// True when a difference needs a restart. Other TLS files do not, as long as TLS is on before and after.
-    pub fn differs_for_good(&self, fresh: &ApiConfig) -> bool {
+    pub fn needs_restart(&self, fresh: &ApiConfig) -> bool {
         let kept = ApiConfig { tls: None, ..self.clone() };
         kept != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
     }

@@ -115,7 +115,7 @@ pub struct NbdConfig {
 
 impl NbdConfig {
     /// True when a difference needs a restart. Other TLS files do not, as long as the same kinds of files are given.
-    pub fn differs_for_good(&self, fresh: &NbdConfig) -> bool {
+    pub fn needs_restart(&self, fresh: &NbdConfig) -> bool {
         let kept = |of: &NbdConfig| {
             let tls = of.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
             (NbdConfig { tls: None, ..of.clone() }, tls)

@@ -76,13 +76,13 @@ impl ProgressSender {
     }
 
     /// Reports the progress of an action.
-    pub fn say(&self, what: impl Into<String>, dirty_bytes: u64) {
+    pub fn report(&self, what: impl Into<String>, dirty_bytes: u64) {
         // A full channel means that newer progress will follow.
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
     }
 
     /// Reports the progress of a copy.
-    pub fn say_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
+    pub fn report_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes: 0, done_bytes, total_bytes });
     }
 }
@@ -122,10 +122,11 @@ pub async fn serve<H: Handler>(
         match accepted {
             Ok((stream, _)) => {
                 let (handler, shared) = (handler.clone(), shared.clone());
-                let place = Place::new(&shared);
+                let idle_entry = IdleEntry::new(&shared);
                 tokio::task::spawn_local(async move {
-                    // An error is a client that left or broke the protocol: its connection is closed without a message.
-                    let _ = converse(stream, handler, shared.clone(), place).await;
+                    // An error means that the client disconnected or broke the protocol. Its connection is closed
+                    // without a message.
+                    let _ = serve_connection(stream, handler, shared.clone(), idle_entry).await;
                     // At once: other clients may wait for this descriptor.
                     shared.reserve.refill();
                 });
@@ -133,7 +134,7 @@ pub async fn serve<H: Handler>(
                 tokio::task::yield_now().await;
             }
             // The client still waits: the next accept uses the reserved descriptor.
-            Err(error) if note_accept_error(&error) && shared.reserve.give_up() => {}
+            Err(error) if note_accept_error(&error) && shared.reserve.release() => {}
             // Descriptors may become free meanwhile.
             Err(_) => {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -164,7 +165,7 @@ impl Reserve {
     }
 
     /// Releases the descriptor for the next accept; returns false without one.
-    fn give_up(&self) -> bool {
+    fn release(&self) -> bool {
         self.0.take().is_some()
     }
 }
@@ -187,15 +188,15 @@ struct Idle {
 }
 
 /// A connection's entry among those that wait for their client; dropping it removes the entry.
-struct Place {
+struct IdleEntry {
     shared: Rc<Shared>,
     number: u64,
     eviction: Rc<Notify>,
 }
 
-impl Place {
-    /// Adds an entry at the end. Beyond the limit the first connection is asked to close.
-    fn new(shared: &Rc<Shared>) -> Place {
+impl IdleEntry {
+    /// Adds an entry at the end. Beyond the limit the first connection is told to close.
+    fn new(shared: &Rc<Shared>) -> IdleEntry {
         let (number, eviction) = (shared.idle.next.get(), Rc::new(Notify::new()));
         shared.idle.next.set(number + 1);
         let mut evictions = shared.idle.evictions.borrow_mut();
@@ -205,7 +206,7 @@ impl Place {
         {
             first.notify_one();
         }
-        Place { shared: shared.clone(), number, eviction }
+        IdleEntry { shared: shared.clone(), number, eviction }
     }
 
     /// Runs `work`; returns `None` if the connection is evicted first.
@@ -218,7 +219,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for IdleEntry {
     fn drop(&mut self) {
         self.shared.idle.evictions.borrow_mut().remove(&self.number);
     }
@@ -228,7 +229,7 @@ async fn converse<H: Handler>(
     stream: UnixStream,
     handler: Rc<H>,
     shared: Rc<Shared>,
-    mut place: Place,
+    mut idle_entry: IdleEntry,
 ) -> io::Result<()> {
     let limits = shared.limits;
     let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
@@ -236,9 +237,9 @@ async fn converse<H: Handler>(
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
     loop {
-        let taken = place.until_evicted(take(&mut reader, &mut text, limits)).await;
+        let taken = idle_entry.until_evicted(take(&mut reader, &mut text, limits)).await;
         let Some(taken) = taken.transpose()? else { return Ok(()) };
-        let (reply, goes_on) = match taken {
+        let (reply, continues) = match taken {
             Taken::End => return Ok(()),
             Taken::TooLong => {
                 let failure = Failure::new(ErrorKind::Invalid, too_long(REQUEST_BYTES_MAX).to_string());
@@ -246,9 +247,9 @@ async fn converse<H: Handler>(
             }
             Taken::Line => match serde_json::from_slice::<Request>(&text) {
                 Ok(request) => {
-                    drop(place);
-                    let reply = act_in_turn(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
-                    place = Place::new(&shared);
+                    drop(idle_entry);
+                    let reply = act_when_permitted(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
+                    idle_entry = IdleEntry::new(&shared);
                     (reply, true)
                 }
                 Err(error) => {
@@ -256,8 +257,8 @@ async fn converse<H: Handler>(
                 }
             },
         };
-        let sent = place.until_evicted(send(&mut writer, &reply, limits)).await;
-        if sent.transpose()?.is_none() || !goes_on {
+        let sent = idle_entry.until_evicted(send(&mut writer, &reply, limits)).await;
+        if sent.transpose()?.is_none() || !continues {
             return Ok(());
         }
     }
@@ -285,7 +286,7 @@ async fn take(reader: &mut BufReader<impl AsyncRead + Unpin>, text: &mut Vec<u8>
 }
 
 /// Carries out a request once fewer than the limit are in progress.
-async fn act_in_turn<H: Handler>(
+async fn act_when_permitted<H: Handler>(
     shared: &Shared,
     handler: Rc<H>,
     request: Request,
@@ -294,7 +295,7 @@ async fn act_in_turn<H: Handler>(
 ) -> Reply {
     let limits = shared.limits;
     let Some(_counted) = Counted::new(&shared.requests, 2 * limits.requests_max) else {
-        let text = format!("{} commands are under way and as many wait; try again later", limits.requests_max);
+        let text = format!("{} requests are in progress and as many wait; try again later", limits.requests_max);
         return Reply::Failed(Failure::new(ErrorKind::Failed, text));
     };
     let _permit = shared.permits.acquire().await.expect("the semaphore is never closed");
@@ -327,7 +328,7 @@ async fn act<H: Handler>(
     writer: &mut (impl AsyncWriteExt + Unpin),
     limits: Limits,
 ) -> Reply {
-    let (progress, mut said) = ProgressSender::new();
+    let (progress, mut reports) = ProgressSender::new();
     let mut action = tokio::task::spawn_local(async move { handler.handle(request, actor, progress).await });
     let mut listening = true;
     loop {
@@ -336,11 +337,11 @@ async fn act<H: Handler>(
                 Ok(Ok(answer)) => Reply::Done(answer),
                 Ok(Err(failure)) => Reply::Failed(failure),
                 Err(_) => {
-                    let text = "the action broke off; the daemon's log says why";
+                    let text = "the action panicked; see the daemon's log";
                     Reply::Failed(Failure::new(ErrorKind::Failed, text))
                 }
             },
-            Some(progress) = said.recv(), if listening => {
+            Some(progress) = reports.recv(), if listening => {
                 listening = send(writer, &Reply::Progress(progress), limits).await.is_ok();
             }
         }

@@ -31,7 +31,7 @@ impl Handler for Fake {
             Request::VolumeFlush { name, .. } if name == "missing" => Err(Failure::no_volume(&name)),
             Request::VolumeFlush { name, .. } => {
                 for left in [2, 1] {
-                    progress.say("destaging", left);
+                    progress.report("destaging", left);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 self.finished.fetch_add(1, Ordering::SeqCst);
@@ -96,17 +96,20 @@ fn long_action_reports_progress_and_then_its_end() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
     let mut said = Vec::new();
-    let answer = client.ask(&flush("a"), |progress| said.push(progress.dirty_bytes)).expect("flushed");
+    let answer = client.request(&flush("a"), |progress| said.push(progress.dirty_bytes)).expect("flushed");
     assert_eq!(answer, Answer::Said(vec!["a is clean".to_owned()]));
     assert_eq!(said, [2, 1]);
-    assert_eq!(client.ask(&Request::Status {}, |_| ()).expect("the same connection goes on"), Answer::Said(Vec::new()));
+    assert_eq!(
+        client.request(&Request::Status {}, |_| ()).expect("the same connection goes on"),
+        Answer::Said(Vec::new())
+    );
 }
 
 #[test]
 fn failure_is_returned_with_its_kind() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
-    let Err(ClientError::Failed(failure)) = client.ask(&flush("missing"), |_| ()) else {
+    let Err(ClientError::Failed(failure)) = client.request(&flush("missing"), |_| ()) else {
         panic!("there is no such volume")
     };
     assert_eq!(failure.kind, ErrorKind::NotFound);
@@ -119,7 +122,7 @@ fn garbage_gets_an_error_and_other_clients_are_served() {
     assert!(raw(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
     assert!(raw(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
     assert!(raw(&server.socket, &vec![b'x'; 1 << 20]).contains("longer than"));
-    assert!(Client::connect(&server.socket).expect("still there").ask(&flush("a"), |_| ()).is_ok());
+    assert!(Client::connect(&server.socket).expect("still there").request(&flush("a"), |_| ()).is_ok());
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn silent_connections_block_neither_requests_nor_the_stop() {
     in_time("an answer beside silent connections", move || {
         let mut client = Client::connect(&socket).expect("accepted");
         for _ in 0..3 {
-            assert!(client.ask(&flush("a"), |_| ()).is_ok());
+            assert!(client.request(&flush("a"), |_| ()).is_ok());
         }
     });
     // The one that has waited longest had to go.
@@ -181,7 +184,7 @@ fn requests_past_the_limit_wait_and_past_twice_it_are_refused() {
     let asking: Vec<_> = (0..9)
         .map(|_| {
             let socket = server.socket.clone();
-            std::thread::spawn(move || Client::connect(&socket).expect("accepted").ask(&flush("a"), |_| ()))
+            std::thread::spawn(move || Client::connect(&socket).expect("accepted").request(&flush("a"), |_| ()))
         })
         .collect();
     let mut done = 0;
@@ -231,6 +234,6 @@ fn actor_is_the_user_that_the_kernel_reports() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
     let own = std::fs::metadata(&server.socket).expect("it is there").uid();
-    let answer = client.ask(&Request::Reload {}, |_| ()).expect("it answers");
+    let answer = client.request(&Request::Reload {}, |_| ()).expect("it answers");
     assert_eq!(answer, Answer::Said(vec![format!("{:?}", Actor::User(own))]));
 }

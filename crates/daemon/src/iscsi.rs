@@ -13,11 +13,11 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::cores::CORE_PATIENCE;
+use super::cores::CORE_TIMEOUT;
 use super::cores::{Cores, Local, core_gone};
 use super::records::{Records, state_failed};
 use super::settings::Settings;
-use super::volumes::{Known, Placed, WantedVolume};
+use super::volumes::{KnownVolume, Placement, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
 use logging::{self as log, ISCSI};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
@@ -260,40 +260,40 @@ impl Units {
     }
 
     /// `volume set declared_lost=…`, where the file says `file`.
-    pub async fn set_lost(&self, name: &str, placed: &Placed, lost: bool, file: &str) -> Result<(), Failure> {
+    pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
+            state.set_override(placement.incarnation, DECLARED_LOST, &lost.to_string(), file);
         })?;
-        self.tell_lost(name, placed, lost).await?;
+        self.tell_lost(name, placement, lost).await?;
         log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 
     /// Applies the LUN's access list and `declared_lost` from the file.
-    pub async fn reload(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+    pub async fn reload(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
+            state.expire_override(placement.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
         })?;
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
-        self.tell_lost(&now.name, placed, lost).await?;
+        self.tell_lost(&now.name, placement, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
-        self.at_target(&now.name, placed, move |target, lun| target.change(lun, access, read_only)).await
+        self.at_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
     }
 
-    async fn tell_lost(&self, name: &str, placed: &Placed, lost: bool) -> Result<(), Failure> {
-        self.at_target(name, placed, move |target, lun| target.set_lost(lun, lost)).await
+    async fn tell_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
+        self.at_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
     }
 
     /// Reports a volume's new size to initiators.
-    pub async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
-        self.at_target(name, placed, |target, lun| target.resized(lun)).await
+    pub async fn tell_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
+        self.at_target(name, placement, |target, lun| target.resized(lun)).await
     }
 
     /// Runs `work` at the target with a volume's LUN, if it has one.
     async fn at_target(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         work: impl FnOnce(&Target<RealSeam>, Lun) + Send + 'static,
     ) -> Result<(), Failure> {
         let name = name.to_owned();
@@ -303,7 +303,7 @@ impl Units {
                 work(target, lun);
             }
         };
-        self.cores[placed.core].call(call).await.map_err(core_gone)
+        self.cores[placement.core].call(call).await.map_err(core_gone)
     }
 
     /// Report of the target, which listens at `portals`; `None` if there is none or its core does not answer.
@@ -316,7 +316,7 @@ impl Units {
             Some((stats, sessions))
         });
         let (stats, sessions): (_, Vec<IscsiSessionReport>) =
-            tokio::time::timeout(CORE_PATIENCE, look).await.ok().and_then(Result::ok).flatten()?;
+            tokio::time::timeout(CORE_TIMEOUT, look).await.ok().and_then(Result::ok).flatten()?;
         Some(IscsiReport {
             target,
             portals,
@@ -328,8 +328,8 @@ impl Units {
     }
 
     /// Report of a served volume's LUN.
-    pub fn report_of(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
-        known.placed().filter(|_| self.settings.has_target())?;
+    pub fn report_of(&self, known: &KnownVolume, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
+        known.placement().filter(|_| self.settings.has_target())?;
         let unit = record?.unit.as_ref()?;
         Some(UnitReport {
             lun: unit.lun,

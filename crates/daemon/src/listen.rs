@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::socket_access::SocketAccess;
 
 /// Time for which an address in use is retried.
-const PREDECESSOR_PATIENCE: Nanos = Nanos::from_secs(5);
+const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(5);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// The place where clients reach a front end.
@@ -135,7 +135,7 @@ impl Listeners {
 /// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
 /// request of its io_uring is done.
 pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
-    let end = seam.now() + PREDECESSOR_PATIENCE;
+    let end = seam.now() + PREDECESSOR_TIMEOUT;
     loop {
         match seam.listen(address).await {
             Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use engine::WritePolicy;
 use messages::{ErrorKind, Failure};
 
-use super::volumes::Placed;
+use super::volumes::Placement;
 use config::VolumeConfig;
 use flash::StoreGeneration;
 use logging::{self as log, DAEMON};
@@ -91,22 +91,22 @@ impl Records {
     }
 
     /// Records that a volume defers writes from now on: a kill loses some.
-    pub fn note_deferring(&self, placed: &Placed) -> Result<(), Failure> {
+    pub fn note_deferring(&self, placement: &Placement) -> Result<(), Failure> {
         self.change(|state| {
-            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
                 record.durable_writes = false;
             }
         })
     }
 
     /// Saves the overrides of these keys of the volume as they are in `fresh`.
-    pub fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
+    pub fn note_overrides(&self, placement: &Placement, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
         let of = |key: &str| {
-            let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
+            let record = fresh.volumes.iter().find(|record| record.incarnation == placement.incarnation);
             record.and_then(|record| record.overrides.get(key).cloned())
         };
         self.change(|state| {
-            let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
+            let Some(record) = state.by_incarnation_mut(placement.incarnation) else { return };
             for key in keys {
                 match of(key) {
                     Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),

@@ -14,7 +14,7 @@ use logging::{self as log, DAEMON};
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time for the last log line of a process that ends at once: standard error may be stuck.
-const LAST_LINE_PATIENCE: Duration = Duration::from_millis(100);
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The receiver of signals, and the message for a second stop signal.
 static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);
@@ -63,7 +63,7 @@ fn pass_on(signal: Signal) {
         let is_stop = signal != Signal::Hangup;
         if is_stop && obeys.stopping.swap(true, Ordering::Relaxed) {
             log::warn!(target: DAEMON, "{} again: ending at once; {}", signal.name(), obeys.last_words);
-            log::flush(LAST_LINE_PATIENCE);
+            log::flush(LOG_FLUSH_TIMEOUT);
             exit_now(i32::from(EXIT_FAILED));
         }
         obeys.to.send(signal).is_ok()

@@ -18,7 +18,7 @@ use logging::{self as log, HISTORY};
 /// The history's folder in the state directory; it may be a mount point of its own.
 const FOLDER: &str = "history";
 /// Time-out for an answer from the history: its disk may hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A difference between the clocks above this means that the machine's clock was set.
 const CLOCK_SET_MS: u64 = 500;
 
@@ -93,7 +93,7 @@ impl Telemetry {
         if !asked {
             return Err(busy("has too much to do"));
         }
-        match tokio::time::timeout(PATIENCE, replied).await {
+        match tokio::time::timeout(TIMEOUT, replied).await {
             Ok(Ok(answer)) => answer.map(|report| Answer::History(Box::new(report))),
             _ => Err(busy("does not answer, its disk may hang")),
         }

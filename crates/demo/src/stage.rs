@@ -124,7 +124,7 @@ impl Control {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
-        self.0.ask(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
+        self.0.request(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
     }
 
     /// The daemon's report of a volume.

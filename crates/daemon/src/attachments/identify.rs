@@ -62,7 +62,7 @@ impl Attachments {
             Ok(found) => found,
             Err(failure) => return wanted.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let mut served = self.volumes.served();
+        let mut served = self.volumes.served_names();
         let mut unclean = Vec::new();
         let identified = self.records.change(|state| {
             let each = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
@@ -78,8 +78,9 @@ impl Attachments {
                 let former = [known, state.by_name(&config.name)];
                 let is_lost = |record: &VolumeRecord| !record.clean && !is_known_whole(record.generation);
                 let loss = former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, is_lost(one)));
-                if let Some(refused) =
-                    known.filter(|_| is_unclean && !accept.adopt).and_then(|one| self.memory.withheld_in(one))
+                if let Some(refused) = known
+                    .filter(|_| is_unclean && !accept.adopt)
+                    .and_then(|one| self.memory.unreadable_image_refusal(one))
                 {
                     return Err(refused);
                 }

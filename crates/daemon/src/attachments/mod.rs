@@ -13,11 +13,11 @@ use messages::Failure;
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;
 use super::iscsi::Units;
-use super::kept::PersistedMemory;
+use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;
 use super::volume_settings::{memory_share_of, qos_of, share_of};
-use super::volumes::{Placed, Volumes, WantedVolume};
+use super::volumes::{Placement, Volumes, WantedVolume};
 use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
@@ -60,15 +60,16 @@ impl Attachments {
         let identified = self.identify_all(&wanted, &opened, found, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;
-        let placed = self.serve_all(&wanted, opened, identified).await;
-        if let Err(failure) = self.memory.drop_unneeded().await {
+        let placement = self.serve_all(&wanted, opened, identified).await;
+        if let Err(failure) = self.memory.delete_unneeded_files().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
-        let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+        let refused =
+            placement.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.units.tell_absent(refused).await;
-        let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
+        let results = wanted.into_iter().zip(placement).map(|((config, from_file), result)| {
             let name = config.name.clone();
-            self.volumes.settle((config, from_file), result.clone());
+            self.volumes.record_attached((config, from_file), result.clone());
             result.map(|_| ()).map_err(|failure| {
                 let message = format!("volume {name} is not served: {}", failure.message);
                 Failure { message, ..failure }
@@ -83,7 +84,7 @@ impl Attachments {
         wanted: &[WantedVolume],
         opened: Vec<Result<Opened, Failure>>,
         identified: Vec<Result<Admission, Failure>>,
-    ) -> Vec<Result<Placed, Failure>> {
+    ) -> Vec<Result<Placement, Failure>> {
         let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(wanted.len());
         let mut not_on_flash = Vec::new();
@@ -101,7 +102,7 @@ impl Attachments {
                             let lost_before = record.unwrap_or(0);
                             let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
                             jobs.entry(core).or_default().push((at, attaching));
-                            Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                            Ok(Placement { incarnation, identity: facts.identity, core, geometry: facts.geometry })
                         }
                     }
                 }
@@ -114,8 +115,8 @@ impl Attachments {
             let each = self.cores.attach(core, jobs).await;
             for (at, attached) in places.into_iter().zip(each) {
                 match (attached, &results[at]) {
-                    (Ok(false), Ok(placed)) if !self.records.may_log(&wanted[at].0) => {
-                        not_on_flash.push(placed.incarnation)
+                    (Ok(false), Ok(placement)) if !self.records.may_log(&wanted[at].0) => {
+                        not_on_flash.push(placement.incarnation)
                     }
                     (Ok(_), _) => {}
                     (Err(failure), _) => results[at] = Err(failure),

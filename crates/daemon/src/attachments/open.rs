@@ -9,14 +9,14 @@ use seam::DiskError;
 use super::super::cores::{OpenBacking, OpenPlan, Opened};
 use super::super::overlap::{OwnVolumes, check_target};
 use super::super::volumes::WantedVolume;
-use super::super::volumes::absent::remedy;
+use super::super::volumes::open_attempts::remedy;
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
 
 impl Attachments {
     /// Opens all backings, each on its volume's home core.
     pub(super) async fn open_all(&self, wanted: &[WantedVolume], adopt: bool) -> Vec<Result<Opened, Failure>> {
-        let homes = self.volumes.homes_of(wanted, self.cores.count());
+        let homes = self.volumes.choose_cores(wanted, self.cores.count());
         let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config, adopt).map(Some)).collect();
         let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
@@ -118,7 +118,7 @@ impl Attachments {
             let starting = wanted.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
             starting.map(|config| config.name.clone())
         };
-        let holder = self.volumes.at_path(path).or_else(starting);
+        let holder = self.volumes.name_at_path(path).or_else(starting);
         holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
     }
 }

@@ -12,7 +12,7 @@ use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
 use super::super::iscsi::UnitPlan;
-use super::super::kept::{self, is_left};
+use super::super::persisted_memory::{self, has_persisted_content};
 use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_gone};
@@ -22,7 +22,7 @@ use logging::{self as log, VOLUME};
 const OPENS_AT_ONCE: usize = 32;
 /// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
 /// have to spin up.
-const OPEN_PATIENCE: Nanos = Nanos::from_secs(60);
+const OPEN_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// An open backing that is not attached to a volume yet.
 pub struct Opened {
@@ -141,11 +141,11 @@ async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResul
 
 async fn open_in_time(local: &Local, plan: &OpenPlan) -> OpenResult {
     let opening = pin!(open_backing(local, plan));
-    let patience = pin!(local.seam.sleep(OPEN_PATIENCE));
+    let patience = pin!(local.seam.sleep(OPEN_TIMEOUT));
     let (backing, facts) = match select(opening, patience).await {
         Either::Left((opened, _)) => opened?,
         Either::Right(_) => {
-            let text = format!("{} does not answer: it was not open after {OPEN_PATIENCE}", plan.backing);
+            let text = format!("{} does not answer: it was not open after {OPEN_TIMEOUT}", plan.backing);
             return Err(DiskError::Open(text));
         }
     };
@@ -159,7 +159,7 @@ async fn open_in_time(local: &Local, plan: &OpenPlan) -> OpenResult {
 /// because the policy set by command could not be restored.
 async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    if spec.read_only && is_left(local, spec.incarnation) {
+    if spec.read_only && has_persisted_content(local, spec.incarnation) {
         let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without \
                     read_only, then change that";
         return Err(text.to_owned());
@@ -178,7 +178,7 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    let volume = kept::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
+    let volume = persisted_memory::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
     if !again {
         return Ok(false);
     }

@@ -36,7 +36,7 @@ pub struct Local {
     /// The next key for `opened`.
     pub next_opened: Cell<u64>,
     /// Persisted memory of earlier daemons.
-    pub left: RefCell<Vec<Rc<LeftBehind>>>,
+    pub memory_images: RefCell<Vec<Rc<LeftBehind>>>,
     /// Flash devices that are open and not part of an open store yet.
     pub flash_devices: RefCell<Vec<RealDisk>>,
     /// Modelled arrays that volumes share, by name.
@@ -86,7 +86,7 @@ impl DataCore {
         let (over, is_over) = oneshot::channel::<()>();
         let body = move || {
             let _over = over;
-            let _ended = Ended(index, ended);
+            let _ended = EndNotice(index, ended);
             let started = Rc::new(Cell::new(Some(started)));
             let on_core = started.clone();
             let result = run_core(spec.real, move |seam| async move {
@@ -102,7 +102,7 @@ impl DataCore {
                     vhost_user,
                     opened: RefCell::default(),
                     next_opened: Cell::default(),
-                    left: RefCell::default(),
+                    memory_images: RefCell::default(),
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
                     ending: Cell::default(),
@@ -169,9 +169,9 @@ fn gone() -> std::io::Error {
 }
 
 /// Sends the core's number when its thread ends, also by a panic.
-struct Ended(usize, mpsc::UnboundedSender<usize>);
+struct EndNotice(usize, mpsc::UnboundedSender<usize>);
 
-impl Drop for Ended {
+impl Drop for EndNotice {
     fn drop(&mut self) {
         // The receiver is gone once the daemon has stopped.
         let _ = self.1.send(self.0);

@@ -7,7 +7,7 @@ use messages::{ErrorKind, Failure};
 use scsi::{Lun, Removed};
 use seam::real::RealSeam;
 
-use super::super::stop::CLIENTS_PATIENCE;
+use super::super::stop::CLIENTS_TIMEOUT;
 use super::attach::add_socket;
 use super::data_core::Local;
 use super::{Cores, core_gone};
@@ -28,11 +28,11 @@ impl Cores {
             let lun = unit.as_ref().map(|(lun, _)| *lun);
             let guests = async {
                 if let Some(vhost_user) = &local.vhost_user {
-                    vhost_user.server.remove(&volume, CLIENTS_PATIENCE).await;
+                    vhost_user.server.remove(&volume, CLIENTS_TIMEOUT).await;
                 }
             };
             let initiators = release(&local, unit.as_ref());
-            futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), initiators, guests);
+            futures_util::join!(local.server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
             if let Err(error) = local.engine.detach(&volume).await {
                 if let Some(served) = local.engine.find(&volume) {
                     add_socket(&local, served, lost_before).await;
@@ -70,6 +70,6 @@ fn leave_target(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)>
 /// Waits for the outstanding commands of a removed unit.
 async fn release(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
     if let (Some(iscsi), Some((lun, _))) = (&local.iscsi, unit) {
-        iscsi.release(*lun, CLIENTS_PATIENCE).await;
+        iscsi.release(*lun, CLIENTS_TIMEOUT).await;
     }
 }

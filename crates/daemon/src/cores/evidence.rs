@@ -20,7 +20,7 @@ use super::{Cores, core_gone};
 /// Volumes that a core examines concurrently.
 const AT_ONCE: usize = 32;
 /// Time-out for reading a backing and the map of clean pages.
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// A volume whose backing is open.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl Cores {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> =
                     in_log.map(|one| (one, local.engine.waiting_in_log(one, BlockNo::MAX).blocks)).collect();
-                let files = local.left.borrow();
+                let files = local.memory_images.borrow();
                 let owners = files.iter().flat_map(|file| file.owners());
                 let in_memory: Vec<_> =
                     owners.map(VolumeId).map(|one| (one, in_memory(&local, one, BlockNo::MAX).blocks)).collect();
@@ -88,7 +88,7 @@ impl Cores {
 
 /// A volume's blocks in persisted memory, from the oldest file that has any.
 fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
-    let files = local.left.borrow();
+    let files = local.memory_images.borrow();
     let left = files.iter().find_map(|file| file.of(incarnation.0));
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
 }
@@ -101,11 +101,11 @@ async fn look_in_time(local: Rc<Local>, subject: Subject) -> Result<Evidence, Fa
     };
     let name = backing.disk.identity();
     let looking = pin!(look(&local, backing, subject));
-    let patience = pin!(local.seam.sleep(PATIENCE));
+    let patience = pin!(local.seam.sleep(TIMEOUT));
     match select(looking, patience).await {
         Either::Left((evidence, _)) => Ok(evidence),
         Either::Right(_) => {
-            let text = format!("its backing ({name}) does not answer: it could not be looked at within {PATIENCE}");
+            let text = format!("its backing ({name}) does not answer: it could not be looked at within {TIMEOUT}");
             Err(Failure::new(ErrorKind::Failed, text))
         }
     }

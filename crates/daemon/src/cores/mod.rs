@@ -21,7 +21,7 @@ pub use self::evidence::Subject;
 pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
-pub const CORE_PATIENCE: Duration = Duration::from_secs(2);
+pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The data cores, by number. There is at least one.
 pub struct Cores(Vec<DataCore>);

@@ -8,8 +8,8 @@ use engine::{RequestError, Volume};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
-use super::super::cores::CORE_PATIENCE;
-use super::super::volumes::Placed;
+use super::super::cores::CORE_TIMEOUT;
+use super::super::volumes::Placement;
 use super::data_core::Local;
 use super::{Cores, core_gone};
 
@@ -21,11 +21,11 @@ impl Cores {
     pub async fn with_volume<T: Send + 'static>(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let volume = name.to_owned();
-        let called = self[placed.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
+        let called = self[placement.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
         called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))
     }
 
@@ -33,7 +33,7 @@ impl Cores {
     pub async fn on_volume<T, F>(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         what: &str,
         progress: &ProgressSender,
         work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
@@ -43,11 +43,11 @@ impl Cores {
         F: Future<Output = Result<T, RequestError>> + 'static,
     {
         let volume = name.to_owned();
-        let called = self[placed.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
+        let called = self[placement.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
             Some(volume) => work(volume).await,
             None => Err(RequestError::ShuttingDown),
         });
-        let result = self.watched(placed.core, name, what, progress, called).await.map_err(core_gone)?;
+        let result = self.watched(placement.core, name, what, progress, called).await.map_err(core_gone)?;
         result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
     }
 
@@ -72,7 +72,7 @@ impl Cores {
                         local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
                     };
                     if let Ok(dirty_bytes) = self[core].call(dirty).await {
-                        progress.say(what, dirty_bytes);
+                        progress.report(what, dirty_bytes);
                     }
                 }
             }
@@ -80,8 +80,8 @@ impl Cores {
     }
 
     /// Size of a volume in bytes.
-    pub async fn size_of(&self, name: &str, placed: &Placed) -> Result<u64, Failure> {
-        self.with_volume(name, placed, |volume| volume.size_bytes()).await
+    pub async fn size_of(&self, name: &str, placement: &Placement) -> Result<u64, Failure> {
+        self.with_volume(name, placement, |volume| volume.size_bytes()).await
     }
 
     /// Dirty bytes of a volume now; 0 if its core does not answer.
@@ -89,7 +89,7 @@ impl Cores {
         let volume = volume.to_owned();
         let dirty =
             async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |found| found.stats().dirty_bytes);
-        let told = tokio::time::timeout(CORE_PATIENCE, self[core].call(dirty)).await;
+        let told = tokio::time::timeout(CORE_TIMEOUT, self[core].call(dirty)).await;
         told.ok().and_then(Result::ok).unwrap_or(0)
     }
 
@@ -105,13 +105,13 @@ impl Cores {
     }
 
     /// Reports a volume's new size to guests.
-    pub async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+    pub async fn tell_guests_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
         let name = name.to_owned();
         let tell = async move |local: Rc<Local>| {
             if let Some(vhost_user) = &local.vhost_user {
                 vhost_user.server.resized(&name);
             }
         };
-        self[placed.core].call(tell).await.map_err(core_gone)
+        self[placement.core].call(tell).await.map_err(core_gone)
     }
 }

@@ -32,7 +32,7 @@ impl Rounds {
         self.0[index].store(true, Ordering::Relaxed);
         if self.0.iter().all(|round| round.load(Ordering::Relaxed)) {
             self.0.iter().for_each(|round| round.store(false, Ordering::Relaxed));
-            notifier.say("WATCHDOG=1");
+            notifier.notify("WATCHDOG=1");
         }
     }
 }
@@ -40,14 +40,14 @@ impl Rounds {
 impl Cores {
     /// Feeds the watchdog, if there is one, as long as every data core and the control thread make progress.
     pub async fn feed_watchdog(&self) {
-        let Some(time) = Notifier::watchdog_time() else { return };
+        let Some(time) = Notifier::watchdog_timeout() else { return };
         let pause = time / ROUNDS;
         let pause_of_cores = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
         let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
         for core in self.iter() {
             let (rounds, index) = (rounds.clone(), core.index());
             let begin = async move |local: Rc<Local>| {
-                let (seam, notifier) = (local.seam.clone(), Notifier::that_never_waits());
+                let (seam, notifier) = (local.seam.clone(), Notifier::nonblocking());
                 local.seam.spawn(async move {
                     loop {
                         rounds.complete(index, &notifier);
@@ -58,7 +58,7 @@ impl Cores {
             // The call fails only if the core has ended, which ends the daemon anyway.
             let _ = core.call(begin).await;
         }
-        let (control, notifier) = (self.count(), Notifier::that_never_waits());
+        let (control, notifier) = (self.count(), Notifier::nonblocking());
         tokio::task::spawn_local(async move {
             loop {
                 rounds.complete(control, &notifier);
@@ -81,7 +81,7 @@ impl Cores {
             };
             tokio::select! {
                 done = &mut work => return done,
-                () = all_answer => notifier.more_time(),
+                () = all_answer => notifier.extend_timeout(),
             }
         }
     }

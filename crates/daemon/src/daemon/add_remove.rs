@@ -4,7 +4,7 @@ use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of;
-use super::super::volumes::Standing;
+use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
@@ -22,7 +22,7 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         let invalid = |error: String| Failure::new(ErrorKind::Invalid, error);
         check_name(name).map_err(invalid)?;
-        let _busy = self.volumes.begin(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
         if self.volumes.contains(name) {
             return Err(Failure::new(ErrorKind::Conflict, format!("there is a volume named \"{name}\" already")));
         }
@@ -39,7 +39,7 @@ impl Daemon {
             let kind = if is_of_backing { ErrorKind::Conflict } else { failure.kind };
             return Err(Failure { kind, ..failure });
         }
-        let placed = self.volumes.placed(name)?;
+        let placement = self.volumes.placement(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
         // The "removed" mark of an entry in the file stays: the added volume keeps the name over a restart.
         let in_file = self.settings.current().volumes.iter().any(|volume| volume.name == name);
@@ -47,7 +47,7 @@ impl Daemon {
             if !in_file {
                 state.removed.remove(name);
             }
-            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
                 record.added = Some(added);
             }
         })?;
@@ -57,8 +57,8 @@ impl Daemon {
 
     /// `volume remove`: afterwards the backing alone holds the complete data.
     pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let known = self.volumes.known(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
         if known.refusal().is_some() && self.records.may_be_on_flash(name) {
             let text = format!(
                 "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices \
@@ -75,7 +75,7 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let left = self.memory.left_of(name).await?;
+        let left = self.memory.persisted_images_of(name).await?;
         if !left.is_empty() {
             let text = format!(
                 "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on \
@@ -85,19 +85,19 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        if let Standing::Serving(placed) = &known.standing {
-            self.volumes.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.attachments.detach(name, placed.core, progress).await {
-                self.volumes.stand(name, Standing::Serving(placed.clone()));
+        if let VolumeStatus::Serving(placement) = &known.status {
+            self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+                self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return Err(failure);
             }
         }
         self.units.forget_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
-            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.standing);
+            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.status);
             match (serving, record) {
-                (Standing::Serving(placed), _) => state.forget(placed.incarnation),
+                (VolumeStatus::Serving(placement), _) => state.forget(placement.incarnation),
                 (_, Some(incarnation)) => state.forget(incarnation),
                 _ => {}
             }
@@ -107,8 +107,8 @@ impl Daemon {
         })?;
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
-        let mut said = vec![match known.standing {
-            Standing::Refused(_) => {
+        let mut said = vec![match known.status {
+            VolumeStatus::Refused(_) => {
                 format!("volume {name} is removed; it was not served, and its backing {backing} is as it was")
             }
             _ => format!("volume {name} is removed; its backing {backing} is complete"),
@@ -122,8 +122,8 @@ impl Daemon {
     /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
     /// named in `give_up`.
     pub async fn adopt(&self, name: &str, give_up: Option<String>) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let known = self.volumes.known(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
         if known.refusal().is_none() {
             let text = format!("volume {name} is served; there is nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));

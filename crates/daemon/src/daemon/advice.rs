@@ -42,13 +42,13 @@ impl Daemon {
                 continue;
             }
             // The volume may have been removed meanwhile.
-            let Ok(placed) = self.volumes.placed(&report.name) else { continue };
-            let curve = if silent.contains(&placed.core) { None } else { self.curve(&report.name).await };
+            let Ok(placement) = self.volumes.placement(&report.name) else { continue };
+            let curve = if silent.contains(&placement.core) { None } else { self.curve(&report.name).await };
             match curve {
                 Some(curve) => volumes.push(advice::of_volume(report, &curve, assumptions)),
-                None if self.volumes.placed(&report.name).is_err() => {}
+                None if self.volumes.placement(&report.name).is_err() => {}
                 None => {
-                    silent.insert(placed.core);
+                    silent.insert(placement.core);
                     volumes.push(advice::of_nothing(report));
                 }
             }

@@ -6,7 +6,7 @@ use control::{Actor, ProgressSender};
 use events::{Touched, asked};
 use messages::{Answer, ErrorKind, Failure, Request};
 
-use super::super::said::{Said, answer_of};
+use super::super::reload_outcome::{ReloadOutcome, reload_answer};
 use super::Daemon;
 
 impl Daemon {
@@ -21,7 +21,7 @@ impl Daemon {
         let journal = &self.journal;
         match &request {
             Request::Reload {} if !self.stop.is_stopping() => {
-                return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(answer_of);
+                return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(reload_answer);
             }
             // The event comes first because the daemon ends with the answer.
             Request::Stop { .. } => {
@@ -56,7 +56,7 @@ impl Daemon {
     }
 
     /// Reads the configuration again for `whom`. Each result becomes an event.
-    pub async fn reload_for(&self, whom: &str) -> Result<Vec<Said>, Failure> {
+    pub async fn reload_for(&self, whom: &str) -> Result<Vec<ReloadOutcome>, Failure> {
         let actor = format!("configuration reload ({whom})");
         let under_way = self.journal.begin(Touched::All);
         let result = self.reload().await;
@@ -64,9 +64,9 @@ impl Daemon {
         self.journal.learn(&reports);
         drop(under_way);
         match &result {
-            Ok(said) => {
-                for said in said {
-                    self.journal.note_change(Some(actor.clone()), said.subject(), said.event());
+            Ok(outcomes) => {
+                for outcomes in outcomes {
+                    self.journal.note_change(Some(actor.clone()), outcomes.subject(), outcomes.event());
                 }
             }
             Err(failure) => self.journal.note_change(Some(actor), None, format!("failed: {failure}")),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use messages::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
-use super::super::volumes::Known;
+use super::super::volumes::KnownVolume;
 use super::Daemon;
 use config::keys::{KEYS, Key, TABLES, set_by_command};
 use config::redact;
@@ -69,7 +69,7 @@ impl Daemon {
     fn volumes_written(&self) -> BTreeMap<String, Values> {
         let mut volumes = BTreeMap::<String, Values>::new();
         let config = self.settings.current();
-        for known in self.volumes.map(Known::clone) {
+        for known in self.volumes.map(KnownVolume::clone) {
             let name = &known.config.name;
             let values = volumes.entry(name.clone()).or_default();
             if known.from_file {

@@ -9,29 +9,29 @@ use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 
 use super::super::jobs::{FLASH, Listed};
-use super::super::volumes::Placed;
+use super::super::volumes::Placement;
 use super::Daemon;
 use logging::{self as log, CONTROL};
 
 impl Daemon {
     /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
     pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
-        self.flush_listed(listed, name, &placed, progress).await?;
+        let placement = self.volumes.placement(name)?;
+        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placement.core).await)?;
+        self.flush_listed(listed, name, &placement, progress).await?;
         self.show(name).await
     }
 
     /// As [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
     /// an event.
     pub async fn flush_aside(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
+        let placement = self.volumes.placement(name)?;
+        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placement.core).await)?;
         let job = listed.report();
         let (daemon, volume, whom) = (self.clone(), name.to_owned(), actor.show());
         tokio::task::spawn_local(async move {
             let (progress, _) = ProgressSender::new();
-            let flushed = daemon.flush_listed(listed, &volume, &placed, &progress).await;
+            let flushed = daemon.flush_listed(listed, &volume, &placement, &progress).await;
             let Err(failure) = flushed else { return };
             log::warn!(target: CONTROL, volume, "{}", failure.message);
             if failure.kind == ErrorKind::Failed {
@@ -45,12 +45,12 @@ impl Daemon {
         &self,
         mut listed: Listed,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
         let flushed = tokio::select! {
-            flushed = self.cores.on_volume(name, placed, "destaging", progress, work) => flushed,
+            flushed = self.cores.on_volume(name, placement, "destaging", progress, work) => flushed,
             () = listed.called_off() => {
                 let text = format!("volume {name}: its flush was cancelled; its dirty data is destaged in the \
                                     background");

@@ -4,18 +4,18 @@ mod actions;
 mod add_remove;
 mod advice;
 mod audit;
-mod by_signal;
 mod configuration;
-mod flash_watch;
+mod flash_monitor;
 mod flushes;
-mod heat;
+mod heat_map;
 mod reload;
 mod retry;
 mod sample;
+mod signal_handling;
 mod start;
 mod status;
 mod stop;
-mod traces;
+mod trace_recording;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ use super::flash::FlashLog;
 use super::http::HttpInterface;
 use super::iscsi::Units;
 use super::jobs::Jobs;
-use super::kept::{PersistedMemory, Plan};
 use super::listen::Listeners;
+use super::persisted_memory::{MemoryPlan, PersistedMemory};
 use super::records::Records;
-use super::said::answer_of;
+use super::reload_outcome::reload_answer;
 use super::settings::Settings;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
@@ -91,7 +91,13 @@ pub struct Daemon {
 
 impl Daemon {
     /// A daemon that serves nothing yet.
-    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, memory: Plan, notifier: Notifier) -> Daemon {
+    pub fn new(
+        config: Config,
+        state: StateDir,
+        cores: Vec<DataCore>,
+        memory: MemoryPlan,
+        notifier: Notifier,
+    ) -> Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
@@ -235,7 +241,7 @@ impl Daemon {
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),
             Request::TokenLink { role } => self.http.login_link(role),
-            Request::Reload {} => self.reload().await.map(answer_of),
+            Request::Reload {} => self.reload().await.map(reload_answer),
             Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
         }
     }

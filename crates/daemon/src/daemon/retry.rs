@@ -26,7 +26,7 @@ impl Daemon {
         let (mut busy, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
         for known in due {
             // A change of this volume that is under way supersedes the retry.
-            let Ok(begun) = self.volumes.begin(&known.config.name) else { continue };
+            let Ok(begun) = self.volumes.lock_for_change(&known.config.name) else { continue };
             busy.push(begun);
             before.push((known.config.name.clone(), known.refusal().cloned()));
             wanted.push((known.config, known.from_file));

@@ -8,7 +8,7 @@ use history::Subject;
 use messages::{ErrorKind, Failure, Sampled, unix_time};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::super::shortage::Shortage;
+use super::super::descriptor_shortage::DescriptorShortage;
 use super::Daemon;
 
 /// Interval of the samples.

@@ -14,10 +14,10 @@ use super::super::cores::{DataCore, DataCoreSpec};
 #[cfg(feature = "sabotage")]
 use super::super::sabotage;
 use super::super::stop::Clients;
-use super::super::volumes::Busy;
-use super::super::{handover, iscsi, kept, loss, vhost_user};
+use super::super::volumes::ChangeGuard;
+use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
-use super::by_signal::obey_signals;
+use super::signal_handling::obey_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
 use state::{Acceptance, StateDir, draw_identity, draw_number};
@@ -25,17 +25,17 @@ use systemd::Notifier;
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the last log lines of a daemon that gives up: standard error may be stuck.
-const LAST_LINES_PATIENCE: Duration = Duration::from_secs(1);
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the last answers to leave the control socket.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const REPLY_GRACE: Duration = Duration::from_millis(50);
 
 /// Serves a configuration until stopped; `ready` is called when clients can connect.
-pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce()) -> Result<(), Failure> {
+pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
-        StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
+        StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT).await.map_err(|error| failed(&error))?;
     let (identity, life) = draw_identity()
         .and_then(|identity| Ok((identity, draw_number()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
@@ -50,8 +50,8 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
-    let plan = kept::plan(&config, &mut state).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, (target, vhost_user), plan.kept.clone(), ended).await?;
+    let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.file.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
     // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
@@ -62,7 +62,8 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
     tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
     let wanted = wanted_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
-    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.volumes.begin(&config.name).ok()).collect();
+    let starting: Vec<_> =
+        wanted.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
@@ -91,30 +92,30 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
         });
         tokio::task::spawn_local(daemon.clone().retry_absent());
         tokio::select! {
-            () = daemon.stop.asked() => {}
+            () = daemon.stop.requested() => {}
             Some(core) = has_ended.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error!(target: DAEMON, "{text}");
                 daemon.journal.note_daemon(&text);
                 daemon.journal.flush();
-                log::flush(LAST_LINES_PATIENCE);
+                log::flush(LOG_FLUSH_TIMEOUT);
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
     }
-    daemon.stop.ask(false, Clients::SendAway);
+    daemon.stop.request(false, Clients::Disconnect);
     let complete = daemon.drain().await;
     daemon.telemetry.end_history().await;
     daemon.end_events();
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(REPLY_GRACE).await;
     // The receiver is gone if the server has failed.
     let _ = quit.send(true);
     let _ = control.await;
     started?;
     if !complete {
-        return Err(Failure::failed(daemon.stop.said()));
+        return Err(Failure::failed(daemon.stop.message()));
     }
-    log::info!(target: DAEMON, "{}", daemon.stop.said());
+    log::info!(target: DAEMON, "{}", daemon.stop.message());
     Ok(())
 }
 
@@ -167,8 +168,8 @@ fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
 async fn start_serving(
     daemon: &Rc<Daemon>,
     wanted: Vec<(VolumeConfig, bool)>,
-    starting: Vec<Busy<'_>>,
-    clients: Vec<handover::Kept>,
+    starting: Vec<ChangeGuard<'_>>,
+    clients: Vec<handover::StoredClient>,
 ) -> Result<(), Failure> {
     if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
@@ -195,12 +196,12 @@ async fn start_serving(
     // Only after the last step of the start that can fail.
     handover::take_over_clients(&daemon.notifier, &daemon.cores, clients).await;
     daemon.listeners.announce(listening);
-    let count = daemon.volumes.served().len();
+    let count = daemon.volumes.served_names().len();
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
     log::info!(target: DAEMON, "{text}");
     daemon.journal.begin_serving(&text, &daemon.look().await);
-    daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
+    daemon.notifier.notify(&format!("READY=1\nSTATUS={text}"));
     Ok(())
 }
 

@@ -9,10 +9,10 @@ use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRa
 use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
-use super::super::cores::{CORE_PATIENCE, Local};
+use super::super::cores::{CORE_TIMEOUT, Local};
 use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
 use super::super::volume_settings::qos_of;
-use super::super::volumes::{Known, Standing};
+use super::super::volumes::{KnownVolume, VolumeStatus};
 use super::Daemon;
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
@@ -59,7 +59,7 @@ impl Daemon {
     /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
         let curve = self.on_core_of(name, |volume| miss_ratio_curve(&volume.curves(), volume.age().as_millis()));
-        tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
+        tokio::time::timeout(CORE_TIMEOUT, curve).await.ok().and_then(Result::ok)
     }
 
     /// `volume list`.
@@ -107,7 +107,7 @@ impl Daemon {
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(&self.records.folder())),
             state_failed,
-            memory_not_kept: self.memory.not_kept(),
+            memory_not_kept: self.memory.unavailable_reason(),
             listen: self.listeners.shown(),
             api: self.http.address().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
@@ -138,7 +138,7 @@ impl Daemon {
         let mut counted = BTreeMap::new();
         for core in self.cores.iter() {
             let asked =
-                tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
+                tokio::time::timeout(CORE_TIMEOUT, core.call(async |local: Rc<Local>| count(&local).await)).await;
             if let Ok(Ok(Seen { mut report, volumes, datastores: seen, now })) = asked {
                 report.core = core.index();
                 cores.push(report);
@@ -168,7 +168,7 @@ impl Daemon {
     }
 }
 
-fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+fn report_share(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let config = &known.config;
     report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
     report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
@@ -178,7 +178,7 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
 }
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
-fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+fn alert_of_flash(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let wanted = effective_policy(record, known.config.policy);
     let is = report.policy == WritePolicy::WriteThrough.to_string();
     if is && wanted == WritePolicy::WriteBack {
@@ -247,29 +247,29 @@ async fn count(local: &Local) -> Seen {
     Seen { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
 }
 
-fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
+fn report(known: &KnownVolume, counted: Option<Counted>) -> VolumeReport {
     let config = &known.config;
     let backing = config.backing.to_string();
     let mut report = VolumeReport::idle(&config.name, VolumeState::Refused, &config.policy.to_string(), &backing);
     report.datastore = config.datastore.clone();
     report.labels = config.labels.clone();
     report.read_only = config.read_only;
-    let (placed, removing) = match &known.standing {
-        Standing::Serving(placed) => (placed, false),
-        Standing::Removing(placed) => (placed, true),
-        Standing::Refused(failure) => {
+    let (placement, removing) = match &known.status {
+        VolumeStatus::Serving(placement) => (placement, false),
+        VolumeStatus::Removing(placement) => (placement, true),
+        VolumeStatus::Refused(failure) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
             report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
             report.refusal = failure.refusal.clone();
             return report;
         }
     };
-    report.incarnation = format!("{:016x}", placed.incarnation);
-    report.backing_identity = placed.identity.clone();
-    report.core = placed.core;
-    report.size_bytes = placed.geometry.size_bytes;
-    report.logical_block_bytes = placed.geometry.logical_block;
-    report.physical_block_bytes = placed.geometry.physical_block;
+    report.incarnation = format!("{:016x}", placement.incarnation);
+    report.backing_identity = placement.identity.clone();
+    report.core = placement.core;
+    report.size_bytes = placement.geometry.size_bytes;
+    report.logical_block_bytes = placement.geometry.logical_block;
+    report.physical_block_bytes = placement.geometry.physical_block;
     report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
     let Some(counted) = counted else {
         report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));

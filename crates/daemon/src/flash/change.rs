@@ -261,7 +261,7 @@ impl FlashLog {
                 _ = tick.tick() => {
                     let ask = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
                     if let Ok(Some(job)) = self.core().call(ask).await {
-                        progress.say_copied(what, job.done_bytes, job.total_bytes);
+                        progress.report_copied(what, job.done_bytes, job.total_bytes);
                     }
                 }
             }

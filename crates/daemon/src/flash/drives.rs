@@ -23,7 +23,7 @@ use logging::{self as log, FLASH};
 /// Interval of the queries: health changes over days.
 const PAUSE: Duration = Duration::from_secs(300);
 /// Time-out for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of an answer, ten times the largest known.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const PROGRAM: &str = "smartctl";
@@ -115,8 +115,8 @@ fn spawn(drive: &str) -> std::io::Result<Child> {
 async fn answer(child: &mut Child) -> Result<Vec<u8>, String> {
     let out = child.stdout.take().expect("it was asked for");
     let mut text = Vec::new();
-    match timeout(PATIENCE, out.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut text)).await {
-        Err(_) => Err(format!("{PROGRAM} has not answered within {} s", PATIENCE.as_secs())),
+    match timeout(TIMEOUT, out.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut text)).await {
+        Err(_) => Err(format!("{PROGRAM} has not answered within {} s", TIMEOUT.as_secs())),
         Ok(Err(error)) => Err(format!("{PROGRAM} cannot be read: {error}")),
         Ok(Ok(_)) if text.len() as u64 > ANSWER_BYTES_MAX => Err(format!("{PROGRAM} prints more than can be right")),
         Ok(Ok(_)) => Ok(text),

@@ -33,7 +33,7 @@ use super::jobs::Jobs;
 use super::overlap::OwnVolumes;
 use super::records::Records;
 use super::settings::Settings;
-use super::volumes::Placed;
+use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
 use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
@@ -258,10 +258,15 @@ impl FlashLog {
 
     /// Saves whether the log answers the flushes of a volume: before it does so, and after the policy has changed and
     /// the volume was drained.
-    pub fn note_policy_on_flash(&self, placed: &Placed, policy: WritePolicy, read_only: bool) -> Result<(), Failure> {
+    pub fn note_policy_on_flash(
+        &self,
+        placement: &Placement,
+        policy: WritePolicy,
+        read_only: bool,
+    ) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
-        self.records.change(|state| state.mark_on_flash(placed.incarnation, store.as_deref()))
+        self.records.change(|state| state.mark_on_flash(placement.incarnation, store.as_deref()))
     }
 
     /// Closes the log; true when the log is sound and holds no needed data.

@@ -7,7 +7,7 @@ use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, Scru
 use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
-use super::super::cores::CORE_PATIENCE;
+use super::super::cores::CORE_TIMEOUT;
 use super::super::cores::Local;
 use super::super::volumes::Volumes;
 use super::open::Opened;
@@ -61,7 +61,7 @@ impl FlashLog {
         };
         (report.in_use, report.store) = (true, opened.store.clone());
         let asked = self.core().call(async |local: Rc<Local>| look(&local));
-        match tokio::time::timeout(CORE_PATIENCE, asked).await {
+        match tokio::time::timeout(CORE_TIMEOUT, asked).await {
             Ok(Ok(Some(view))) => self.fill(&mut report, view, &opened, config, volumes),
             _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
         }

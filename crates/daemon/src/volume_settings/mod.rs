@@ -2,8 +2,8 @@
 //! a reload, applied on the core and saved.
 
 mod qos;
+mod quotas;
 mod reload;
-mod shares;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
 pub use self::qos::{qos_of, warn_of};
-pub use self::shares::{memory_share_of, share_of};
+pub use self::quotas::{memory_share_of, share_of};
 use super::cores::Cores;
 use super::flash::FlashLog;
 use super::iscsi::Units;
 use super::records::Records;
 use super::settings::Settings;
-use super::volumes::{Placed, Volumes};
+use super::volumes::{Placement, Volumes};
 use config::keys::{KEYS, find_key, nearest, set_by_command};
 use logging::{self as log, FLASH, VOLUME};
 use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
@@ -78,18 +78,18 @@ impl VolumeSettings {
     pub async fn apply(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         changes: &Changes<'_>,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        self.set_qos(name, placed, changes.settings).await?;
-        self.set_share(name, placed, changes.settings).await?;
+        self.set_qos(name, placement, changes.settings).await?;
+        self.set_share(name, placement, changes.settings).await?;
         if let Some(lost) = changes.declared_lost {
             let file = self.volumes.setting(name, DECLARED_LOST).unwrap_or_default();
-            self.units.set_lost(name, placed, lost, &file).await?;
+            self.units.set_lost(name, placement, lost, &file).await?;
         }
         match changes.policy {
-            Some(policy) => self.set_policy(name, placed, policy, progress).await,
+            Some(policy) => self.set_policy(name, placement, policy, progress).await,
             None => Ok(()),
         }
     }
@@ -97,7 +97,7 @@ impl VolumeSettings {
     async fn set_policy(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
@@ -111,13 +111,13 @@ impl VolumeSettings {
         let file = self.volumes.setting(name, POLICY).unwrap_or_default();
         let before = self.records.view().clone();
         self.records.change(|state| {
-            state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
+            state.set_override(placement.incarnation, POLICY, &policy.to_string(), &file);
         })?;
-        if let Err(failure) = self.change_policy(name, placed, policy, progress).await {
+        if let Err(failure) = self.change_policy(name, placement, policy, progress).await {
             self.records.change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);
-                state.set_override(placed.incarnation, POLICY, &value, &file);
+                state.set_override(placement.incarnation, POLICY, &value, &file);
             })?;
             return Err(failure);
         }
@@ -130,34 +130,34 @@ impl VolumeSettings {
     pub async fn change_policy(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
         if policy == WritePolicy::WriteBack {
-            self.flash.note_policy_on_flash(placed, policy, read_only)?;
+            self.flash.note_policy_on_flash(placement, policy, read_only)?;
         }
         if policy.defers_writes() && !read_only {
-            self.records.note_deferring(placed)?;
+            self.records.note_deferring(placement)?;
         }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
-        self.cores.on_volume(name, placed, "changing the policy", progress, work).await?;
-        self.flash.note_policy_on_flash(placed, policy, read_only)
+        self.cores.on_volume(name, placement, "changing the policy", progress, work).await?;
+        self.flash.note_policy_on_flash(placement, policy, read_only)
     }
 
     /// `volume pause`, `freeze` and `resume`.
     pub async fn set_mode(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         mode: CacheMode,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
-        self.cores.on_volume(name, placed, "changing the mode", progress, work).await?;
+        self.cores.on_volume(name, placement, "changing the mode", progress, work).await?;
         self.records.change(|state| {
-            state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
+            state.set_override(placement.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         })?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
         Ok(())
@@ -170,13 +170,13 @@ impl VolumeSettings {
             let known = self.volumes.find(&name);
             let wanted = known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
             // A change of the volume that is under way takes precedence.
-            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) =
-                (wanted, self.volumes.begin(&name), self.volumes.placed(&name))
+            let (Some(WritePolicy::WriteBack), Ok(_guard), Ok(placement)) =
+                (wanted, self.volumes.lock_for_change(&name), self.volumes.placement(&name))
             else {
                 continue;
             };
             let (progress, _) = ProgressSender::new();
-            match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
+            match self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress).await {
                 Ok(()) => log::info!(
                     target: FLASH, volume = name,
                     "volume {name}: write-back again, flash keeps enough copies"

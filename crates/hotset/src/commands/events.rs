@@ -54,7 +54,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
         let (since_unix_seconds, until_unix_seconds) = if after.is_none() { (since, until) } else { (None, None) };
         let (before, subject) = (None, subject.clone());
         let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
-        match client.ask(&request, |_| ())? {
+        match client.request(&request, |_| ())? {
             Answer::Events(page) => Ok(page),
             _ => Err(messages::Failure::new(ErrorKind::Failed, unexpected().message).into()),
         }

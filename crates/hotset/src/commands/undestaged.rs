@@ -178,8 +178,8 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
 /// valid.
 fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     let failed = |error: control::ClientError| Failure::failed(error.to_string());
-    let mut client = Client::connect(socket).and_then(|client| client.patient_for(ANSWER_PATIENCE)).map_err(failed)?;
-    match client.ask(&Request::Status {}, |_| ()).map_err(failed)? {
+    let mut client = Client::connect(socket).and_then(|client| client.with_timeout(ANSWER_PATIENCE)).map_err(failed)?;
+    match client.request(&Request::Status {}, |_| ()).map_err(failed)? {
         Answer::Status(status) => Ok(status),
         _ => Err(unexpected()),
     }

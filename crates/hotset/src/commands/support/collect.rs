@@ -63,7 +63,7 @@ struct Daemon {
 
 impl Daemon {
     fn connect(socket: &Path, found: &mut Found) -> Option<Daemon> {
-        let client = Client::connect(socket).and_then(|client| client.patient_for(PATIENCE));
+        let client = Client::connect(socket).and_then(|client| client.with_timeout(PATIENCE));
         let daemon = client.map(|client| Daemon { client, is_silent: false });
         daemon.map_err(|error| found.miss("what the daemon tells", error.to_string())).ok()
     }
@@ -72,7 +72,7 @@ impl Daemon {
         if self.is_silent {
             return Err("the daemon had kept silent before".to_owned());
         }
-        self.client.ask(request, |_| ()).map_err(|error| {
+        self.client.request(request, |_| ()).map_err(|error| {
             self.is_silent = matches!(error, ClientError::Broken { .. });
             error.to_string()
         })

@@ -6,7 +6,7 @@ use messages::{Answer, Failure};
 
 /// A change that a reload applied or did not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ReloadOutcome {
     /// Of the daemon or of a datastore.
     General(String),
     /// Of the volume of that name.
@@ -15,36 +15,36 @@ pub enum Said {
     Failed(String, Failure),
 }
 
-impl Said {
+impl ReloadOutcome {
     /// The volume that it concerns, if it concerns one.
     pub fn subject(&self) -> Option<String> {
         match self {
-            Said::General(_) => None,
-            Said::Volume(name, _) | Said::Failed(name, _) => Some(name.clone()),
+            ReloadOutcome::General(_) => None,
+            ReloadOutcome::Volume(name, _) | ReloadOutcome::Failed(name, _) => Some(name.clone()),
         }
     }
 
     /// The text of its event, which has the volume as its subject.
     pub fn event(&self) -> String {
         match self {
-            Said::General(text) | Said::Volume(_, text) => text.clone(),
-            Said::Failed(_, failure) => failure.message.clone(),
+            ReloadOutcome::General(text) | ReloadOutcome::Volume(_, text) => text.clone(),
+            ReloadOutcome::Failed(_, failure) => failure.message.clone(),
         }
     }
 }
 
 /// The sentence in an answer or in the log.
-impl fmt::Display for Said {
+impl fmt::Display for ReloadOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::General(text) => f.write_str(text),
-            Said::Volume(name, text) => write!(f, "volume {name}: {text}"),
-            Said::Failed(_, failure) => f.write_str(&failure.message),
+            ReloadOutcome::General(text) => f.write_str(text),
+            ReloadOutcome::Volume(name, text) => write!(f, "volume {name}: {text}"),
+            ReloadOutcome::Failed(_, failure) => f.write_str(&failure.message),
         }
     }
 }
 
 /// The answer to a request for a reload.
-pub fn answer_of(said: Vec<Said>) -> Answer {
-    Answer::Said(said.iter().map(Said::to_string).collect())
+pub fn reload_answer(outcomes: Vec<ReloadOutcome>) -> Answer {
+    Answer::Said(outcomes.iter().map(ReloadOutcome::to_string).collect())
 }

@@ -11,7 +11,7 @@ use logging::{self as log, CONFIG, DAEMON};
 
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
 pub async fn obey_signals(daemon: Rc<Daemon>) {
-    let mut signals = signals::obey(match daemon.memory.survives() {
+    let mut signals = signals::obey(match daemon.memory.survives_restart() {
         true => "acknowledged writes stay in memory for the next start",
         false => "flushed data is safe, unflushed data is lost",
     });
@@ -36,8 +36,8 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
     // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
     // manager closes their connections.
-    let hands_over = signal == Signal::Terminate && daemon.notifier.is_there();
-    daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
+    let hands_over = signal == Signal::Terminate && daemon.notifier.is_connected();
+    daemon.stop.request(false, if hands_over { Clients::HandOver } else { Clients::Disconnect });
 }
 
 async fn reload_by_signal(daemon: &Daemon) {
@@ -46,7 +46,7 @@ async fn reload_by_signal(daemon: &Daemon) {
     }
     log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
     match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(|said| log::info!(target: CONFIG, "{said}")),
+        Ok(outcomes) => outcomes.iter().for_each(|outcomes| log::info!(target: CONFIG, "{outcomes}")),
         Err(failure) => {
             log::error!(target: CONFIG, "{}", failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one stays in effect");

@@ -14,9 +14,9 @@ use super::Daemon;
 impl Daemon {
     /// The requests per part of a volume in the last hour.
     pub(super) async fn heat(&self, name: &str) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
+        let placement = self.volumes.placement(name)?;
         let volume = name.to_owned();
-        let called = self.cores[placed.core].call(async move |local: Rc<Local>| {
+        let called = self.cores[placement.core].call(async move |local: Rc<Local>| {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))
         });
         let (heat, size_bytes, now) = called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))?;

@@ -21,7 +21,7 @@ impl Daemon {
         name: &str,
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        self.cores.with_volume(name, &self.volumes.placed(name)?, work).await
+        self.cores.with_volume(name, &self.volumes.placement(name)?, work).await
     }
 
     /// Starts a recording for `trace record`.

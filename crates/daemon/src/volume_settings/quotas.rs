@@ -7,7 +7,7 @@ use engine::{FlashShare, MemoryShare, PageNo, ShareError};
 use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_gone};
-use super::super::volumes::{Placed, Volumes};
+use super::super::volumes::{Placement, Volumes};
 use super::VolumeSettings;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
@@ -39,7 +39,7 @@ impl VolumeSettings {
     pub async fn set_share(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
         let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
@@ -50,11 +50,11 @@ impl VolumeSettings {
         let mut state = self.records.view().clone();
         for (key, value) in wanted {
             let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
-            state.set_override(placed.incarnation, key, &value, &file);
+            state.set_override(placement.incarnation, key, &value, &file);
         }
         check_memory(&self.volumes, self.settings.memory_bytes(), &config, &state)?;
-        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
-        let noted = self.records.note_overrides(placed, &state, &KEYS);
+        apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
+        let noted = self.records.note_overrides(placement, &state, &KEYS);
         noted.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: its shares were changed by command"))
     }
 
@@ -62,7 +62,7 @@ impl VolumeSettings {
     pub async fn pin(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         from_bytes: u64,
         to_bytes: Option<u64>,
         pins: bool,
@@ -79,7 +79,7 @@ impl VolumeSettings {
         if pins && !config.flash {
             return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
         }
-        let size = self.cores.size_of(name, placed).await?;
+        let size = self.cores.size_of(name, placement).await?;
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
             let text = format!("volume {name} ends at byte {size}, before byte {from_bytes}; give a range inside it");
@@ -89,9 +89,9 @@ impl VolumeSettings {
         let before = effective(state.by_name(name), PINNED, Pinned::default());
         let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
         let pinned = pinned.map_err(|text| conflict(&text))?;
-        state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
-        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
-        self.records.note_overrides(placed, &state, &[PINNED])?;
+        state.set_override(placement.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
+        apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
+        self.records.note_overrides(placement, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info!(
             target: QOS, volume = name,
@@ -101,13 +101,13 @@ impl VolumeSettings {
     }
 
     /// Applies the quotas that the file now gives a volume.
-    pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+    pub(super) async fn reload_share(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placed.incarnation, key, &now.setting(key));
+            state.expire_override(placement.incarnation, key, &now.setting(key));
         }
-        apply(&self.cores, self.settings.memory_bytes(), now, placed, &state).await?;
-        self.records.note_overrides(placed, &state, &KEYS)
+        apply(&self.cores, self.settings.memory_bytes(), now, placement, &state).await?;
+        self.records.note_overrides(placement, &state, &KEYS)
     }
 }
 
@@ -132,7 +132,13 @@ fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &Stat
 }
 
 /// Gives a volume on its core the quotas that `state` and its configuration say, where memory has `all` bytes.
-async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+async fn apply(
+    cores: &Cores,
+    all: u64,
+    config: &VolumeConfig,
+    placement: &Placement,
+    state: &State,
+) -> Result<(), Failure> {
     let (name, record) = (&config.name, state.by_name(&config.name));
     let memory = memory_share_of(record, config, all);
     let flash = share_of(record, config);
@@ -141,7 +147,7 @@ async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, 
         Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
         None => Ok(()),
     };
-    let done: Result<(), ShareError> = cores[placed.core].call(call).await.map_err(core_gone)?;
+    let done: Result<(), ShareError> = cores[placement.core].call(call).await.map_err(core_gone)?;
     done.map_err(|error| {
         Failure::new(ErrorKind::Conflict, format!("volume {name} keeps the share of the flash that it has: {error}"))
     })
