@@ -77,7 +77,7 @@ fn start(limits: Limits) -> Running {
 }
 
 fn flush(name: &str) -> Request {
-    Request::VolumeFlush { name: name.to_owned(), aside: false }
+    Request::VolumeFlush { name: name.to_owned(), in_background: false }
 }
 
 /// Sends raw bytes and returns the bytes received until the server closes.

@@ -50,7 +50,7 @@ impl Shortage {
         } else {
             log::info!(target: DAEMON, "{text}")
         }
-        journal.note_daemon(&text);
+        journal.record_daemon_event(&text);
     }
 }
 

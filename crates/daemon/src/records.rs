@@ -122,7 +122,7 @@ impl Records {
     }
 
     /// The reason why the records cannot be written now, if so.
-    pub fn look(&self) -> Option<String> {
-        self.0.borrow_mut().look()
+    pub fn write_error(&self) -> Option<String> {
+        self.0.borrow_mut().write_error()
     }
 }

@@ -1,22 +1,22 @@
-//! What a reload of the configuration did, change by change.
+//! Outcomes of a reload of the configuration.
 
 use std::fmt;
 
 use messages::{Answer, Failure};
 
-/// A change that a reload applied or did not apply.
+/// The outcome of one change of a reload: applied, not applied, or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReloadOutcome {
-    /// Of the daemon or of a datastore.
+    /// A change of the daemon or of a datastore.
     General(String),
-    /// Of the volume of that name.
+    /// A change of a volume: its name, and the outcome as text.
     Volume(String, String),
-    /// The failure of a change of the volume of that name; it names the volume itself.
+    /// A failed change of a volume: its name, and the failure, whose message names the volume.
     Failed(String, Failure),
 }
 
 impl ReloadOutcome {
-    /// The volume that it concerns, if it concerns one.
+    /// The volume concerned, if any.
     pub fn subject(&self) -> Option<String> {
         match self {
             ReloadOutcome::General(_) => None,
@@ -24,8 +24,8 @@ impl ReloadOutcome {
         }
     }
 
-    /// The text of its event, which has the volume as its subject.
-    pub fn event(&self) -> String {
+    /// The text of its event. The volume is the event's subject, so the text does not name it.
+    pub fn event_text(&self) -> String {
         match self {
             ReloadOutcome::General(text) | ReloadOutcome::Volume(_, text) => text.clone(),
             ReloadOutcome::Failed(_, failure) => failure.message.clone(),
@@ -33,7 +33,7 @@ impl ReloadOutcome {
     }
 }
 
-/// The sentence in an answer or in the log.
+/// The message for replies and for the log.
 impl fmt::Display for ReloadOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -44,7 +44,7 @@ impl fmt::Display for ReloadOutcome {
     }
 }
 
-/// The answer to a request for a reload.
+/// The reply to a reload request.
 pub fn reload_answer(outcomes: Vec<ReloadOutcome>) -> Answer {
     Answer::Said(outcomes.iter().map(ReloadOutcome::to_string).collect())
 }

@@ -77,12 +77,12 @@ impl Telemetry {
     }
 
     /// `history` and `volume history`.
-    pub async fn past(&self, question: Question) -> Result<Answer, Failure> {
+    pub async fn query_history(&self, question: Question) -> Result<Answer, Failure> {
         let busy = |why: &str| Failure::new(ErrorKind::Unavailable, format!("the history {why}; try again"));
-        let (reply, replied) = oneshot::channel();
-        let asked = match &*self.history.borrow() {
+        let (reply, result) = oneshot::channel();
+        let is_queued = match &*self.history.borrow() {
             None => {
-                let text = "no history is kept; give [history] a size and restart";
+                let text = "the history is off; set [history] size and restart";
                 return Err(Failure::new(ErrorKind::Conflict, text));
             }
             // The requester may have stopped waiting.
@@ -90,12 +90,12 @@ impl Telemetry {
                 history.ask(question, unix_time::now().as_secs(), Box::new(|answer| drop(reply.send(answer))))
             }
         };
-        if !asked {
-            return Err(busy("has too much to do"));
+        if !is_queued {
+            return Err(busy("is overloaded"));
         }
-        match tokio::time::timeout(TIMEOUT, replied).await {
+        match tokio::time::timeout(TIMEOUT, result).await {
             Ok(Ok(answer)) => answer.map(|report| Answer::History(Box::new(report))),
-            _ => Err(busy("does not answer, its disk may hang")),
+            _ => Err(busy("does not answer; its disk may hang")),
         }
     }
 

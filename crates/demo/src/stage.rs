@@ -158,6 +158,6 @@ impl Control {
 
     /// Drains a volume.
     pub fn flush(&mut self, name: &str) -> Result<(), Failure> {
-        self.ask(&Request::VolumeFlush { name: name.to_owned(), aside: false }).map(|_| ())
+        self.ask(&Request::VolumeFlush { name: name.to_owned(), in_background: false }).map(|_| ())
     }
 }

@@ -265,7 +265,7 @@ fn reload_during_the_start_leaves_volumes_to_the_start() {
     });
     daemon.signal("HUP");
     for name in ["a", "silent"] {
-        let left = format!("volume {name}: not looked at, it is being changed right now");
+        let left = format!("volume {name}: skipped: another change of it is in progress");
         daemon.wait_for(&left, |daemon| daemon.log().contains(&left));
     }
     daemon.wait_for("it serves", |daemon| daemon.log().contains("serving 1 volume "));
@@ -592,7 +592,7 @@ fn qos_changes_live_and_survives_a_restart() {
     let b = volume("b", "datastore = \"nl\"\n");
     site.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
     daemon.signal("HUP");
-    daemon.wait_for("the file is read", |daemon| daemon.log().contains("what [[qos]] gives it was taken over"));
+    daemon.wait_for("the file is read", |daemon| daemon.log().contains("[[qos]] rules applied"));
     for said in [
         "[[qos]]: 2 taken over",
         "datastore ssd: added",

@@ -205,9 +205,9 @@ impl StateDir {
 
     /// Reason why no change can be recorded now, as far as known. Must be called about every second: it also probes a
     /// directory without writes from time to time.
-    pub fn look(&mut self) -> Option<String> {
+    pub fn write_error(&mut self) -> Option<String> {
         let state = &self.state;
-        self.writer.as_mut()?.look(|| state.to_bytes())
+        self.writer.as_mut()?.write_error(|| state.to_bytes())
     }
 
     /// Changes the state. On success the change is durable; on an error the state is unchanged. Waits for [`PATIENCE`]

@@ -130,7 +130,7 @@ impl Writer {
 
     /// Reason why a change would fail now, as far as known; `in_force` returns the file's content. Must be called about
     /// every second.
-    pub(crate) fn look(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
+    pub(crate) fn write_error(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
         if let Some(time) = self.hangs_for() {
             return Some(WriteError::Hangs(time).to_string());
         }
@@ -281,11 +281,11 @@ mod tests {
             assert!(matches!(all.write("new", hook), Err(WriteError::Hangs(_))), "{hanging:?}");
             let again = all.write("newer", no_hook());
             assert!(matches!(again, Err(WriteError::Hangs(_))), "{hanging:?}: it waited for a thread that hangs");
-            assert!(all.writer.look(|| b"old".to_vec()).is_some_and(|why| why.contains("no answer for")));
+            assert!(all.writer.write_error(|| b"old".to_vec()).is_some_and(|why| why.contains("no answer for")));
             go_on.send(()).expect("it waits");
             all.wait_until_free();
             assert_eq!(all.text(), "old", "{hanging:?}");
-            assert_eq!(all.writer.look(|| b"old".to_vec()), None, "{hanging:?}");
+            assert_eq!(all.writer.write_error(|| b"old".to_vec()), None, "{hanging:?}");
             all.write("newest", no_hook()).expect("it answers again");
             assert_eq!(all.text(), "newest");
         }
@@ -299,9 +299,9 @@ mod tests {
             _ => Ok(()),
         });
         assert!(matches!(all.write("new", failing), Err(WriteError::Io(_))));
-        assert_eq!(all.writer.look(Vec::new).as_deref(), Some("the disk is gone"));
+        assert_eq!(all.writer.write_error(Vec::new).as_deref(), Some("the disk is gone"));
         all.write("new", no_hook()).expect("written");
-        assert_eq!(all.writer.look(Vec::new), None);
+        assert_eq!(all.writer.write_error(Vec::new), None);
     }
 
     #[test]
@@ -309,13 +309,13 @@ mod tests {
         let mut all = Fixture::new();
         all.write("old", no_hook()).expect("written");
         all.writer.answered -= PROBE_PAUSE;
-        assert_eq!(all.writer.look(|| b"old".to_vec()), None);
+        assert_eq!(all.writer.write_error(|| b"old".to_vec()), None);
         all.wait_until_free();
         assert!(all.writer.answered.elapsed() < PROBE_PAUSE);
         std::fs::remove_dir_all(all.folder.path()).expect("it is there");
         all.writer.answered -= PROBE_PAUSE;
-        all.writer.look(|| b"old".to_vec());
+        all.writer.write_error(|| b"old".to_vec());
         all.wait_until_free();
-        assert!(all.writer.look(|| b"old".to_vec()).is_some());
+        assert!(all.writer.write_error(|| b"old".to_vec()).is_some());
     }
 }

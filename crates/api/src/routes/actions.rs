@@ -62,7 +62,7 @@ async fn flush(
     PathName(name): PathName,
     OptionalJson(how): OptionalJson<Flush>,
 ) -> Result<Response, Problem> {
-    match shared.control.request(Request::VolumeFlush { name, aside: !how.wait }).await? {
+    match shared.control.request(Request::VolumeFlush { name, in_background: !how.wait }).await? {
         Answer::Volume(report) => Ok(Json(*report).into_response()),
         Answer::Job(job) => Ok((StatusCode::ACCEPTED, Json(job)).into_response()),
         _ => Err(unexpected()),

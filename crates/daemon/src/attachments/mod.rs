@@ -16,7 +16,7 @@ use super::iscsi::Units;
 use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;
-use super::volume_settings::{memory_share_of, qos_of, share_of};
+use super::volume_settings::{flash_quota_of, memory_quota_of, qos_of};
 use super::volumes::{Placement, Volumes, WantedVolume};
 use config::VolumeConfig;
 use logging::{self as log, VOLUME};
@@ -49,7 +49,7 @@ impl Attachments {
 
     /// Attaches a volume, or records why it cannot be served.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
-        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
+        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one result per volume")
     }
 
     /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
@@ -150,8 +150,8 @@ impl Attachments {
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
-            memory: memory_share_of(record, config, self.settings.current().memory_bytes),
-            flash: share_of(record, config),
+            memory: memory_quota_of(record, config, self.settings.current().memory_bytes),
+            flash: flash_quota_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),

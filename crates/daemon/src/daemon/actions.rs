@@ -121,7 +121,7 @@ impl Daemon {
 fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
     SlowReport {
         ago_ms: now.since(slow.ended).as_millis(),
-        asked: slow.op.name().to_owned(),
+        operation: slow.op.name().to_owned(),
         offset_bytes: slow.at,
         length_bytes: slow.len,
         took_us: slow.took.as_micros(),

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Actor, Handler, ProgressSender};
-use events::Wanted;
+use events::EventFilter;
 use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request, Sampled};
 use seam::real::RealSeam;
@@ -185,14 +185,14 @@ impl Daemon {
                 self.flash.replace(&old, &new, force, progress).await?;
                 Ok(self.flash_answer().await)
             }
-            Request::FlashPause {} => self.steer_flash(|store| store.pause_job(true)).await,
-            Request::FlashResume {} => self.steer_flash(|store| store.pause_job(false)).await,
-            Request::FlashCancel {} => self.steer_flash(|store| store.cancel_job()).await,
+            Request::FlashPause {} => self.control_flash_job(|store| store.pause_job(true)).await,
+            Request::FlashResume {} => self.control_flash_job(|store| store.pause_job(false)).await,
+            Request::FlashCancel {} => self.control_flash_job(|store| store.cancel_job()).await,
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
-            Request::VolumeFlush { name, aside: false } => self.flush(&name, progress).await,
-            Request::VolumeFlush { name, aside: true } => self.flush_aside(actor, &name).await,
+            Request::VolumeFlush { name, in_background: false } => self.flush(&name, progress).await,
+            Request::VolumeFlush { name, in_background: true } => self.flush_in_background(actor, &name).await,
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
@@ -203,11 +203,11 @@ impl Daemon {
             Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
                 let (subject, is_known) = self.subject(volume, datastore)?;
-                self.telemetry.past(history::Question { subject, is_known, from, to, step, series }).await
+                self.telemetry.query_history(history::Question { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
                 let limit = limit as usize;
-                Ok(self.journal.page(&Wanted {
+                Ok(self.journal.page(&EventFilter {
                     limit,
                     before,
                     after,
@@ -254,8 +254,8 @@ impl Daemon {
     }
 
     /// `flash pause`, `resume`, `cancel`.
-    pub(super) async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
-        self.flash.steer(steer).await?;
+    pub(super) async fn control_flash_job(&self, action: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.flash.control_job(action).await?;
         Ok(self.flash_answer().await)
     }
 

@@ -26,11 +26,11 @@ impl Daemon {
         while !self.stop.is_stopping() {
             tick.tick().await;
             shortage.report(&self.journal);
-            self.journal.begin_look();
-            let mut status = self.look().await;
+            self.journal.begin_sample();
+            let mut status = self.collect_status().await;
             let at_unix_ms = unix_time::now().as_millis() as u64;
-            self.journal.look(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
-            self.journal.tell_alerts(&mut status);
+            self.journal.process_sample(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
+            self.journal.add_alerts(&mut status);
             let events = self.journal.newest();
             let sampled = Arc::new(Sampled { at_unix_ms, status, events });
             self.telemetry.publish(sampled);

@@ -9,7 +9,7 @@ use messages::ErrorKind;
 use seam::real::{KeptFile, RealCoreSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::super::certificates::Shown;
+use super::super::certificates::ListenerCertificate;
 use super::super::cores::{DataCore, DataCoreSpec};
 #[cfg(feature = "sabotage")]
 use super::super::sabotage;
@@ -17,7 +17,7 @@ use super::super::stop::Clients;
 use super::super::volumes::ChangeGuard;
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
-use super::signal_handling::obey_signals;
+use super::signal_handling::handle_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
 use state::{Acceptance, StateDir, draw_identity, draw_number};
@@ -47,7 +47,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
         .map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
-    let (tls, shown) = tls.unzip();
+    let (tls, certificate) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
     let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
@@ -56,15 +56,15 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
     // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
     daemon.memory.open().await.map_err(|failure| Failure::failed(failure.message))?;
-    if let Some(shown) = shown {
-        daemon.certificates.set_nbd(shown);
+    if let Some(certificate) = certificate {
+        daemon.certificates.set_nbd(certificate);
     }
     tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
     let wanted = wanted_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
     let starting: Vec<_> =
         wanted.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
-    tokio::task::spawn_local(obey_signals(daemon.clone()));
+    tokio::task::spawn_local(handle_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
     let (listens, is_listening) = oneshot::channel();
@@ -96,7 +96,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             Some(core) = has_ended.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error!(target: DAEMON, "{text}");
-                daemon.journal.note_daemon(&text);
+                daemon.journal.record_daemon_event(&text);
                 daemon.journal.flush();
                 log::flush(LOG_FLUSH_TIMEOUT);
                 std::process::exit(i32::from(EXIT_FAILED));
@@ -156,11 +156,11 @@ async fn start_cores(
 }
 
 /// The TLS configuration of the NBD server, and its certificate for reports and renewal.
-fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
+fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, ListenerCertificate), Failure> {
     let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
     let tls = nbd::Tls::new(identity.config, config.required);
     let shared = tls.clone();
-    Ok((tls, Shown::new(&config.files, identity.chain, move |config| shared.renew(config))))
+    Ok((tls, ListenerCertificate::new(&config.files, identity.chain, move |config| shared.renew(config))))
 }
 
 /// Attaches the volumes and starts the listeners. A volume that cannot be served does not prevent the others from being
@@ -200,7 +200,7 @@ async fn start_serving(
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
     log::info!(target: DAEMON, "{text}");
-    daemon.journal.begin_serving(&text, &daemon.look().await);
+    daemon.journal.begin_serving(&text, &daemon.collect_status().await);
     daemon.notifier.notify(&format!("READY=1\nSTATUS={text}"));
     Ok(())
 }

@@ -74,13 +74,13 @@ impl Daemon {
 
     /// `status`.
     pub async fn status(&self) -> StatusReport {
-        let mut status = self.look().await;
-        self.journal.tell_alerts(&mut status);
+        let mut status = self.collect_status().await;
+        self.journal.add_alerts(&mut status);
         status
     }
 
     /// The status now, before alerts are evaluated.
-    pub async fn look(&self) -> StatusReport {
+    pub async fn collect_status(&self) -> StatusReport {
         let (cores, volumes, datastores) = self.reports().await;
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
@@ -97,7 +97,7 @@ impl Daemon {
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
-        let state_failed = self.records.look();
+        let state_failed = self.records.write_error();
         let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -124,7 +124,7 @@ impl Daemon {
             alerts,
             ..StatusReport::default()
         };
-        self.journal.tell_health(&mut status);
+        self.journal.add_health(&mut status);
         status
     }
 

@@ -243,7 +243,7 @@ impl FlashLog {
         };
         let failure = Failure::new(kind_of(&error), show(&error.to_string()));
         match error {
-            StoreError::Cancelled => end(JobOutcome::CalledOff, &failure.message),
+            StoreError::Cancelled => end(JobOutcome::Cancelled, &failure.message),
             _ if failure.kind == ErrorKind::Failed => end(JobOutcome::Failed, &failure.message),
             _ => {}
         }

@@ -55,11 +55,11 @@ impl VolumeSettings {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
         }
         apply(&self.cores, &config, placement, &state).await?;
-        let noted = self.records.note_overrides(placement, &state, &KEYS);
-        noted.inspect(|()| {
+        let saved = self.records.note_overrides(placement, &state, &KEYS);
+        saved.inspect(|()| {
             log::info!(
                 target: QOS, volume = name,
-                "volume {name}: its quality of service was changed by command"
+                "volume {name}: quality of service changed by command"
             )
         })
     }
@@ -75,18 +75,18 @@ impl VolumeSettings {
     }
 }
 
-/// Warns of values that rules give a volume and that cannot take effect.
-pub fn warn_of(config: &VolumeConfig) {
+/// Warns of values from rules that cannot take effect on a volume.
+pub fn warn_of_conflicts(config: &VolumeConfig) {
     if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
         log::warn!(
             target: QOS, volume = config.name,
-            "volume {}: {what}, so it counts for nothing; {remedy}",
+            "volume {}: {what}, so it has no effect; {remedy}",
             config.name
         );
     }
 }
 
-/// Gives a volume on its core the quality of service that `state` and its configuration say.
+/// Applies the quality of service in `state` and the configuration to a volume on its core.
 async fn apply(cores: &Cores, config: &VolumeConfig, placement: &Placement, state: &State) -> Result<(), Failure> {
     let qos = qos_of(state.by_name(&config.name), config.qos).of_engine();
     let volume = config.name.clone();
@@ -96,7 +96,7 @@ async fn apply(cores: &Cores, config: &VolumeConfig, placement: &Placement, stat
     };
     let done: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_gone)?;
     done.map_err(|error| {
-        let text = format!("volume {} keeps the quality of service that it has: {error}", config.name);
+        let text = format!("volume {} keeps its quality of service: {error}", config.name);
         Failure::new(ErrorKind::Conflict, text)
     })
 }

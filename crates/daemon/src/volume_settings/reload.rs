@@ -9,38 +9,38 @@ use super::super::cores::Local;
 use super::super::reload_outcome::ReloadOutcome;
 use super::super::volumes::KnownVolume;
 use super::VolumeSettings;
-use super::qos::warn_of;
+use super::qos::warn_of_conflicts;
 use config::{QosRule, VolumeConfig};
 
 impl VolumeSettings {
-    /// Applies the file's new entry of a served volume, whose entry was `old`.
+    /// Applies the new entry of a served volume, whose entry was `old`.
     pub async fn reload(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<ReloadOutcome> {
         let name = &now.name;
         let mut applied = old.renewed(now);
-        let mut outcomes = Outcomes { name, outcomes: Vec::new() };
+        let mut outcomes = VolumeOutcomes { name, outcomes: Vec::new() };
         if applied != *now {
-            outcomes.add("a changed backing, size, defer, read_only, flash or lun needs a restart to take effect");
+            outcomes.add("a changed backing, size, defer, read_only, flash or lun takes effect after a restart");
         }
         if old.policy != now.policy {
-            let text = format!("policy {} became {}", old.policy, now.policy);
+            let text = format!("policy changed from {} to {}", old.policy, now.policy);
             if !outcomes.add_result(self.reload_policy(now).await, &text) {
                 applied.policy = old.policy;
             }
         }
-        let shares = |of: &VolumeConfig| (of.memory_min, of.memory_max, of.flash_min, of.flash_max);
-        if shares(old) != shares(now) {
+        let quotas = |config: &VolumeConfig| (config.memory_min, config.memory_max, config.flash_min, config.flash_max);
+        if quotas(old) != quotas(now) {
             let changed = match self.volumes.placement(name) {
-                Ok(placement) => self.reload_share(&placement, now).await,
+                Ok(placement) => self.reload_quotas(&placement, now).await,
                 Err(failure) => Err(failure),
             };
-            if !outcomes.add_result(changed, "what it may have of memory and flash was taken over") {
-                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
+            if !outcomes.add_result(changed, "memory and flash quotas applied") {
+                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = quotas(old);
             }
         }
         if old.datastore != now.datastore || old.labels != now.labels {
             outcomes.add_result(
                 self.reload_datastore(now).await,
-                "datastore and labels taken over; NBD clients are told of a changed vm after a restart",
+                "datastore and labels applied; NBD clients see a changed vm label after a restart",
             );
         }
         if old.qos != now.qos {
@@ -48,7 +48,7 @@ impl VolumeSettings {
                 Ok(placement) => self.reload_qos(&placement, now).await,
                 Err(failure) => Err(failure),
             };
-            if !outcomes.add_result(changed, "its shares, limits and reservation were taken over") {
+            if !outcomes.add_result(changed, "shares, limits and reservation applied") {
                 applied.qos = old.qos;
             }
         }
@@ -57,7 +57,7 @@ impl VolumeSettings {
                 Ok(placement) => self.units.reload(&placement, &applied).await,
                 Err(failure) => Err(failure),
             };
-            if !outcomes.add_result(changed, "who may see its LUN, and whether it is lost, was taken over") {
+            if !outcomes.add_result(changed, "LUN access list and declared_lost applied") {
                 (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
             }
         }
@@ -71,12 +71,12 @@ impl VolumeSettings {
         let (name, policy) = (&now.name, now.policy);
         let failed = |why: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {why}"));
         let placement = self.volumes.placement(name).map_err(|_| failed("not served"))?;
-        let noted = self.records.change(|state| {
+        let saved = self.records.change(|state| {
             state.expire_override(placement.incarnation, state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
         let changed = self.change_policy(name, &placement, policy, &progress).await;
-        noted.map_err(|failure| failed(&failure.message)).and(changed)
+        saved.map_err(|failure| failed(&failure.message)).and(changed)
     }
 
     /// Moves a volume to the datastore that the file now names.
@@ -89,7 +89,7 @@ impl VolumeSettings {
             }
         };
         let called = self.cores[placement.core].call(call).await;
-        called.map_err(|gone| Failure::new(ErrorKind::Failed, format!("volume {}: {gone}", now.name)))
+        called.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {}: {error}", now.name)))
     }
 
     /// Applies `[[qos]]` to volumes that were added by command.
@@ -102,17 +102,17 @@ impl VolumeSettings {
         let mut outcomes = Vec::new();
         for now in changed {
             let name = &now.name;
-            warn_of(&now);
+            warn_of_conflicts(&now);
             let applied = match (self.volumes.lock_for_change(name), self.volumes.placement(name)) {
                 (Err(failure), _) => Err(failure),
                 (Ok(_guard), Ok(placement)) => self.reload_qos(&placement, &now).await,
-                // A volume that is not served gets it when it is attached.
+                // A volume that is not served gets them when it is attached.
                 (Ok(_), Err(_)) => Ok(()),
             };
             outcomes.push(match applied {
                 Ok(()) => {
                     self.volumes.set_qos(name, now.qos);
-                    ReloadOutcome::Volume(name.clone(), "what [[qos]] gives it was taken over".to_owned())
+                    ReloadOutcome::Volume(name.clone(), "[[qos]] rules applied".to_owned())
                 }
                 Err(failure) => ReloadOutcome::Failed(name.clone(), failure),
             });
@@ -121,13 +121,13 @@ impl VolumeSettings {
     }
 }
 
-/// Results of the changes of one volume.
-struct Outcomes<'a> {
+/// Outcomes of the changes of one volume.
+struct VolumeOutcomes<'a> {
     name: &'a str,
     outcomes: Vec<ReloadOutcome>,
 }
 
-impl Outcomes<'_> {
+impl VolumeOutcomes<'_> {
     fn add(&mut self, text: &str) {
         self.outcomes.push(ReloadOutcome::Volume(self.name.to_owned(), text.to_owned()));
     }
