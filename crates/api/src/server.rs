@@ -129,8 +129,8 @@ async fn serve_client(
     }
 }
 
-/// A connection whose writes fail when no byte could be sent for `timeout`. Without it, responses to a client that reads
-/// nothing would be kept for ever.
+/// A connection whose writes fail when no byte could be sent for `timeout`. Without it, responses to a client that
+/// reads nothing would be kept for ever.
 fn with_write_timeout<S: AsyncRead + AsyncWrite>(stream: S, timeout: Duration) -> Pin<Box<TimeoutStream<S>>> {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(timeout));

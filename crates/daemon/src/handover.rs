@@ -49,12 +49,12 @@ pub async fn store_clients(notifier: &Notifier, stored: Vec<StoredClient>) {
     match notifier.barrier(BARRIER_TIMEOUT).await {
         true => log::info!(
             target: NBD, clients = stored.len(),
-            "NBD clients that wait for the next start: {}",
+            "NBD client connections stored for the next start: {}",
             stored.len()
         ),
         false => log::warn!(
             target: NBD, clients = stored.len(),
-            "NBD clients that may not find the next start: {}",
+            "NBD client connections that may be lost at the next start: {}",
             stored.len()
         ),
     }
@@ -73,21 +73,22 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
             // The shutdown fails if the connection has already ended.
             let _ = shutdown(fd, Shutdown::Both);
         }
-        let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
+        let text = "NBD clients of the previous daemon are disconnected: the service manager did not release their \
+                    connections";
         return log::error!(target: NBD, "{text}");
     }
     let clients: Vec<(Terms, OwnedFd)> =
         stored.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
-    let take = async move |local: Rc<Local>| {
-        let take = |(terms, fd)| {
+    let take_over = async move |local: Rc<Local>| {
+        let take_one = |(terms, fd)| {
             let client = Handed { stream: RealStream::from_fd(fd), terms };
             local.server.take_over(client).map_err(|why: NoWay| (terms, why))
         };
-        clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
+        clients.into_iter().map(take_one).filter_map(Result::err).collect::<Vec<_>>()
     };
-    // A core that has ended drops the connections.
-    let Ok(refused) = cores.first().call(take).await else { return };
+    // If the core has ended, the connections are dropped.
+    let Ok(refused) = cores.first().call(take_over).await else { return };
     log::info!(
         target: NBD, clients = count - refused.len(),
         "NBD clients taken over from the previous daemon: {}",

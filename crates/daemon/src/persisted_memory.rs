@@ -17,7 +17,7 @@ use messages::{ErrorKind, Failure};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 
-use super::cores::{Cores, Local, core_gone};
+use super::cores::{Cores, Local, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
@@ -29,7 +29,7 @@ const DIRECTORY: &str = "/dev/shm";
 /// Minimum of free space for a new file, in bytes.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// The place of this daemon's memory.
+/// The location of this daemon's memory.
 #[derive(Default)]
 pub struct MemoryPlan {
     /// The file; `None` if memory does not survive the daemon.
@@ -57,7 +57,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
         log::warn!(
             target: MEMORY,
             "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
-             once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+             once; free space there, name another tmpfs in [memory] keep_in, or accept this with keep_in = \"none\""
         );
         let unavailable_reason =
             (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
@@ -80,10 +80,10 @@ fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
     match room_in_memory(directory) {
         Err(error) => Err(format!("{shown} cannot be used ({error})")),
-        Ok(None) => Err(format!("{shown} is not a file system in memory (tmpfs) and is too slow")),
+        Ok(None) => Err(format!("{shown} is not on tmpfs, and other file systems are too slow")),
         Ok(Some(room)) if room < bytes => {
             let (room, bytes) = (show_bytes(room), show_bytes(bytes));
-            Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
+            Err(format!("{shown} has {room} free, but [memory] size needs {bytes}; enlarge it, or lower [memory] size"))
         }
         Ok(Some(_)) => Ok(()),
     }
@@ -184,7 +184,7 @@ impl PersistedMemory {
             let files = left.iter().filter(|file| has_content(file, owner));
             files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        let mut files = self.cores.first().call(of).await.map_err(core_gone)?;
+        let mut files = self.cores.first().call(of).await.map_err(core_ended)?;
         let state = self.records.view();
         // This daemon has lost nothing, however often it attached the volume.
         let is_intact = |generation: u64| generation == state.generation || self.is_intact(generation);
@@ -209,9 +209,8 @@ impl PersistedMemory {
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be \
-             read: {why}. \
-             Accepting that this data is lost: hotset volume adopt {name}"
+            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: {why}. \
+             To accept the loss of these writes: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
     }
@@ -246,13 +245,13 @@ impl PersistedMemory {
             }
             (intact, unreadable)
         };
-        let (intact, unreadable) = self.cores.first().call(open).await.map_err(core_gone)?;
+        let (intact, unreadable) = self.cores.first().call(open).await.map_err(core_ended)?;
         for (id, why) in unreadable {
-            let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
+            let record = records.iter().find(|record| record.id == id).expect("each opened file has a record").clone();
             log::error!(
                 target: MEMORY,
-                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
-                 and volumes of which it may hold content are not served",
+                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {why}. The file is kept, and \
+                 volumes of which it may hold content are not served",
                 record.path.display()
             );
             self.unreadable.borrow_mut().push(UnreadableImage { record, why: Rc::new(why) });
@@ -269,7 +268,7 @@ impl PersistedMemory {
             local.memory_images.borrow_mut().retain(|file| !file.owners().is_empty());
             local.memory_images.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
         };
-        let left = self.cores.first().call(retain).await.map_err(core_gone)?;
+        let left = self.cores.first().call(retain).await.map_err(core_ended)?;
         let own = self.plan.file.as_ref().map(|kept| kept.id);
         let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
         let is_obsolete = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);

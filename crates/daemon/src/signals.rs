@@ -31,8 +31,8 @@ fn subscriber() -> MutexGuard<'static, Option<Subscriber>> {
     SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the signal thread; without a subscriber signals have their default effect. Must be called before the process has
-/// other threads, since the kernel could deliver signals to them.
+/// Starts the signal thread; without a subscriber signals have their default effect. Must be called before the process
+/// has other threads, since the kernel could deliver signals to them.
 pub fn start_thread() -> Result<(), Failure> {
     static STARTED: Once = Once::new();
     let failed = |error: std::io::Error| Failure::failed(format!("cannot handle signals: {error}"));
@@ -49,8 +49,8 @@ pub fn start_thread() -> Result<(), Failure> {
     started.map_err(failed)
 }
 
-/// Returns the receiver of signals. They are delivered to it as long as it lives. The second stop signal prints `final_message`
-/// and ends the process at once.
+/// Returns the receiver of signals. They are delivered to it as long as it lives. The second stop signal prints
+/// `final_message` and ends the process at once.
 pub fn subscribe(final_message: &'static str) -> UnboundedReceiver<Signal> {
     let (sender, receiver) = unbounded_channel();
     *subscriber() = Some(Subscriber { sender, stopping: AtomicBool::new(false), final_message });

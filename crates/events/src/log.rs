@@ -1,4 +1,4 @@
-//! The newest events in memory, which answer all queries. Each appended event also goes to the writer thread of `file.rs`.
+//! The newest events in memory, which answer all queries. Each event also goes to the writer thread of `file.rs`.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -18,8 +18,8 @@ pub fn now() -> Duration {
 pub fn parse(text: &str, now: u64) -> Result<u64, String> {
     let wrong = || {
         format!(
-            "\"{text}\" is not a valid time; write it like \"-1h\", \"now\", \"2026-11-22T05:51:03Z\" or as seconds since \
-             1970"
+            "\"{text}\" is not a valid time; write it like \"-1h\", \"now\", \"2026-11-22T05:51:03Z\", or as seconds \
+             since 1970"
         )
     };
     match text.strip_prefix('-') {

@@ -1,7 +1,7 @@
 //! Secrets and their hashes.
 //!
-//! A secret is 256 random bits, so a plain SHA-256 is enough for storage: it cannot be guessed. A deliberately slow hash, as
-//! for passwords, would let any client keep the control thread busy.
+//! A secret is 256 random bits, so a plain SHA-256 is enough for storage: it cannot be guessed. A deliberately slow
+//! hash, as for passwords, would let any client keep the control thread busy.
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};

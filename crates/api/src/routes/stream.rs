@@ -37,7 +37,7 @@ struct Wanted {
 #[utoipa::path(get, path = "/api/v1/stream", tag = "daemon",
     params(Wanted, ("Last-Event-ID" = Option<String>, Header,
         description = "Resume after this event if it is not older than a minute")),
-    responses((status = 200, description = "An endless stream of events", body = String, content_type = "text/event-stream")))]
+    responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream")))]
 async fn stream(
     State(shared): State<Arc<Shared>>,
     Extension(AuthenticatedClient(principal)): Extension<AuthenticatedClient>,

@@ -66,7 +66,7 @@ impl Attachments {
         }
         let refused =
             placement.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
-        self.units.tell_absent(refused).await;
+        self.units.report_absent(refused).await;
         let results = wanted.into_iter().zip(placement).map(|((config, from_file), result)| {
             let name = config.name.clone();
             self.volumes.record_attached((config, from_file), result.clone());
@@ -123,20 +123,20 @@ impl Attachments {
                 }
             }
         }
-        self.note_not_on_flash(&not_on_flash);
+        self.clear_flash_marks(&not_on_flash);
         results
     }
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
-    /// service: a stale mark only costs one more check at the next start.
-    fn note_not_on_flash(&self, incarnations: &[VolumeId]) {
+    /// service: a stale mark only causes one more check at the next start.
+    fn clear_flash_marks(&self, incarnations: &[VolumeId]) {
         if self.flash.store().is_none() {
             return;
         }
-        let noted = self.records.change(|state| {
+        let saved = self.records.change(|state| {
             incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
         });
-        if let Err(error) = noted {
+        if let Err(error) = saved {
             log::error!(target: VOLUME, "{error}");
         }
     }
@@ -160,7 +160,7 @@ impl Attachments {
     }
 
     /// True when the flash log in use holds data of a volume that is not served.
-    pub async fn waits_in_log(&self, name: &str) -> Result<bool, Failure> {
+    pub async fn has_blocks_in_log(&self, name: &str) -> Result<bool, Failure> {
         let waiting = self.cores.waiting().await?;
         let incarnation = self.records.view().by_name(name).map(|record| record.incarnation);
         Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))

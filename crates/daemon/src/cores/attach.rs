@@ -15,7 +15,7 @@ use super::super::iscsi::UnitPlan;
 use super::super::persisted_memory::{self, has_persisted_content};
 use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
 /// Backings that a core opens concurrently.
@@ -55,7 +55,7 @@ impl Cores {
     /// Opens backings on a core, in the order of their results.
     pub async fn open(&self, core: usize, plans: Vec<OpenPlan>) -> Result<Vec<OpenResult>, Failure> {
         let open = async move |local: Rc<Local>| open_on_core(&local, plans).await;
-        self[core].call(open).await.map_err(core_gone)
+        self[core].call(open).await.map_err(core_ended)
     }
 
     /// Attaches volumes to backings that the core has open, with their units and sockets. Each result is true when data
@@ -81,7 +81,7 @@ impl Cores {
             Ok(each) => {
                 each.into_iter().map(|one| one.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
             }
-            Err(gone) => vec![Err(core_gone(gone)); count],
+            Err(error) => vec![Err(core_ended(error)); count],
         }
     }
 
@@ -89,7 +89,7 @@ impl Cores {
     pub async fn close(&self, opened: &Opened, why: Failure) -> Failure {
         let number = opened.number;
         let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
-        self[opened.core].call(close).await.map_or_else(core_gone, |()| why)
+        self[opened.core].call(close).await.map_or_else(core_ended, |()| why)
     }
 }
 

@@ -11,7 +11,7 @@ use seam::real::RealSeam;
 use super::super::cores::CORE_TIMEOUT;
 use super::super::volumes::Placement;
 use super::data_core::Local;
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 
 /// Interval of progress reports of a long action.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ impl Cores {
     ) -> Result<T, Failure> {
         let volume = name.to_owned();
         let called = self[placement.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
-        called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))
+        called.await.map_err(core_ended)?.ok_or_else(|| Failure::no_volume(name))
     }
 
     /// Runs `work` with the volume on its core, and meanwhile reports its dirty bytes as progress.
@@ -47,12 +47,12 @@ impl Cores {
             Some(volume) => work(volume).await,
             None => Err(RequestError::ShuttingDown),
         });
-        let result = self.watched(placement.core, name, what, progress, called).await.map_err(core_gone)?;
+        let result = self.report_while(placement.core, name, what, progress, called).await.map_err(core_ended)?;
         result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
     }
 
     /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
-    pub async fn watched<T>(
+    pub async fn report_while<T>(
         &self,
         core: usize,
         name: &str,
@@ -89,8 +89,8 @@ impl Cores {
         let volume = volume.to_owned();
         let dirty =
             async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |found| found.stats().dirty_bytes);
-        let told = tokio::time::timeout(CORE_TIMEOUT, self[core].call(dirty)).await;
-        told.ok().and_then(Result::ok).unwrap_or(0)
+        let dirty_bytes = tokio::time::timeout(CORE_TIMEOUT, self[core].call(dirty)).await;
+        dirty_bytes.ok().and_then(Result::ok).unwrap_or(0)
     }
 
     /// Dirty bytes of all volumes; `None` once a core has ended.
@@ -105,13 +105,13 @@ impl Cores {
     }
 
     /// Reports a volume's new size to guests.
-    pub async fn tell_guests_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
+    pub async fn notify_guests_of_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
         let name = name.to_owned();
-        let tell = async move |local: Rc<Local>| {
+        let notify = async move |local: Rc<Local>| {
             if let Some(vhost_user) = &local.vhost_user {
                 vhost_user.server.resized(&name);
             }
         };
-        self[placement.core].call(tell).await.map_err(core_gone)
+        self[placement.core].call(notify).await.map_err(core_ended)
     }
 }

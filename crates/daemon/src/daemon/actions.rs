@@ -12,7 +12,7 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
 use super::super::cores::Local;
-use super::super::cores::core_gone;
+use super::super::cores::core_ended;
 use super::super::volume_settings::Changes;
 use super::super::volumes::KnownVolume;
 use super::Daemon;
@@ -56,10 +56,8 @@ impl Daemon {
         let work = async move |volume: Volume<RealSeam>| volume.start_anew(discard_dirty).await;
         let dropped = self.cores.on_volume(name, &placement, "invalidating", &progress, work).await?;
         let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
-        let text = format!(
-            "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
-            show_bytes(dropped)
-        );
+        let text =
+            format!("volume {name}: {} of {what} dropped from memory, and its pages from flash", show_bytes(dropped));
         log::info!(target: VOLUME, volume = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
@@ -73,7 +71,7 @@ impl Daemon {
             let found = local.engine.find(&volume);
             found.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
         });
-        let found: Option<Vec<SlowReport>> = called.await.map_err(core_gone)?;
+        let found: Option<Vec<SlowReport>> = called.await.map_err(core_ended)?;
         found.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
     }
 
@@ -96,8 +94,8 @@ impl Daemon {
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.cores.on_volume(name, &placement, "resizing", progress, work).await?;
         self.records.change(|state| state.note_size(placement.incarnation, size))?;
-        self.units.tell_size(name, &placement).await?;
-        self.cores.tell_guests_size(name, &placement).await?;
+        self.units.notify_size(name, &placement).await?;
+        self.cores.notify_guests_of_size(name, &placement).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));
         self.show(name).await
     }
@@ -112,7 +110,7 @@ impl Daemon {
         self.attachments.attach(known.config, known.from_file, accept).await?;
         log::warn!(
             target: VOLUME, volume = name,
-            "volume {name}: its backing is smaller than it was; dirty data past its end was given up by command"
+            "volume {name}: its backing shrank; dirty data past its end was discarded by command"
         );
         Ok(())
     }

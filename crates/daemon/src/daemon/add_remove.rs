@@ -66,18 +66,18 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        if known.refusal().is_some() && self.attachments.waits_in_log(name).await? {
+        if known.refusal().is_some() && self.attachments.has_blocks_in_log(name).await? {
             let text = format!(
-                "volume {name} is not served, and the flash log holds dirty data of it; remove the cause of the refusal \
-                 (`hotset volume show {name}`), or discard that data: `hotset volume adopt {name}` names it"
+                "volume {name} is not served, and the flash log holds dirty data of it; remove the cause of the \
+                 refusal (`hotset volume show {name}`), or discard that data: `hotset volume adopt {name}` names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let left = self.memory.persisted_images_of(name).await?;
         if !left.is_empty() {
             let text = format!(
-                "volume {name} is not served, and a killed daemon left data of it in memory that is not on its backing; \
-                 serve the volume again, or discard that data: stop hotset, remove {} and start it again",
+                "volume {name} is not served, and a killed daemon left data of it in memory that is not on its \
+                 backing; serve the volume again, or discard that data: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -89,7 +89,7 @@ impl Daemon {
                 return Err(failure);
             }
         }
-        self.units.forget_absent(name).await?;
+        self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
             let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.status);

@@ -8,7 +8,7 @@ use messages::{Answer, Failure, unix_time};
 use seam::{Nanos, Seam};
 
 use super::super::cores::Local;
-use super::super::cores::core_gone;
+use super::super::cores::core_ended;
 use super::Daemon;
 
 impl Daemon {
@@ -19,7 +19,7 @@ impl Daemon {
         let called = self.cores[placement.core].call(async move |local: Rc<Local>| {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))
         });
-        let (heat, size_bytes, now) = called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))?;
+        let (heat, size_bytes, now) = called.await.map_err(core_ended)?.ok_or_else(|| Failure::no_volume(name))?;
         // A clock that shows a time before the machine's boot yields 0.
         let began_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         let seconds = |time: Nanos| time.as_millis() / 1_000;

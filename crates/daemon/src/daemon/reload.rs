@@ -42,12 +42,12 @@ impl Daemon {
         for name in known.iter().filter(|name| !is_fresh(name)) {
             outcomes.push(self.remove_volume(name).await);
         }
-        self.units.fix_luns(&fresh.volumes);
+        self.units.set_fixed_luns(&fresh.volumes);
         for volume in &fresh.volumes {
             outcomes.extend(self.reload_volume(volume).await);
         }
         outcomes.extend(self.volume_settings.reload_rules(&fresh.qos).await);
-        self.cores.forget_datastores(&old.datastores, &fresh.datastores).await;
+        self.cores.remove_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
         if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
             outcomes.extend(self.certificates.reload("api", &now).map(ReloadOutcome::General));
@@ -99,13 +99,13 @@ impl Daemon {
                 log::error!(target: CONFIG, "{error}");
             }
         }
-        if let Err(failure) = self.units.forget_absent(name).await {
+        if let Err(failure) = self.units.remove_absent(name).await {
             return ReloadOutcome::Failed(name.to_owned(), failure);
         }
         self.volumes.remove(name);
         if self.memory.persisted_images_of(name).await.is_ok_and(|left| !left.is_empty()) {
             return of_volume(
-                "removed from the file, but some of its data exists only in persisted memory and is lost when the machine stops",
+                "removed from the file, but its dirty data exists only in persisted memory and is lost at a reboot",
             );
         }
         if self.records.may_be_on_flash(name) {

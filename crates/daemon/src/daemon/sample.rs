@@ -18,11 +18,11 @@ impl Daemon {
     /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
     /// tick stays in the same second.
     pub async fn sample(self: Rc<Self>) {
-        let into = Duration::from_nanos(unix_time::now().subsec_nanos().into());
-        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
+        let since_second = Duration::from_nanos(unix_time::now().subsec_nanos().into());
+        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(since_second);
         let mut tick = interval_at(first, PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut shortage = Shortage::default();
+        let mut shortage = DescriptorShortage::default();
         while !self.stop.is_stopping() {
             tick.tick().await;
             shortage.report(&self.journal);
@@ -51,7 +51,7 @@ impl Daemon {
                 Ok((Subject::Datastore(name), is_known))
             }
             (Some(_), Some(_)) => {
-                let text = "a history is of a volume or of a datastore; ask for each by itself";
+                let text = "name a volume or a datastore, not both";
                 Err(Failure::new(ErrorKind::Invalid, text))
             }
         }

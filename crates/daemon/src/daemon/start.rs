@@ -26,9 +26,9 @@ use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the last log lines of a daemon that gives up: standard error may be stuck.
+/// Time-out for writing the last log lines: standard error may be stuck.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for the last answers to leave the control socket.
+/// Time for the last replies to leave the control socket.
 const REPLY_GRACE: Duration = Duration::from_millis(50);
 
 /// Serves a configuration until stopped; `ready` is called when clients can connect.
@@ -36,19 +36,19 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
         StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT).await.map_err(|error| failed(&error))?;
-    let (identity, life) = draw_identity()
+    let (identity, run_id) = draw_identity()
         .and_then(|identity| Ok((identity, draw_number()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
     state
         .change(|state| {
-            state.begin_life(identity, life);
-            loss::note_boot(state);
+            state.begin_life(identity, run_id);
+            loss::record_boot(state);
         })
         .map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, certificate) = tls.unzip();
-    let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
+    let (target, reservations) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
     let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
     let cores = start_cores(&config, tls, (target, vhost_user), plan.file.clone(), ended).await?;
@@ -59,7 +59,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     if let Some(certificate) = certificate {
         daemon.certificates.set_nbd(certificate);
     }
-    tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
+    tokio::task::spawn_local(daemon.units.clone().save_reservations(reservations));
     let wanted = wanted_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
     let starting: Vec<_> =
@@ -76,12 +76,13 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     });
     if is_listening.await.is_err() {
         let error = control.await.map_err(|error| failed(&error))?;
-        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
+        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed immediately")));
     }
     daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.http.clone().start(daemon.clone(), stopped);
-    let started = daemon.cores.patiently(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
+    let started =
+        daemon.cores.extending_start_timeout(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
     if started.is_ok() {
         ready();
         daemon.cores.feed_watchdog().await;
@@ -135,13 +136,13 @@ async fn start_cores(
         log::warn!(target: DAEMON, "cores lists several CPUs; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
-    let of_spec = CoreSpec::default();
-    let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
+    let defaults = CoreSpec::default();
+    let flash_threshold = config.flash.as_ref().map_or(defaults.flash_threshold, |flash| flash.threshold);
     let engine = CoreSpec {
         #[cfg(feature = "sabotage")]
         sabotage: sabotage::from_environment(),
         flash_threshold,
-        ..of_spec
+        ..defaults
     };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
@@ -176,21 +177,21 @@ async fn start_serving(
     }
     daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
-    daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
     let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
-    let mut unnoted = 0;
+    let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
         log::error!(target: VOLUME, volume = name, "{}", failure.message);
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
-        unnoted += usize::from(failure.kind == ErrorKind::Failed);
+        failed_count += usize::from(failure.kind == ErrorKind::Failed);
     }
-    if unnoted > 0 && daemon.volumes.count() == unnoted {
-        return Err(Failure::failed("none of the volumes can be served"));
+    if failed_count > 0 && daemon.volumes.count() == failed_count {
+        return Err(Failure::failed("no volume can be served"));
     }
-    daemon.flash.keep_two_copies().await;
+    daemon.flash.enforce_two_copies().await;
     let mut listening = daemon.listeners.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listeners.listen_iscsi().await.map_err(Failure::failed)?);
     // Only after the last step of the start that can fail.
@@ -198,7 +199,7 @@ async fn start_serving(
     daemon.listeners.announce(listening);
     let count = daemon.volumes.served_names().len();
     let plural = if count == 1 { "" } else { "s" };
-    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
+    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.addresses().join(", "));
     log::info!(target: DAEMON, "{text}");
     daemon.journal.begin_serving(&text, &daemon.collect_status().await);
     daemon.notifier.notify(&format!("READY=1\nSTATUS={text}"));
@@ -215,27 +216,27 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
-        let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
-        if let Some(named) = named {
-            let entry = &wanted[named].0.backing;
+        let same_name = wanted.iter().position(|(volume, _)| volume.name == record.name);
+        if let Some(index) = same_name {
+            let entry = &wanted[index].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
                 log::warn!(
                     target: VOLUME, volume = record.name,
-                    "volume {}: added by command and in the file now; the file's entry is served",
+                    "volume {}: added by command, and now also in the file; the file's entry is served",
                     record.name
                 );
                 continue;
             }
             log::warn!(
                 target: VOLUME, volume = record.name,
-                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
-                 ({entry}) and is left out. To serve that one: hotset volume remove {}, then read the configuration \
-                 again (SIGHUP)",
+                "volume {}: the backing {} added by command is served; the file's entry of the same name has another \
+                 backing ({entry}) and is ignored. To serve the file's entry: hotset volume remove {}, then reload \
+                 (SIGHUP)",
                 record.name,
                 added.backing,
                 record.name
             );
-            wanted.remove(named);
+            wanted.remove(index);
         }
         match (backing, added.policy.parse()) {
             (Ok(backing), Ok(policy)) => {

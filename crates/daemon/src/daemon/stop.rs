@@ -12,23 +12,23 @@ use logging::{self as log, DAEMON};
 use units::show_bytes;
 
 /// Message of a stop that gave up on a silent backing.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
-                    recovers it as after a crash";
+const HUNG: &str = "stopped, but a backing did not answer: its volume was not destaged, and the next start recovers it \
+                    as after a crash";
 /// Message of a stop that failed because a data core had ended.
 const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed data is on \
                           the backings, unflushed data is lost";
 
 impl Daemon {
-    /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
+    /// `stop`: requests a stop, and replies when the backings are complete or all dirty data is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info!(target: DAEMON, "stop requested by command");
         self.stop.request(destage, Clients::Disconnect);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
-        let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
-        let mut ended = std::pin::pin!(ended);
+        let finished = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
+        let mut finished = std::pin::pin!(finished);
         loop {
             tokio::select! {
-                phase = &mut ended => return match phase {
+                phase = &mut finished => return match phase {
                     Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.message())),
                     _ => Ok(Answer::Said(vec![self.stop.message()])),
                 },
@@ -85,9 +85,8 @@ fn left_on_flash(left: &[(String, u64)]) -> String {
     let bytes = left.iter().map(|(_, bytes)| bytes).sum();
     let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
     format!(
-        "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset \
-         stop --destage` would \
-         have brought them there",
+        "stopped; {} of {} are in the flash log and not on the backing; the next start recovers them from there. \
+         `hotset stop --destage` destages everything first",
         show_bytes(bytes),
         names.join(", ")
     )

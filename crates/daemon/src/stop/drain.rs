@@ -78,7 +78,7 @@ pub struct Drain {
     memory_survives: bool,
 }
 
-/// The volumes that have ended so far.
+/// Outcomes so far.
 #[derive(Default)]
 struct Tally {
     fault: Option<Fault>,
@@ -131,7 +131,7 @@ impl Drain {
     /// Leaves the dirty data of all volumes in the flash log if `parks`, destages it otherwise, and closes the log.
     pub async fn run(self: &Rc<Self>, parks: bool) -> Drained {
         let mut tally = Tally::default();
-        let mut volumes = self.begin(parks, &mut tally).await;
+        let mut volumes = self.start(parks, &mut tally).await;
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         while !volumes.is_empty() {
             tokio::select! {
@@ -154,8 +154,8 @@ impl Drain {
         Drained { fault, is_recorded, left }
     }
 
-    /// Begins to drain the volumes of all cores.
-    async fn begin(self: &Rc<Self>, parks: bool, tally: &mut Tally) -> JoinSet<DrainOutcome> {
+    /// Starts to drain the volumes of all cores.
+    async fn start(self: &Rc<Self>, parks: bool, tally: &mut Tally) -> JoinSet<DrainOutcome> {
         let mut volumes = JoinSet::new();
         for core in self.cores.iter() {
             // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
@@ -170,15 +170,15 @@ impl Drain {
             for (name, incarnation) in served {
                 let (drain, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
-                    let end = async {
+                    let finish = async {
                         match parks {
                             true => drain.park_volume(&name, core, incarnation).await,
                             false => drain.drain_volume(&name, core, incarnation).await,
                         }
                     };
                     tokio::select! {
-                        ended = end => ended,
-                        () = drain.hangs(&name, core) => DrainOutcome::Hung,
+                        ended = finish => ended,
+                        () = drain.wait_for_hang(&name, core) => DrainOutcome::Hung,
                     }
                 });
             }
@@ -187,7 +187,7 @@ impl Drain {
     }
 
     /// Returns when a volume's backing has been silent for longer than a stop waits.
-    async fn hangs(&self, name: &str, core: usize) {
+    async fn wait_for_hang(&self, name: &str, core: usize) {
         loop {
             tokio::time::sleep(PROGRESS_PAUSE).await;
             let volume = name.to_owned();
@@ -199,7 +199,7 @@ impl Drain {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
                 log::error!(
                     target: VOLUME, volume = name,
-                    "volume {name}: its backing has not answered for {age:?}; the stop no longer waits for it"
+                    "volume {name}: its backing has not answered for {age:?}; the stop does not wait for it"
                 );
                 return;
             }
@@ -210,8 +210,8 @@ impl Drain {
         if let Some(dirty_bytes) = self.cores.dirty_bytes().await
             && dirty_bytes > 0
         {
-            let of = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
-            let text = format!("destaging: {} of {of} left", show_bytes(dirty_bytes));
+            let count = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
+            let text = format!("destaging: {} of {count} left", show_bytes(dirty_bytes));
             log::info!(target: DAEMON, "{text}");
             self.notifier.status_extending_timeout(&text);
         }
@@ -224,10 +224,10 @@ impl Drain {
             let park = async move |local: Rc<Local>| {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let parked = volume.park().await;
-                let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
+                let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
                 let destaged = local.engine.destaged_noted(incarnation);
                 let parked = parked.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
-                parked.map_err(|error| (error, log_is_gone))
+                parked.map_err(|error| (error, log_failed))
             };
             match self.cores[core].call(park).await {
                 Ok(Ok(Some((bytes, destaged)))) => {
@@ -237,7 +237,7 @@ impl Drain {
                 Ok(Err((error, true))) => {
                     log::error!(
                         target: VOLUME, volume = name,
-                        "volume {name}: the flash log is gone ({error}); destaging instead"
+                        "volume {name}: the flash log is out of service ({error}); destaging instead"
                     );
                     return self.drain_without_log(name, core, incarnation).await;
                 }
@@ -252,7 +252,7 @@ impl Drain {
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
     /// incarnation, so that the old data in the log never comes back.
     async fn drain_without_log(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
-        self.flash.give_up_map("no flash device is left in service").await;
+        self.flash.abandon_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
             let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
@@ -280,7 +280,7 @@ impl Drain {
     }
 
     async fn retry(&self, name: &str, text: &str) {
-        let text = format!("{text}; trying again, a second signal gives up");
+        let text = format!("{text}; retrying, a second signal ends the daemon at once");
         log::error!(target: VOLUME, volume = name, "{text}");
         self.notifier.status_extending_timeout(&text);
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -305,11 +305,11 @@ impl Drain {
         loop {
             let result = self.cores.detach(name, core, self.records.lost_before(name), &progress).await;
             let volume = name.to_owned();
-            let about = async move |local: Rc<Local>| {
-                let log_is_gone = local.engine.log().is_some_and(|log| log.copies() == 0);
-                local.engine.find(&volume).map(|_| log_is_gone)
+            let log_state = async move |local: Rc<Local>| {
+                let log_failed = local.engine.log().is_some_and(|log| log.copies() == 0);
+                local.engine.find(&volume).map(|_| log_failed)
             };
-            match (result, self.cores[core].call(about).await) {
+            match (result, self.cores[core].call(log_state).await) {
                 (Ok(()), _) => break,
                 (Err(_), Err(_)) => return core_has_ended(name),
                 // The volume was removed meanwhile.
@@ -348,6 +348,6 @@ async fn disconnect_clients(local: &Local, clients: Clients) -> Vec<StoredClient
 }
 
 fn core_has_ended(name: &str) -> DrainOutcome {
-    log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; it is not clean");
+    log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; the volume is not clean");
     DrainOutcome::Failed
 }

@@ -136,14 +136,14 @@ impl VolumeSettings {
     ) -> Result<(), Failure> {
         let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
         if policy == WritePolicy::WriteBack {
-            self.flash.note_policy_on_flash(placement, policy, read_only)?;
+            self.flash.mark_policy_on_flash(placement, policy, read_only)?;
         }
         if policy.defers_writes() && !read_only {
-            self.records.note_deferring(placement)?;
+            self.records.mark_deferring(placement)?;
         }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
         self.cores.on_volume(name, placement, "changing the policy", progress, work).await?;
-        self.flash.note_policy_on_flash(placement, policy, read_only)
+        self.flash.mark_policy_on_flash(placement, policy, read_only)
     }
 
     /// `volume pause`, `freeze` and `resume`.
@@ -163,8 +163,8 @@ impl VolumeSettings {
         Ok(())
     }
 
-    /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once a second copy
-    /// exists.
+    /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once a second
+    /// copy exists.
     pub async fn restore_write_back(&self) {
         for name in self.flash.write_through_volumes().await {
             let known = self.volumes.find(&name);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::ReservationError;
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Cores, Local, core_gone};
+use super::super::cores::{Cores, Local, core_ended};
 use super::super::volumes::Placement;
 use super::VolumeSettings;
 use config::VolumeConfig;
@@ -55,7 +55,7 @@ impl VolumeSettings {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
         }
         apply(&self.cores, &config, placement, &state).await?;
-        let saved = self.records.note_overrides(placement, &state, &KEYS);
+        let saved = self.records.save_overrides(placement, &state, &KEYS);
         saved.inspect(|()| {
             log::info!(
                 target: QOS, volume = name,
@@ -71,7 +71,7 @@ impl VolumeSettings {
             state.expire_override(placement.incarnation, key, &now.setting(key));
         }
         apply(&self.cores, now, placement, &state).await?;
-        self.records.note_overrides(placement, &state, &KEYS)
+        self.records.save_overrides(placement, &state, &KEYS)
     }
 }
 
@@ -94,7 +94,7 @@ async fn apply(cores: &Cores, config: &VolumeConfig, placement: &Placement, stat
         Some(volume) => volume.set_qos(qos),
         None => Ok(()),
     };
-    let done: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_gone)?;
+    let done: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_ended)?;
     done.map_err(|error| {
         let text = format!("volume {} keeps its quality of service: {error}", config.name);
         Failure::new(ErrorKind::Conflict, text)

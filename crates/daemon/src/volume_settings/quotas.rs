@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{FlashShare, MemoryShare, PageNo, ShareError};
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Cores, Local, core_gone};
+use super::super::cores::{Cores, Local, core_ended};
 use super::super::volumes::{Placement, Volumes};
 use super::VolumeSettings;
 use config::VolumeConfig;
@@ -55,7 +55,7 @@ impl VolumeSettings {
         }
         check_memory(&self.volumes, self.settings.memory_bytes(), &config, &state)?;
         apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
-        let saved = self.records.note_overrides(placement, &state, &KEYS);
+        let saved = self.records.save_overrides(placement, &state, &KEYS);
         saved.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: quotas changed by command"))
     }
 
@@ -94,7 +94,7 @@ impl VolumeSettings {
         let pinned = pinned.map_err(|text| conflict(&text))?;
         state.set_override(placement.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
         apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
-        self.records.note_overrides(placement, &state, &[PINNED])?;
+        self.records.save_overrides(placement, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info!(
             target: QOS, volume = name,
@@ -110,7 +110,7 @@ impl VolumeSettings {
             state.expire_override(placement.incarnation, key, &now.setting(key));
         }
         apply(&self.cores, self.settings.memory_bytes(), now, placement, &state).await?;
-        self.records.note_overrides(placement, &state, &KEYS)
+        self.records.save_overrides(placement, &state, &KEYS)
     }
 }
 
@@ -152,7 +152,7 @@ async fn apply(
         Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
         None => Ok(()),
     };
-    let done: Result<(), ShareError> = cores[placement.core].call(call).await.map_err(core_gone)?;
+    let done: Result<(), ShareError> = cores[placement.core].call(call).await.map_err(core_ended)?;
     done.map_err(|error| Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its flash quota: {error}")))
 }
 

@@ -126,7 +126,7 @@ fn request_during_a_restart_is_answered_by_the_next_daemon() {
     assert_eq!(client.receive().expect("the next daemon answers").error, 0);
     assert_eq!(client.read(512, 512).expect("the next daemon answers"), [9; 512]);
     assert!(other.read(0, 512).is_err(), "a removed volume is served");
-    wait_for("the reason", || daemon.log().contains("hung up on: 1; its volume is not served").then_some(()));
+    wait_for("the reason", || daemon.log().contains("disconnected: 1; its volume is not served").then_some(()));
     daemon.stop();
     manager(&site).release();
     assert!(client.read(512, 512).is_err(), "no daemon runs");
