@@ -107,7 +107,7 @@ pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
 
 /// The saved reservations of a unit, checked for readability.
 fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
-    let kept = unit.kept().ok_or(scsi::RecordError::Damaged)?;
+    let kept = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
     scsi::check_kept(&kept).map(|()| kept)
 }
 
@@ -136,7 +136,7 @@ impl Units {
                 records.push(next);
             }
             let known = self.records.change(|state| {
-                let known = records.iter().map(|record| state.keep_reservations(record.incarnation, &record.record));
+                let known = records.iter().map(|record| state.record_reservations(record.incarnation, &record.record));
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
@@ -192,7 +192,7 @@ impl Units {
             state.host = drawn().unwrap_or_default();
         }
         let (places, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.give_units(&requests, &self.fixed.borrow(), &known)) {
+        for (at, given) in places.into_iter().zip(state.assign_luns(&requests, &self.fixed.borrow(), &known)) {
             if let Err(error) = given {
                 identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
             }

@@ -21,7 +21,7 @@ use super::cores::{Cores, Local, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
-use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_number};
+use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, draw_number};
 use units::show_bytes;
 
 /// Default directory of the file.
@@ -42,7 +42,7 @@ pub struct MemoryPlan {
 /// daemon's file has to be recovered from it: the daemon then starts without a file of its own.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String> {
     // Earlier files occupy space only until they are recovered, which happens before the new file fills.
-    let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
+    let left = state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
     let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
     let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(FREE_BYTES_MIN);
     let (directory, is_configured) = match &config.keep_in {
@@ -65,8 +65,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
     }
     let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
-    let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
-    state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
+    let record = MemoryImageRecord { path: path.clone(), id, generation: state.state().generation };
+    state.change(|state| state.memory_images.push(record)).map_err(|error| error.to_string())?;
     Ok(MemoryPlan { file: Some(KeptFile { path, id }), unavailable_reason: None })
 }
 
@@ -92,7 +92,7 @@ fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
 /// A file of an earlier daemon that cannot be read. Its content and its volumes are unknown.
 #[derive(Clone, Debug)]
 pub struct UnreadableImage {
-    record: KeptRecord,
+    record: MemoryImageRecord,
     why: Rc<LeftBehindError>,
 }
 
@@ -218,7 +218,7 @@ impl PersistedMemory {
     /// Opens the files of earlier daemons. An unreadable file stays in place, and volumes of which it may hold content
     /// are not served.
     pub async fn open(&self) -> Result<(), Failure> {
-        let records = self.records.view().kept.clone();
+        let records = self.records.view().memory_images.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.plan.file.as_ref() != Some(file)).collect();
         let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
@@ -256,13 +256,13 @@ impl PersistedMemory {
             );
             self.unreadable.borrow_mut().push(UnreadableImage { record, why: Rc::new(why) });
         }
-        let is_intact = |record: &&KeptRecord| intact.contains(&record.id);
+        let is_intact = |record: &&MemoryImageRecord| intact.contains(&record.id);
         *self.intact_generations.borrow_mut() =
             records.iter().filter(is_intact).map(|record| record.generation).collect();
         Ok(())
     }
 
-    /// Deletes files without needed content, and removes the records of files that are gone.
+    /// Deletes files without needed content, and removes the records of files that no longer exist.
     pub async fn delete_unneeded_files(&self) -> Result<(), Failure> {
         let retain = async |local: Rc<Local>| {
             local.memory_images.borrow_mut().retain(|file| !file.owners().is_empty());
@@ -283,11 +283,12 @@ impl PersistedMemory {
         }
     }
 
-    fn delete_files(&self, is_obsolete: impl Fn(&KeptRecord) -> bool) -> Result<(), Failure> {
-        let gone: Vec<_> = self.records.view().kept.iter().filter(|record| is_obsolete(record)).cloned().collect();
-        // Delete the file before its record: a file without a record would never be found again. The file may be gone
-        // since a reboot.
-        for record in &gone {
+    fn delete_files(&self, is_obsolete: impl Fn(&MemoryImageRecord) -> bool) -> Result<(), Failure> {
+        let obsolete: Vec<_> =
+            self.records.view().memory_images.iter().filter(|record| is_obsolete(record)).cloned().collect();
+        // Delete the file before its record: a file without a record would never be found again. A reboot deletes
+        // the file.
+        for record in &obsolete {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
@@ -296,11 +297,11 @@ impl PersistedMemory {
         }
         let intact = self.intact_generations.borrow();
         self.records.change(|state| {
-            state.kept.retain(|record| !gone.contains(record));
+            state.memory_images.retain(|record| !obsolete.contains(record));
             // An intact file without content of a volume proves that no write of the volume is lost. Deleting it
             // deletes the only proof, so the volume is marked clean.
             let proving =
-                gone.iter().filter(|record| intact.contains(&record.generation)).map(|record| record.generation);
+                obsolete.iter().filter(|record| intact.contains(&record.generation)).map(|record| record.generation);
             let proven: BTreeSet<u64> = proving.collect();
             let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
             complete.for_each(|volume| volume.clean = true);

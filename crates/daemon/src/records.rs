@@ -49,7 +49,7 @@ impl Records {
     /// Saves a refusal. A state directory that was found to be an older copy is treated as one until its records are
     /// rebuilt, even if the store that revealed it is removed.
     pub fn record_refusal(&self, refusal: &Refusal) -> Result<(), Failure> {
-        self.change(|state| state.note_store_refusal(refusal))
+        self.change(|state| state.record_store_refusal(refusal))
     }
 
     /// Saves the membership generation, so that a removed member is never mistaken for the last one in service.

@@ -340,7 +340,11 @@ fn case_16_swapped_backing_is_refused_until_adopted() {
     assert_eq!(daemon.show("b")["state"], "active", "the others are served");
     assert!(daemon.log().contains("hotset volume adopt a"), "{}", daemon.log());
     let flushed = daemon.try_command(&["volume", "flush", "a"]);
-    assert!(errors(&flushed).contains("its backing is another one than before"), "{}", errors(&flushed));
+    assert!(
+        errors(&flushed).contains("its backing is not the one that it had at the last start"),
+        "{}",
+        errors(&flushed)
+    );
     daemon.command(&["volume", "adopt", "a"]);
     let after = daemon.show("a");
     assert_eq!(after["state"], "active");

@@ -60,8 +60,8 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_devices: Option<FlashDevices>,
     /// Files of persisted memory of daemons on this directory, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<KeptRecord>,
+    #[serde(default, rename = "kept", skip_serializing_if = "Vec::is_empty")]
+    pub memory_images: Vec<MemoryImageRecord>,
     /// The last boot of the machine that a daemon saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootRecord>,
@@ -102,7 +102,7 @@ pub struct BootRecord {
 pub struct LossRecord {
     /// The generation in which clients are told.
     pub generation: u64,
-    /// Set if the machine has rebooted since: local clients have ended too, and only remote ones are told.
+    /// Set if the machine has rebooted since: local clients have ended too, so only remote clients are told.
     pub remote_clients: bool,
 }
 
@@ -119,9 +119,9 @@ pub struct TokenRecord {
     pub created: u64,
 }
 
-/// A file of persisted memory.
+/// The file of a daemon's persisted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRecord {
+pub struct MemoryImageRecord {
     /// Path of the file.
     pub path: PathBuf,
     /// Distinguishes the file from other files, 16 hexadecimal digits.
@@ -263,11 +263,11 @@ impl State {
         }
         let legacy = versioned.rest.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
         let state: State = serde_json::from_value(versioned.rest.into()).map_err(damaged)?;
-        Ok(Some(state.upgraded(legacy)))
+        Ok(Some(state.upgrade(legacy)))
     }
 
     /// Converts fields that earlier versions stored elsewhere.
-    fn upgraded(mut self, legacy: Option<FlashRecord>) -> State {
+    fn upgrade(mut self, legacy: Option<FlashRecord>) -> State {
         if let Some(FlashRecord { store, generation, map_void, written }) = legacy {
             for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));

@@ -12,13 +12,14 @@ use config::VolumeConfig;
 use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
 use state::{
-    Acceptance, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_number, effective_policy,
+    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord, draw_number,
+    effective_policy,
 };
 
 /// Findings about the volumes that are to be served.
 pub struct Findings {
     /// Blocks that wait to be destaged, by incarnation.
-    waiting: BTreeMap<VolumeId, Waiting>,
+    waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of each backing; `None` for one that is not open.
     evidence: Vec<Option<Result<Evidence, Failure>>>,
 }
@@ -78,7 +79,7 @@ impl Attachments {
                 let former = [known, state.by_name(&config.name)];
                 let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
                 let loss =
-                    former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, may_have_lost(one)));
+                    former.into_iter().flatten().find_map(|one| state::loss_to_report(state, one, may_have_lost(one)));
                 if let Some(refused) = known
                     .filter(|_| is_unclean && !accept.adopt)
                     .and_then(|one| self.memory.unreadable_image_refusal(one))

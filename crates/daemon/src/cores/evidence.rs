@@ -12,7 +12,7 @@ use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_samples};
+use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, sampled_blocks, show_samples};
 
 use super::data_core::Local;
 use super::{Cores, core_ended};
@@ -39,8 +39,8 @@ pub struct Subject {
 
 impl Cores {
     /// Blocks that wait to be destaged, of every volume that is not served yet.
-    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, Waiting>, Failure> {
-        let mut all: BTreeMap<VolumeId, Waiting> = BTreeMap::new();
+    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, UndestagedBlocks>, Failure> {
+        let mut all: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
         for core in self.iter() {
             let collect = async |local: Rc<Local>| {
                 let in_log = local.engine.unclaimed().into_iter();
@@ -56,7 +56,7 @@ impl Cores {
             in_log.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_log = blocks);
             in_memory.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_memory = blocks);
         }
-        all.retain(|_, waiting| *waiting != Waiting::default());
+        all.retain(|_, waiting| *waiting != UndestagedBlocks::default());
         Ok(all)
     }
 
@@ -148,5 +148,5 @@ async fn examine(local: &Local, backing: Backing<RealSeam>, subject: Subject) ->
 
 /// Samples at the places for a backing of `size_bytes`, as the state directory stores them.
 async fn samples(local: &Local, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
-    show_samples(&samples_at(&local.seam, backing, &sample_places(size_bytes)).await)
+    show_samples(&samples_at(&local.seam, backing, &sampled_blocks(size_bytes)).await)
 }

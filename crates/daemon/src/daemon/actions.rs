@@ -93,7 +93,7 @@ impl Daemon {
         let placement = self.volumes.placement(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.cores.on_volume(name, &placement, "resizing", progress, work).await?;
-        self.records.change(|state| state.note_size(placement.incarnation, size))?;
+        self.records.change(|state| state.record_size(placement.incarnation, size))?;
         self.units.notify_size(name, &placement).await?;
         self.cores.notify_guests_of_size(name, &placement).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));

@@ -140,14 +140,14 @@ impl FlashLog {
             devices: found.owners(),
             holds_data: true,
         };
-        let mut verdict = self.records.view().judge_store(&store);
+        let mut verdict = self.records.view().check_store(&store);
         if matches!(verdict, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
             let read = async |local: Rc<Local>| open::holds_data(&local).await;
             store.holds_data = self.core().call(read).await.map_err(core_ended)?;
-            verdict = self.records.view().judge_store(&store);
+            verdict = self.records.view().check_store(&store);
         }
         if let (Ok(StoreUse::Known), Some(manifest)) = (&verdict, &found.manifest) {
-            verdict = self.records.view().judge_manifest(&store, manifest).map(|()| StoreUse::Known);
+            verdict = self.records.view().check_manifest(&store, manifest).map(|()| StoreUse::Known);
         }
         let used = match verdict {
             Ok(used) => used,
@@ -172,7 +172,7 @@ impl FlashLog {
                 let unclaimed = unclaimed.await.map_err(core_ended)?;
                 self.records.change(|state| {
                     state.store_opened(&opened.store, opened.generation);
-                    state.note_held(&opened.store, unclaimed);
+                    state.record_unclaimed(&opened.store, unclaimed);
                 })?;
                 tokio::task::spawn_local(record_generations(
                     Rc::downgrade(&self.records),
@@ -206,7 +206,7 @@ impl FlashLog {
         let Ok(checked) = self.core().call(read).await else { return };
         let dropped: Vec<_> = waiting.into_iter().filter(|(incarnation, _)| checked.contains(incarnation)).collect();
         let saved = self.records.change(|state| {
-            dropped.iter().for_each(|(incarnation, store)| state.note_pages_dropped(*incarnation, store));
+            dropped.iter().for_each(|(incarnation, store)| state.record_pages_dropped(*incarnation, store));
         });
         match saved {
             Ok(()) => {
