@@ -67,13 +67,13 @@ fn request(wanted: Wanted) -> Result<Request, String> {
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes"));
     }
-    let usual = Assumptions::default();
-    let nanos = |micros: Option<u32>, usual: u64| micros.map_or(usual, |micros| u64::from(micros) * 1_000);
+    let defaults = Assumptions::default();
+    let nanos = |micros: Option<u32>, default: u64| micros.map_or(default, |micros| u64::from(micros) * 1_000);
     let assumptions = Assumptions {
-        spindle_iops: wanted.spindle_iops.unwrap_or(usual.spindle_iops),
-        array_ns: nanos(wanted.array_latency_us, usual.array_ns),
-        flash_ns: nanos(wanted.flash_latency_us, usual.flash_ns),
-        memory_ns: nanos(wanted.memory_latency_us, usual.memory_ns),
+        spindle_iops: wanted.spindle_iops.unwrap_or(defaults.spindle_iops),
+        array_ns: nanos(wanted.array_latency_us, defaults.array_ns),
+        flash_ns: nanos(wanted.flash_latency_us, defaults.flash_ns),
+        memory_ns: nanos(wanted.memory_latency_us, defaults.memory_ns),
     };
     Ok(Request::Advice { limit, after: wanted.after, volume: wanted.volume, assumptions })
 }
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let asked = |volume: Option<&str>, assumptions| {
+        let expected = |volume: Option<&str>, assumptions| {
             let volume = volume.map(str::to_owned);
             Ok(Request::Advice { limit: 20, after: None, volume, assumptions })
         };
-        assert_eq!(request(Wanted::default()), asked(None, Assumptions::default()));
+        assert_eq!(request(Wanted::default()), expected(None, Assumptions::default()));
         let wanted = Wanted {
             volume: Some("v".to_owned()),
             spindle_iops: Some(75),
@@ -96,7 +96,7 @@ mod tests {
             ..Wanted::default()
         };
         let assumptions = Assumptions { spindle_iops: 75, array_ns: 12_000_000, ..Assumptions::default() };
-        assert_eq!(request(wanted), asked(Some("v"), assumptions));
+        assert_eq!(request(wanted), expected(Some("v"), assumptions));
         for limit in [0, 101] {
             let refused = request(Wanted { limit: Some(limit), ..Wanted::default() });
             assert!(refused.is_err_and(|text| text.contains("1 to 100")));

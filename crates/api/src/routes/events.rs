@@ -67,8 +67,8 @@ fn request(part: Part, now: u64) -> Result<Request, String> {
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
     }
-    let moment = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
-    let (since_unix_seconds, until_unix_seconds) = (moment(since)?, moment(until)?);
+    let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
+    let (since_unix_seconds, until_unix_seconds) = (time(since)?, time(until)?);
     Ok(Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind })
 }
 
@@ -90,7 +90,7 @@ mod tests {
         };
         assert_eq!(request(part, 10_000), Ok(wanted));
         assert!(request(Part { limit: Some(1001), ..Part::default() }, 7).is_err_and(|text| text.contains("1001")));
-        let soon = Part { until: Some("soon".to_owned()), ..Part::default() };
-        assert!(request(soon, 7).is_err_and(|text| text.contains("soon")));
+        let invalid = Part { until: Some("soon".to_owned()), ..Part::default() };
+        assert!(request(invalid, 7).is_err_and(|text| text.contains("soon")));
     }
 }

@@ -49,7 +49,7 @@ async fn add_device(
         Some(old) => Request::FlashReplace { old, new: path, force },
         None => Request::FlashAdd { path, force },
     };
-    change(&shared, request).await
+    submit(&shared, request).await
 }
 
 /// Remove a device; answers when that is done, `jobs` shows the progress
@@ -60,10 +60,11 @@ async fn remove_device(
     State(shared): State<Arc<Shared>>,
     PathName(path): PathName,
 ) -> Result<Json<FlashReport>, Problem> {
-    change(&shared, Request::FlashRemove { path }).await
+    submit(&shared, Request::FlashRemove { path }).await
 }
 
-async fn change(shared: &Shared, request: Request) -> Result<Json<FlashReport>, Problem> {
+/// Sends a change to the daemon; returns the flash cache after it.
+async fn submit(shared: &Shared, request: Request) -> Result<Json<FlashReport>, Problem> {
     match shared.control.request(request).await? {
         Answer::Flash(report) => Ok(Json(*report)),
         _ => Err(unexpected()),

@@ -106,16 +106,16 @@ fn prefers_csv(headers: &HeaderMap) -> bool {
 }
 
 fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, String> {
-    let moment = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
+    let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
     let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     if series.len() > SERIES_MAX {
-        return Err(format!("{} series are asked for; ask for {SERIES_MAX} at most", series.len()));
+        return Err(format!("{} series requested; request {SERIES_MAX} at most", series.len()));
     }
     Ok(Request::History {
         volume,
         datastore: span.datastore,
-        from_unix_seconds: moment(span.from)?,
-        to_unix_seconds: moment(span.to)?,
+        from_unix_seconds: time(span.from)?,
+        to_unix_seconds: time(span.to)?,
         step_seconds: span.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
         series,
     })
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn csv_is_sent_only_where_accept_prefers_it() {
-        let of = |accept: &str| {
+        let prefers = |accept: &str| {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().expect("a header"))]);
             prefers_csv(&headers)
         };
-        assert!(of("text/csv") && of("text/html, text/csv;q=0.9"));
-        assert!(!of("*/*") && !of("application/json, text/csv") && !prefers_csv(&HeaderMap::new()));
+        assert!(prefers("text/csv") && prefers("text/html, text/csv;q=0.9"));
+        assert!(!prefers("*/*") && !prefers("application/json, text/csv") && !prefers_csv(&HeaderMap::new()));
     }
 }

@@ -29,7 +29,7 @@ async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobRepo
 
 /// Cancel a job: the flash devices are restored to their former state; a flush is no longer waited for
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job")),
-    responses((status = 204, description = "It is called off")))]
+    responses((status = 204, description = "Cancelled")))]
 async fn cancel_job(State(shared): State<Arc<Shared>>, PathName(id): PathName) -> Result<StatusCode, Problem> {
-    shared.said(Request::JobCancel { id }).await.map(|_| StatusCode::NO_CONTENT)
+    shared.messages(Request::JobCancel { id }).await.map(|_| StatusCode::NO_CONTENT)
 }

@@ -55,7 +55,7 @@ struct Settings {
     /// A size, percent or `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     flash_max: Option<String>,
-    /// Declares the backing lost: iSCSI initiators are told that the LUN is gone for good.
+    /// Declares the backing lost: the target reports the LUN as permanently gone to iSCSI initiators.
     #[serde(skip_serializing_if = "Option::is_none")]
     declared_lost: Option<bool>,
     /// Its weight under contention: `low`, `normal`, `high` or a number.
@@ -150,9 +150,9 @@ async fn set_volume(
 /// Destage a volume, flush its backing and stop serving it; answers when that is done
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
-    responses((status = 204, description = "It is gone; its backing is complete")))]
+    responses((status = 204, description = "Removed; its backing is complete")))]
 async fn remove_volume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<StatusCode, Problem> {
-    shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
+    shared.messages(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
 /// Miss ratios of caches of other sizes
@@ -188,7 +188,7 @@ async fn slow_requests(
 /// Requests per part of a volume and minute, for the last hour
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/heat", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
-    responses((status = 200, description = "Minutes in which anything was asked, the oldest first",
+    responses((status = 200, description = "Minutes with requests, the oldest first",
         body = HeatReport)))]
 async fn heat(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<HeatReport>, Problem> {
     match shared.control.request(Request::VolumeHeat { name }).await? {
@@ -203,14 +203,14 @@ mod tests {
 
     #[test]
     fn settings_are_numbers_or_texts() {
-        let told = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536,
+        let json = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536,
             "declared_lost": true }"#;
-        let pairs = serde_json::from_str::<Settings>(told).expect("settings").pairs();
+        let pairs = serde_json::from_str::<Settings>(json).expect("settings").pairs();
         let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let wanted = ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];
         assert_eq!(shown, wanted);
-        for wrong in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
-            assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
+        for invalid in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
+            assert!(serde_json::from_str::<Settings>(invalid).is_err(), "{invalid}");
         }
     }
 }
