@@ -77,7 +77,7 @@ fn actor_of(principal: Option<&Principal>, peer: SocketAddr) -> Actor {
             LINK_NAME => LINK_NAME.to_owned(),
             name => format!("token {name}"),
         };
-        Actor::Web { who: name, from: peer.ip().to_canonical() }
+        Actor::Web { name, from: peer.ip().to_canonical() }
     })
 }
 

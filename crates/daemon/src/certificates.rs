@@ -33,7 +33,11 @@ impl ListenerCertificate {
 
     fn report(&self, table: &str) -> CertificateReport {
         let file = self.file.borrow().display().to_string();
-        CertificateReport { table: table.to_owned(), file, ends_unix_seconds: tls::ends(&self.chain.borrow()) }
+        CertificateReport {
+            table: table.to_owned(),
+            file,
+            ends_unix_seconds: tls::earliest_expiry(&self.chain.borrow()),
+        }
     }
 }
 

@@ -114,7 +114,7 @@ pub struct EventsPage {
 pub struct EventsHealth {
     /// Number of the newest event; 0 before there is one.
     pub newest: u64,
-    /// Events since the start that a restart will have forgotten, because their disk did not take them in time.
+    /// Events since the start that a restart loses, because they could not be written to disk in time.
     pub lost: u64,
     /// Why nothing can be written now.
     pub failed: Option<String>,

@@ -148,7 +148,7 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
     certificate.write(site.folder.path());
     fs::write(site.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
     wait_for("a line on the wrong key", || {
-        daemon.log().contains("is not the one of the first certificate").then_some(())
+        daemon.log().contains("does not belong to the first certificate").then_some(())
     });
     assert_eq!(api(), "");
     certificate.write(site.folder.path());
