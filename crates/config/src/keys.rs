@@ -664,7 +664,7 @@ pub fn set_by_command() -> impl Iterator<Item = &'static str> {
 }
 
 /// True when a change of that key in the file needs a restart.
-pub fn takes_restart(table: &str, name: &str) -> bool {
+pub fn needs_restart(table: &str, name: &str) -> bool {
     find_key(table, name).is_none_or(|key| key.takes_effect == Restart)
 }
 

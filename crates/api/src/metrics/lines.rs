@@ -46,8 +46,8 @@ impl Lines {
         self.text
     }
 
-    /// Writes a line. `suffix` is added to the family's name, `below` is a bucket's bound. A thousand volumes have sixty
-    /// thousand lines, so everything is written directly into the text, without temporary strings.
+    /// Writes a line. `suffix` is added to the family name; `below` is the bound of a bucket. A thousand volumes have
+    /// sixty thousand lines, so everything is written directly into the text, without temporary strings.
     fn line(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], below: Option<f64>, value: f64) {
         let text = &mut self.text;
         text.push_str(self.name);

@@ -29,7 +29,7 @@ impl Daemon {
         let spec = BackingSpec::parse(backing, std::path::Path::new("/")).map_err(invalid)?;
         let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
-        let config = config.by_rules(&self.settings.current().qos);
+        let config = config.with_rules(&self.settings.current().qos);
         warn_of_conflicts(&config);
         let attached = self.attachments.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {

@@ -76,12 +76,12 @@ impl Daemon {
                 let written = config.written.entries("volume").find(|(written, _)| *written == name);
                 let written = written.into_iter().flat_map(|(_, entry)| entry);
                 values.extend(written.map(|(key, value)| (key.clone(), (value.clone(), KeySource::File))));
-                let given = config.from_qos(&known.config).into_iter();
-                values.extend(given.map(|given| (given.key.to_owned(), (given.value, KeySource::File))));
+                let from_rules = config.rule_values(&known.config).into_iter();
+                values.extend(from_rules.map(|rule| (rule.key.to_owned(), (rule.value, KeySource::File))));
             } else {
                 let size = known.config.size_bytes.map(|bytes| ("size", bytes.to_string()));
                 let read_only = known.config.read_only.then(|| ("read_only", "true".to_owned()));
-                let backing = redact::whole(&known.config.backing.to_string());
+                let backing = redact::value(&known.config.backing.to_string());
                 let policy = ("policy", known.config.policy.to_string());
                 let given = [("name", name.clone()), ("backing", backing), policy];
                 let given = given.into_iter().chain(size).chain(read_only);

@@ -60,7 +60,7 @@ impl Daemon {
             tls.files = now.files;
         }
         // Settings that need a restart keep their values from the start, so that the next reload reports them again.
-        let written = old.written.renewed(fresh.written);
+        let written = old.written.after_reload(fresh.written);
         self.settings.replace(Config {
             volumes: fresh.volumes,
             absent: fresh.absent,
@@ -241,7 +241,7 @@ mod tests {
                     memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\n\
                     declared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
-        assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
+        assert_eq!(old.after_reload(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }
 
     #[test]

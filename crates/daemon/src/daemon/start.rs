@@ -242,7 +242,7 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
             (Ok(backing), Ok(policy)) => {
                 let (size_bytes, read_only) = (added.size_bytes, added.read_only);
                 let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
-                let volume = volume.by_rules(&config.qos);
+                let volume = volume.with_rules(&config.qos);
                 wanted.push((volume, false));
             }
             (Err(error), _) | (_, Err(error)) => log::error!(

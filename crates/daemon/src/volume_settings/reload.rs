@@ -16,7 +16,7 @@ impl VolumeSettings {
     /// Applies the new entry of a served volume, whose entry was `old`.
     pub async fn reload(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<ReloadOutcome> {
         let name = &now.name;
-        let mut applied = old.renewed(now);
+        let mut applied = old.after_reload(now);
         let mut outcomes = VolumeOutcomes { name, outcomes: Vec::new() };
         if applied != *now {
             outcomes.add("a changed backing, size, defer, read_only, flash or lun takes effect after a restart");
@@ -95,7 +95,7 @@ impl VolumeSettings {
     /// Applies `[[qos]]` to volumes that were added by command.
     pub async fn reload_rules(&self, rules: &[QosRule]) -> Vec<ReloadOutcome> {
         let changed = |known: &KnownVolume| {
-            let now = known.config.clone().by_rules(rules);
+            let now = known.config.clone().with_rules(rules);
             (!known.from_file && now.qos != known.config.qos).then_some(now)
         };
         let changed: Vec<_> = self.volumes.map(changed).into_iter().flatten().collect();
