@@ -151,16 +151,16 @@ struct Reserve(Cell<Option<File>>);
 
 impl Reserve {
     fn new() -> Reserve {
-        Reserve(Cell::new(Reserve::take_one()))
+        Reserve(Cell::new(Reserve::open_descriptor()))
     }
 
-    fn take_one() -> Option<File> {
+    fn open_descriptor() -> Option<File> {
         File::open("/dev/null").ok()
     }
 
     /// Reserves a descriptor again if it was released and one is free.
     fn refill(&self) {
-        let held = self.0.take().or_else(Reserve::take_one);
+        let held = self.0.take().or_else(Reserve::open_descriptor);
         self.0.set(held);
     }
 
@@ -195,7 +195,7 @@ struct IdleEntry {
 }
 
 impl IdleEntry {
-    /// Adds an entry at the end. Beyond the limit the first connection is told to close.
+    /// Adds an entry at the end. Beyond the limit the first connection is closed.
     fn new(shared: &Rc<Shared>) -> IdleEntry {
         let (number, eviction) = (shared.idle.next.get(), Rc::new(Notify::new()));
         shared.idle.next.set(number + 1);
@@ -210,7 +210,7 @@ impl IdleEntry {
     }
 
     /// Runs `work`; returns `None` if the connection is evicted first.
-    async fn until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    async fn run_until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             done = work => Some(done),
@@ -225,7 +225,7 @@ impl Drop for IdleEntry {
     }
 }
 
-async fn converse<H: Handler>(
+async fn serve_requests<H: Handler>(
     stream: UnixStream,
     handler: Rc<H>,
     shared: Rc<Shared>,
@@ -237,18 +237,19 @@ async fn converse<H: Handler>(
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
     loop {
-        let taken = idle_entry.until_evicted(take(&mut reader, &mut text, limits)).await;
-        let Some(taken) = taken.transpose()? else { return Ok(()) };
-        let (reply, continues) = match taken {
-            Taken::End => return Ok(()),
-            Taken::TooLong => {
+        let outcome = idle_entry.run_until_evicted(read_request(&mut reader, &mut text, limits)).await;
+        let Some(outcome) = outcome.transpose()? else { return Ok(()) };
+        let (reply, continues) = match outcome {
+            ReadOutcome::End => return Ok(()),
+            ReadOutcome::TooLong => {
                 let failure = Failure::new(ErrorKind::Invalid, too_long(REQUEST_BYTES_MAX).to_string());
                 (Reply::Failed(failure), false)
             }
-            Taken::Line => match serde_json::from_slice::<Request>(&text) {
+            ReadOutcome::Line => match serde_json::from_slice::<Request>(&text) {
                 Ok(request) => {
                     drop(idle_entry);
-                    let reply = act_when_permitted(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
+                    let reply =
+                        execute_when_permitted(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
                     idle_entry = IdleEntry::new(&shared);
                     (reply, true)
                 }
@@ -257,7 +258,7 @@ async fn converse<H: Handler>(
                 }
             },
         };
-        let sent = idle_entry.until_evicted(send(&mut writer, &reply, limits)).await;
+        let sent = idle_entry.run_until_evicted(send(&mut writer, &reply, limits)).await;
         if sent.transpose()?.is_none() || !continues {
             return Ok(());
         }
@@ -265,7 +266,7 @@ async fn converse<H: Handler>(
 }
 
 /// Outcome of reading from a client.
-enum Taken {
+enum ReadOutcome {
     /// A whole line.
     Line,
     /// More bytes than a request may have.
@@ -274,19 +275,23 @@ enum Taken {
     End,
 }
 
-async fn take(reader: &mut BufReader<impl AsyncRead + Unpin>, text: &mut Vec<u8>, limits: Limits) -> io::Result<Taken> {
+async fn read_request(
+    reader: &mut BufReader<impl AsyncRead + Unpin>,
+    text: &mut Vec<u8>,
+    limits: Limits,
+) -> io::Result<ReadOutcome> {
     text.clear();
     let mut bounded = (&mut *reader).take(REQUEST_BYTES_MAX as u64);
     let read = tokio::time::timeout(limits.idle_timeout, bounded.read_until(b'\n', text)).await??;
     Ok(match text.last() {
-        Some(b'\n') => Taken::Line,
-        _ if read == 0 => Taken::End,
-        _ => Taken::TooLong,
+        Some(b'\n') => ReadOutcome::Line,
+        _ if read == 0 => ReadOutcome::End,
+        _ => ReadOutcome::TooLong,
     })
 }
 
 /// Carries out a request once fewer than the limit are in progress.
-async fn act_when_permitted<H: Handler>(
+async fn execute_when_permitted<H: Handler>(
     shared: &Shared,
     handler: Rc<H>,
     request: Request,
@@ -299,7 +304,7 @@ async fn act_when_permitted<H: Handler>(
         return Reply::Failed(Failure::new(ErrorKind::Failed, text));
     };
     let _permit = shared.permits.acquire().await.expect("the semaphore is never closed");
-    act(handler, request, actor, writer, limits).await
+    execute(handler, request, actor, writer, limits).await
 }
 
 /// Guard of a bounded count; dropping it decrements the count.
@@ -321,7 +326,7 @@ impl Drop for Counted<'_> {
 }
 
 /// Runs an action in a task of its own, so that it completes even if the client disconnects.
-async fn act<H: Handler>(
+async fn execute<H: Handler>(
     handler: Rc<H>,
     request: Request,
     actor: Actor,

@@ -81,11 +81,11 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
         stored.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
     let take_over = async move |local: Rc<Local>| {
-        let take_one = |(terms, fd)| {
+        let take_over_client = |(terms, fd)| {
             let client = Handed { stream: RealStream::from_fd(fd), terms };
             local.server.take_over(client).map_err(|why: NoWay| (terms, why))
         };
-        clients.into_iter().map(take_one).filter_map(Result::err).collect::<Vec<_>>()
+        clients.into_iter().map(take_over_client).filter_map(Result::err).collect::<Vec<_>>()
     };
     // If the core has ended, the connections are dropped.
     let Ok(refused) = cores.first().call(take_over).await else { return };

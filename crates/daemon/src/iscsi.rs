@@ -24,7 +24,7 @@ use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_num
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
-/// Physical block size in bytes that initiators are told to align to.
+/// Physical block size in bytes that initiators are to align to.
 const PHYSICAL_4K: u32 = 4096;
 
 /// Specification of a core's target.
@@ -277,20 +277,20 @@ impl Units {
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
         self.apply_lost(&now.name, placement, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
-        self.at_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
+        self.with_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
     }
 
     async fn apply_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
-        self.at_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
+        self.with_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
     }
 
     /// Reports a volume's new size to initiators.
     pub async fn notify_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
-        self.at_target(name, placement, |target, lun| target.resized(lun)).await
+        self.with_target(name, placement, |target, lun| target.resized(lun)).await
     }
 
     /// Runs `work` at the target with a volume's LUN, if it has one.
-    async fn at_target(
+    async fn with_target(
         &self,
         name: &str,
         placement: &Placement,

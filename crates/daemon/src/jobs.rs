@@ -80,13 +80,13 @@ impl Jobs {
 
     /// Running jobs, with their progress from the reports of flash and volumes.
     pub fn under_way(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
-        let of_flash = flash.and_then(|flash| flash.job.clone()).map(of_flash);
+        let flash_job = flash.and_then(|flash| flash.job.clone()).map(flash_job);
         let flushes = self.flushes.borrow();
-        let of_flushes = flushes.iter().map(|(number, flushing)| {
+        let flush_jobs = flushes.iter().map(|(number, flushing)| {
             let volume = volumes.iter().find(|volume| volume.name == flushing.volume);
             flush_report(*number, flushing, volume)
         });
-        of_flash.into_iter().chain(of_flushes).collect()
+        flash_job.into_iter().chain(flush_jobs).collect()
     }
 
     /// Cancels a flush; fails if it is not running.
@@ -157,7 +157,7 @@ fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>
     }
 }
 
-fn of_flash(job: FlashJobReport) -> JobReport {
+fn flash_job(job: FlashJobReport) -> JobReport {
     let FlashJobReport { kind, device, done_bytes, total_bytes, left_seconds, paused } = job;
     JobReport { id: FLASH.to_owned(), kind, subject: device, done_bytes, total_bytes, left_seconds, paused }
 }

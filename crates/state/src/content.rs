@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_places_are_inside_and_depend_only_on_the_size() {
+    fn sampled_blocks_are_inside_and_depend_only_on_the_size() {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
             let places = sampled_blocks(size);
             assert_eq!(places, sampled_blocks(size));

@@ -91,25 +91,25 @@ impl State {
         if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
             self.check_backing_change(named, claim)?;
         }
-        let gives_up = match by_backing {
+        let discards = match by_backing {
             Some(found) => self.check_dirty_data(found, claim)?,
             None => {
                 let unclaimed: Vec<&str> =
-                    self.unclaimed.iter().map(String::as_str).filter(|store| !claim.gives_up(store)).collect();
+                    self.unclaimed.iter().map(String::as_str).filter(|store| !claim.discards(store)).collect();
                 if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
                 false
             }
         };
-        Ok(self.admit(by_name, by_backing, gives_up, claim, draw))
+        Ok(self.admit(by_name, by_backing, discards, claim, draw))
     }
 
     /// Checks a new backing of a volume that had another one.
     fn check_backing_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
         let record = &self.volumes[named];
         let loss = self.loss_of(record, claim);
-        let names_loss = loss.as_ref().is_none_or(|loss| claim.gives_up(&loss.incarnation))
+        let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.incarnation))
             || self.sabotage.is(Sabotage::AdoptUnnamed);
         if claim.accept.adopt && names_loss {
             return Ok(());
@@ -146,7 +146,7 @@ impl State {
         let record = &self.volumes[found];
         let name = claim.name.to_owned();
         let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
-        if claim.gives_up(&loss.incarnation) {
+        if claim.discards(&loss.incarnation) {
             return Ok(true);
         }
         let mark = record.dirty_on_flash.as_deref();
@@ -190,7 +190,7 @@ impl State {
         &mut self,
         by_name: Option<usize>,
         by_backing: Option<usize>,
-        gives_up: bool,
+        discards: bool,
         claim: &Claim<'_>,
         draw: impl FnOnce() -> VolumeId,
     ) -> Admission {
@@ -198,7 +198,7 @@ impl State {
         // the volume's name, so the unit moves to the backing that the data was restored to.
         let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
         if let Some(former) = &former {
-            self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
+            self.discard_data(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.revision += 1;
         if !self.unclaimed.is_empty() {
@@ -207,7 +207,7 @@ impl State {
         let (incarnation, drops_pages) = match by_backing {
             Some(found) => {
                 let known = self.volumes[found].incarnation;
-                let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
+                let incarnation = if discards { self.discard_flash_data(known, draw()) } else { known };
                 if self.has_shrunk(incarnation, claim) {
                     // Data past the old end may exist again, with another content, after a growth.
                     self.by_incarnation_mut(incarnation).expect("the record exists").cached_on =
@@ -290,8 +290,8 @@ impl State {
         }
     }
 
-    /// Records that the data of an incarnation in a store is given up.
-    fn give_up(&mut self, incarnation: VolumeId, store: Option<&str>) {
+    /// Records that the data of an incarnation in a store is discarded.
+    fn discard_data(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
             self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
@@ -334,13 +334,13 @@ impl State {
 
     /// Gives the volume a new incarnation, which it returns. Data under the old one in any flash store is obsolete and
     /// never served again.
-    pub fn give_up_flash(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
+    pub fn discard_flash_data(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.incarnation = drawn;
             record.dirty_on_flash = None;
             record.cached_on = None;
-            stores.iter().for_each(|store| self.give_up(incarnation, Some(store)));
+            stores.iter().for_each(|store| self.discard_data(incarnation, Some(store)));
         }
         drawn
     }
@@ -373,7 +373,7 @@ pub fn draw_identity() -> io::Result<u128> {
 }
 
 impl Claim<'_> {
-    fn gives_up(&self, data: &str) -> bool {
+    fn discards(&self, data: &str) -> bool {
         self.accept.adopt && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|one| one == data))
     }
 }

@@ -18,7 +18,7 @@ use super::{StateError, UnitRecord};
 /// The format that this version reads and writes.
 pub const STATE_VERSION: u64 = 1;
 /// Key under which a later format names the first release that reads it, as text (`1.4.0`).
-const NEEDS: &str = "needs";
+const NEEDS_KEY: &str = "needs";
 
 /// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,9 +100,9 @@ pub struct BootRecord {
 /// Acknowledged and unflushed writes that were lost with a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossRecord {
-    /// The generation in which clients are told.
+    /// The generation in which the loss is reported to clients.
     pub generation: u64,
-    /// Set if the machine has rebooted since: local clients have ended too, so only remote clients are told.
+    /// Set if the machine has rebooted since: local clients have ended too, so only remote clients receive the report.
     pub remote_clients: bool,
 }
 
@@ -253,7 +253,7 @@ impl State {
             |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
         let mut versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
         if versioned.version > STATE_VERSION {
-            let needs = versioned.rest.get(NEEDS).and_then(|needs| Release::parse(needs.as_str()?));
+            let needs = versioned.rest.get(NEEDS_KEY).and_then(|needs| Release::parse(needs.as_str()?));
             let newer = NewerFormat::of_format(versioned.version, STATE_VERSION, needs);
             return Err(StateError::Newer { path: path.to_owned(), newer });
         }

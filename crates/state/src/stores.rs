@@ -126,10 +126,10 @@ impl State {
         }
         if let Some(record) = record {
             let legacy = ownership.is_none() && record.life == 0;
-            let known = is_own && record.may_be_in(ownership.life) && ownership.life != 0;
+            let known = is_own && record.may_have_life(ownership.life) && ownership.life != 0;
             if legacy || known {
                 // An interrupted opening leaves some devices in the life before it.
-                let is_known = |life| legacy || record.may_be_in(life);
+                let is_known = |life| legacy || record.may_have_life(life);
                 return found.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Records that a checked store is about to be written.
-    pub fn begin_store(&mut self, found: &StoreFound, used: StoreUse) {
+    pub fn record_store_use(&mut self, found: &StoreFound, used: StoreUse) {
         let life = self.life;
         if used == StoreUse::New {
             // None of the store's recorded state is valid any more.
@@ -232,7 +232,7 @@ mod tests {
     fn opened(state: &mut State, before: Ownership, holds_data: bool) -> Ownership {
         let found = found(before, holds_data);
         let used = state.check_store(&found).expect("the store may be used");
-        state.begin_store(&found, used);
+        state.record_store_use(&found, used);
         state.store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
@@ -244,7 +244,7 @@ mod tests {
         state.begin_life(9, 60);
         assert_eq!(state.identity, format!("{:032x}", 5), "an identity is drawn once");
         assert_eq!(state.check_store(&found(first, true)), Ok(StoreUse::Known));
-        state.begin_store(&found(first, true), StoreUse::Known);
+        state.record_store_use(&found(first, true), StoreUse::Known);
         let second = state.ownership();
         // Killed before it could record that the store is open: superblocks may name the new life or the old one.
         state.begin_life(9, 70);
@@ -267,11 +267,11 @@ mod tests {
             devices: vec![("d0".into(), newest), ("d1".into(), other)],
             ..found(newest, true)
         };
-        state.begin_store(&found(first, true), StoreUse::Known);
+        state.record_store_use(&found(first, true), StoreUse::Known);
         let second = state.ownership();
         assert_eq!(state.check_store(&both(second, first)), Ok(StoreUse::Known), "killed while it opened them");
         state.begin_life(0, 70);
-        state.begin_store(&both(second, first), StoreUse::Known);
+        state.record_store_use(&both(second, first), StoreUse::Known);
         assert_eq!(
             state.check_store(&both(second, first)),
             Ok(StoreUse::Known),

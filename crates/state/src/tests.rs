@@ -181,7 +181,7 @@ fn volume_gets_a_new_incarnation_when_its_flash_data_is_given_up() {
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
     state.mark_on_flash(id, Some("ab"));
-    state.give_up_flash(id, VolumeId(8));
+    state.discard_flash_data(id, VolumeId(8));
     assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(VolumeId(8)));
     assert_eq!(state.volumes[0].dirty_on_flash, None);
     assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");

@@ -1,7 +1,7 @@
 //! Writer of the state file, on its own thread: a change waits for a bounded time, even if the directory hangs.
 //!
 //! A change fails after its time-out: it is cancelled before the new file takes the old one's name. If that rename is
-//! already in progress, it may complete after its caller was told of the failure; the content in force is then written
+//! already in progress, it may complete after its caller received the failure; the content in force is then written
 //! over it before any other write. (A crash in between leaves the change made. Callers tolerate that: before a change
 //! that permits less care, the data concerned has been drained, whether or not the change succeeds.) Until the thread
 //! is free again, changes fail at once.
@@ -102,7 +102,7 @@ impl Writer {
     }
 
     /// Busy time of the thread with a job that no caller waits for; `None` if it is free.
-    fn busy_for(&mut self) -> Option<Duration> {
+    fn busy_time(&mut self) -> Option<Duration> {
         let pending = self.pending.as_ref()?;
         let result = match pending.done.try_recv() {
             Err(TryRecvError::Empty) => return Some(pending.since.elapsed()),
@@ -122,8 +122,8 @@ impl Writer {
     }
 
     /// Time without an answer; `None` while a change may still succeed.
-    fn hangs_for(&mut self) -> Option<Duration> {
-        let busy = self.busy_for()?;
+    fn unanswered_time(&mut self) -> Option<Duration> {
+        let busy = self.busy_time()?;
         let is_cancelled = self.pending.as_ref().is_some_and(|pending| pending.is_cancelled);
         (is_cancelled || busy > self.timeout).then_some(busy)
     }
@@ -131,7 +131,7 @@ impl Writer {
     /// Reason why a change would fail now, as far as known; `in_force` returns the file's content. Must be called about
     /// every second.
     pub(crate) fn write_error(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
-        if let Some(time) = self.hangs_for() {
+        if let Some(time) = self.unanswered_time() {
             return Some(WriteError::Hangs(time).to_string());
         }
         if self.pending.is_none() && self.last_result.elapsed() >= PROBE_PAUSE {
@@ -151,7 +151,7 @@ impl Writer {
         in_force: impl Fn() -> Vec<u8>,
         hook: Hook,
     ) -> Result<(), WriteError> {
-        if let Some(time) = self.hangs_for() {
+        if let Some(time) = self.unanswered_time() {
             return Err(WriteError::Hangs(time));
         }
         let (done, is_done) = sync_channel(1);
@@ -198,7 +198,7 @@ fn run(path: &Path, job: Job) {
         Work::Probe => probe(path, &bytes),
         Work::Replace(mut hook, stage) => {
             let result = replace(path, &bytes, &mut |step| {
-                begin_step(step, &stage)?;
+                start_step(step, &stage)?;
                 hook(step)
             });
             let before = std::mem::replace(&mut *lock(&stage), Stage::Finished);
@@ -215,7 +215,7 @@ fn run(path: &Path, job: Job) {
 }
 
 /// Starts the next step of a write, unless it was cancelled.
-fn begin_step(step: Step, stage: &Mutex<Stage>) -> io::Result<()> {
+fn start_step(step: Step, stage: &Mutex<Stage>) -> io::Result<()> {
     let mut stage = lock(stage);
     match (&*stage, step) {
         (Stage::Cancelled, _) => return Err(io::Error::other("the write was cancelled")),
@@ -255,7 +255,7 @@ mod tests {
         }
 
         fn wait_until_free(&mut self) {
-            while self.writer.busy_for().is_some() {
+            while self.writer.busy_time().is_some() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

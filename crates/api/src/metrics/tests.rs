@@ -225,12 +225,12 @@ fn volumes_past_the_limit_are_only_in_sums_and_counted() {
 }
 
 #[test]
-fn odd_label_names_give_a_valid_text() {
-    let mut odd = volume("a \"quoted\" \\ name\nof two lines");
+fn invalid_label_names_give_a_valid_text() {
+    let mut labelled = volume("a \"quoted\" \\ name\nof two lines");
     for name in ["vm", "op", "0", "", "a-b", "a.b", "__x", "label_op", "le", "volume", "größe"] {
-        odd.labels.insert(name.to_owned(), "\"\\\n".to_owned());
+        labelled.labels.insert(name.to_owned(), "\"\\\n".to_owned());
     }
-    let values = parse(&text(&status(vec![odd]), 1000)).expect("the exposition is valid");
+    let values = parse(&text(&status(vec![labelled]), 1000)).expect("the exposition is valid");
     let series =
         values.keys().find(|series| series.starts_with("hotset_volume_dirty_bytes")).expect("the series exists");
     for name in ["vm=", "label_op=", "a_b=", "label_a_b=", "label_volume=", "label_le="] {

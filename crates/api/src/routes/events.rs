@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+struct PageParameters {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -47,11 +47,11 @@ struct Part {
 }
 
 /// Events with their actors, the newest first
-#[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(Part),
+#[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(PageParameters),
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(part): QueryParameters<Part>,
+    QueryParameters(part): QueryParameters<PageParameters>,
 ) -> Result<Json<EventsPage>, Problem> {
     let request = request(part, unix_time::now().as_secs());
     let request = request.map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
@@ -61,8 +61,8 @@ async fn list_events(
     }
 }
 
-fn request(part: Part, now: u64) -> Result<Request, String> {
-    let Part { limit, before, after, since, until, subject, kind } = part;
+fn request(part: PageParameters, now: u64) -> Result<Request, String> {
+    let PageParameters { limit, before, after, since, until, subject, kind } = part;
     let limit = limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let part = Part { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..Part::default() };
+        let part =
+            PageParameters { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..PageParameters::default() };
         let wanted = Request::Events {
             limit: 100,
             before: None,
@@ -89,8 +90,11 @@ mod tests {
             kind: Some(EventKind::Alert),
         };
         assert_eq!(request(part, 10_000), Ok(wanted));
-        assert!(request(Part { limit: Some(1001), ..Part::default() }, 7).is_err_and(|text| text.contains("1001")));
-        let invalid = Part { until: Some("soon".to_owned()), ..Part::default() };
+        assert!(
+            request(PageParameters { limit: Some(1001), ..PageParameters::default() }, 7)
+                .is_err_and(|text| text.contains("1001"))
+        );
+        let invalid = PageParameters { until: Some("soon".to_owned()), ..PageParameters::default() };
         assert!(request(invalid, 7).is_err_and(|text| text.contains("soon")));
     }
 }

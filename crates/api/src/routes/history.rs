@@ -22,7 +22,7 @@ const SERIES_MAX: usize = 80;
 const CSV: &str = "text/csv";
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(whole_history))
+    OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(total_history))
 }
 
 /// Format of the answer.
@@ -36,7 +36,7 @@ enum Format {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Span {
+struct HistoryParameters {
     /// The datastore whose volumes are summed; empty for volumes without one. Not for a volume's own history
     datastore: Option<String>,
     /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
@@ -54,28 +54,28 @@ struct Span {
 
 /// A volume's figures over time: sum, mean, least and most of each step, and percentiles of all its requests
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/history", tag = "history",
-    params(("name" = String, Path, description = "The volume"), Span),
+    params(("name" = String, Path, description = "The volume"), HistoryParameters),
     responses((status = 200, description = "In columns",
         content((HistoryReport = "application/json"), (String = "text/csv")))))]
 async fn volume_history(
     State(shared): State<Arc<Shared>>,
     PathName(name): PathName,
-    QueryParameters(span): QueryParameters<Span>,
+    QueryParameters(span): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, Some(name), span, &headers).await
 }
 
 /// Figures over time of all volumes together, or of a datastore's volumes, and of the daemon's memory and flash
-#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(Span),
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(HistoryParameters),
     responses((status = 200, description = "In columns",
             content((HistoryReport = "application/json"), (String = "text/csv"))),
         (status = 404, description = "There is no such datastore", body = Problem,
             content_type = "application/problem+json"),
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
-async fn whole_history(
+async fn total_history(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(span): QueryParameters<Span>,
+    QueryParameters(span): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, None, span, &headers).await
@@ -84,7 +84,7 @@ async fn whole_history(
 async fn history(
     shared: &Shared,
     volume: Option<String>,
-    span: Span,
+    span: HistoryParameters,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let is_csv = span.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
@@ -105,7 +105,7 @@ fn prefers_csv(headers: &HeaderMap) -> bool {
     names(CSV) && !names("application/json")
 }
 
-fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, String> {
+fn request(volume: Option<String>, span: HistoryParameters, now: u64) -> Result<Request, String> {
     let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
     let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     if series.len() > SERIES_MAX {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let span = |from: &str, step: &str| Span {
+        let span = |from: &str, step: &str| HistoryParameters {
             datastore: None,
             from: Some(from.to_owned()),
             to: None,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(wanted));
         assert!(request(None, span("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
         assert!(request(None, span("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
-        let many = Span { series: Some("a,".repeat(100)), ..span("now", "1") };
+        let many = HistoryParameters { series: Some("a,".repeat(100)), ..span("now", "1") };
         assert!(request(None, many, 7).is_err());
     }
 

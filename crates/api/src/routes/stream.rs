@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct StreamParameters {
     /// Volumes to report in full, by name, with commas between them; 64 at most
     #[serde(default)]
     volumes: String,
@@ -35,13 +35,13 @@ struct Wanted {
 
 /// Once a second: status without volumes, their sums, and the requested volumes
 #[utoipa::path(get, path = "/api/v1/stream", tag = "daemon",
-    params(Wanted, ("Last-Event-ID" = Option<String>, Header,
+    params(StreamParameters, ("Last-Event-ID" = Option<String>, Header,
         description = "Resume after this event if it is not older than a minute")),
     responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream")))]
 async fn stream(
     State(shared): State<Arc<Shared>>,
     Extension(AuthenticatedClient(principal)): Extension<AuthenticatedClient>,
-    QueryParameters(wanted): QueryParameters<Wanted>,
+    QueryParameters(wanted): QueryParameters<StreamParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let volumes: BTreeSet<String> =

@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+struct PageParameters {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -43,11 +43,11 @@ struct VolumesPage {
 }
 
 /// Volumes by name, page by page
-#[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(Part),
+#[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(PageParameters),
     responses((status = 200, description = "A page", body = VolumesPage)))]
 async fn list_volumes(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(part): QueryParameters<Part>,
+    QueryParameters(part): QueryParameters<PageParameters>,
 ) -> Result<Json<VolumesPage>, Problem> {
     let limit = part.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {

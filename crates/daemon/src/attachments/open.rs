@@ -108,13 +108,13 @@ impl Attachments {
              it a backing of its own",
             path.display(),
             other.display(),
-            self.holder_of(other, wanted)
+            self.name_of_device(other, wanted)
         );
         Failure::new(ErrorKind::Conflict, text)
     }
 
     /// Name of the volume or flash device at that path.
-    fn holder_of(&self, path: &Path, wanted: &[WantedVolume]) -> String {
+    fn name_of_device(&self, path: &Path, wanted: &[WantedVolume]) -> String {
         if self.flash.devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
         }

@@ -64,7 +64,7 @@ fn remove_unit(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> 
     let target = local.iscsi.as_ref()?.target();
     let lun = target.find(volume)?;
     let removed = target.remove(lun)?;
-    // The detach may still fail: until then initiators are told to wait.
+    // The detach may still fail: until then initiators have to wait.
     target.set_absent(removed.absent());
     Some((lun, removed))
 }

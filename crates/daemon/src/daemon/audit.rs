@@ -11,28 +11,28 @@ use super::Daemon;
 
 impl Daemon {
     /// Executes a request. A change that it makes is recorded with its actor.
-    pub async fn act_for(
+    pub async fn execute_for(
         self: &Rc<Self>,
         actor: &Actor,
         request: Request,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let Some(change) = requested_change(&request) else { return self.act(actor, request, progress).await };
+        let Some(change) = requested_change(&request) else { return self.execute(actor, request, progress).await };
         let journal = &self.journal;
         match &request {
             Request::Reload {} if !self.stop.is_stopping() => {
-                return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(reload_answer);
+                return self.reload_as(actor.show().as_deref().unwrap_or("unknown")).await.map(reload_answer);
             }
             // The event comes first because the daemon ends with the answer.
             Request::Stop { .. } => {
                 journal.record_change(actor.show(), None, change.text);
-                return self.act(actor, request, progress).await;
+                return self.execute(actor, request, progress).await;
             }
             _ => {}
         }
         let is_removal = matches!(request, Request::VolumeRemove { .. });
         let in_progress = change.volume.clone().map(|name| journal.begin_change(ChangeScope::Volume(name)));
-        let result = self.act(actor, request, progress).await;
+        let result = self.execute(actor, request, progress).await;
         let differences = match (&result, &change.volume) {
             (Ok(Answer::Volume(report)), _) => journal.take_differences(report),
             (Ok(_), Some(name)) if is_removal => {
@@ -58,7 +58,7 @@ impl Daemon {
     }
 
     /// Reads the configuration again for `requester`. Each outcome becomes an event.
-    pub async fn reload_for(&self, requester: &str) -> Result<Vec<ReloadOutcome>, Failure> {
+    pub async fn reload_as(&self, requester: &str) -> Result<Vec<ReloadOutcome>, Failure> {
         let actor = format!("configuration reload ({requester})");
         let in_progress = self.journal.begin_change(ChangeScope::All);
         let result = self.reload().await;

@@ -149,7 +149,7 @@ impl Daemon {
     }
 
     /// Dispatches a request of `actor`.
-    pub(super) async fn act(
+    pub(super) async fn execute(
         self: &Rc<Self>,
         actor: &Actor,
         request: Request,
@@ -273,6 +273,6 @@ impl Handler for Daemon {
         progress: ProgressSender,
     ) -> Result<Answer, Failure> {
         log::debug!(target: CONTROL, client = actor.show(), "request: {request:?}");
-        self.act_for(&actor, request, &progress).await
+        self.execute_for(&actor, request, &progress).await
     }
 }

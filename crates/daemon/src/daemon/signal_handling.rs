@@ -45,7 +45,7 @@ async fn reload_by_signal(daemon: &Daemon) {
         return log::warn!(target: DAEMON, "SIGHUP: ignored, the daemon is stopping");
     }
     log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
-    match daemon.reload_for("SIGHUP").await {
+    match daemon.reload_as("SIGHUP").await {
         Ok(outcomes) => outcomes.iter().for_each(|outcome| log::info!(target: CONFIG, "{outcome}")),
         Err(failure) => {
             log::error!(target: CONFIG, "{}", failure.message);

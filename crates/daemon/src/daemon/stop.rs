@@ -12,11 +12,11 @@ use logging::{self as log, DAEMON};
 use units::show_bytes;
 
 /// Message of a stop that gave up on a silent backing.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not destaged, and the next start recovers it \
-                    as after a crash";
+const HUNG_MESSAGE: &str = "stopped, but a backing did not answer: its volume was not destaged, and the next start \
+                            recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed data is on \
-                          the backings, unflushed data is lost";
+const INCOMPLETE_MESSAGE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed \
+                                  data is on the backings, unflushed data is lost";
 
 impl Daemon {
     /// `stop`: requests a stop, and replies when the backings are complete or all dirty data is on flash.
@@ -24,7 +24,7 @@ impl Daemon {
         log::info!(target: DAEMON, "stop requested by command");
         self.stop.request(destage, Clients::Disconnect);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
-        let finished = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
+        let finished = self.stop.wait_for_phase(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
         let mut finished = std::pin::pin!(finished);
         loop {
             tokio::select! {
@@ -67,8 +67,8 @@ impl Daemon {
                 }
                 store_clients(&self.notifier, stored).await;
             }
-            Some(Fault::CoreEnded) => self.stop.set_message(INCOMPLETE.to_owned()),
-            Some(Fault::BackingHung) => self.stop.set_message(HUNG.to_owned()),
+            Some(Fault::CoreEnded) => self.stop.set_message(INCOMPLETE_MESSAGE.to_owned()),
+            Some(Fault::BackingHung) => self.stop.set_message(HUNG_MESSAGE.to_owned()),
         }
         self.stop.finish(fault.is_none());
         fault.is_none()

@@ -159,7 +159,7 @@ impl FlashLog {
             }
         };
         let grant = self.records.change(|state| {
-            state.begin_store(&store, used);
+            state.record_store_use(&store, used);
             let record = state.store_mut(&store.store);
             let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
             Grant { ownership: state.ownership(), generation, sequence_min, map_void }

@@ -33,7 +33,7 @@ const TEXT_MAX: usize = 120;
 pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
     let output: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed invalid JSON".to_owned())?;
     let mut report = DriveReport {
-        model: short(output["model_name"].as_str().unwrap_or_default()),
+        model: truncated(output["model_name"].as_str().unwrap_or_default()),
         read_unix_seconds: now,
         temperature_celsius: output["temperature"]["current"].as_i64(),
         ..DriveReport::default()
@@ -46,7 +46,7 @@ pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
     } else if let Some(attributes) = attributes {
         read_ata(&output, attributes, &mut report);
     } else if passed.is_none() {
-        return Err(why(&output));
+        return Err(failure_reason(&output));
     }
     let is_low = report.spare_ratio.zip(report.spare_threshold_ratio).is_some_and(|(spare, least)| spare < least);
     if is_low && !report.warnings.iter().any(|warning| warning == WARNINGS[0]) {
@@ -82,7 +82,7 @@ fn read_ata(output: &Value, attributes: &[Value], report: &mut DriveReport) {
     report.media_errors = find(&UNCORRECTED).and_then(|attribute| attribute["raw"]["value"].as_u64());
     let failing = attributes.iter().filter(|attribute| attribute["when_failed"] == "now");
     let named = failing.filter_map(|attribute| attribute["name"].as_str());
-    report.warnings = named.map(|name| format!("its attribute {} is below the threshold", short(name))).collect();
+    report.warnings = named.map(|name| format!("its attribute {} is below the threshold", truncated(name))).collect();
 }
 
 fn percent(value: &Value) -> Option<f64> {
@@ -90,16 +90,16 @@ fn percent(value: &Value) -> Option<f64> {
 }
 
 /// The reason why the output has no health, from smartctl's messages if there are any.
-fn why(output: &Value) -> String {
+fn failure_reason(output: &Value) -> String {
     let messages = output["smartctl"]["messages"].as_array().into_iter().flatten();
     let texts: Vec<&str> = messages.filter_map(|message| message["string"].as_str()).collect();
     match texts.is_empty() {
         true => "the drive reports no health".to_owned(),
-        false => format!("smartctl: {}", short(&texts.join("; "))),
+        false => format!("smartctl: {}", truncated(&texts.join("; "))),
     }
 }
 
-fn short(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().filter(|c| !messages::is_control(*c)).take(TEXT_MAX).collect()
 }
 
@@ -158,16 +158,16 @@ mod tests {
 
     #[test]
     fn unreadable_health_is_reported_with_its_reason() {
-        let why = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
-        assert_eq!(why(DENIED), "smartctl: Smartctl open device: /dev/sda failed: Permission denied");
-        assert_eq!(why("{}"), "the drive reports no health");
-        assert_eq!(why("[1]"), "the drive reports no health");
+        let failure_reason = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
+        assert_eq!(failure_reason(DENIED), "smartctl: Smartctl open device: /dev/sda failed: Permission denied");
+        assert_eq!(failure_reason("{}"), "the drive reports no health");
+        assert_eq!(failure_reason("[1]"), "the drive reports no health");
         for cut in ["", "smartctl: command line error", &NVME[..NVME.len() / 2]] {
-            assert_eq!(why(cut), "smartctl printed invalid JSON");
+            assert_eq!(failure_reason(cut), "smartctl printed invalid JSON");
         }
         // Fields of an unexpected type.
-        let odd = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
-        let drive = parsed(&odd);
+        let invalid = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
+        let drive = parsed(&invalid);
         assert_eq!((drive.spare_ratio, drive.temperature_celsius), (None, None));
     }
 }

@@ -264,7 +264,7 @@ impl Drain {
                 (Ok(Ok(())), Ok(drawn)) => {
                     let drawn = VolumeId(drawn);
                     self.records.change_or_log(|state| {
-                        state.give_up_flash(incarnation, drawn);
+                        state.discard_flash_data(incarnation, drawn);
                         state.mark_clean(drawn);
                     });
                     return DrainOutcome::Complete;
@@ -289,14 +289,14 @@ impl Drain {
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
     /// volumes parked in the flash log. True when the write succeeded.
     fn record_outcomes(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
-        let noted = self.records.change_or_log(|state| {
+        let recorded = self.records.change_or_log(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
         });
-        if noted {
+        if recorded {
             clean.clear();
         }
-        noted
+        recorded
     }
 
     /// Destages and detaches a volume.

@@ -39,7 +39,7 @@ pub enum Clients {
 }
 
 /// Message of a stop that left nothing on flash.
-const COMPLETE: &str = "stopped; the backings are complete";
+const COMPLETE_MESSAGE: &str = "stopped; the backings are complete";
 
 /// State of a stop.
 pub struct Stop {
@@ -52,7 +52,7 @@ pub struct Stop {
 
 impl Default for Stop {
     fn default() -> Self {
-        let message = RefCell::new(COMPLETE.to_owned());
+        let message = RefCell::new(COMPLETE_MESSAGE.to_owned());
         Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), message }
     }
 }
@@ -94,13 +94,13 @@ impl Stop {
 
     /// Waits until a stop is requested.
     pub async fn requested(&self) {
-        self.reached(|phase| phase != Phase::Running).await;
+        self.wait_for_phase(|phase| phase != Phase::Running).await;
     }
 
     /// Waits until the stop reaches a phase.
-    pub async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
+    pub async fn wait_for_phase(&self, is_reached: impl Fn(Phase) -> bool) -> Phase {
         let mut watched = self.phase.subscribe();
-        *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
+        *watched.wait_for(|phase| is_reached(*phase)).await.expect("the sender lives as long as this")
     }
 
     /// Sets the message about the end of the stop.

@@ -35,7 +35,7 @@ fn healthy() -> StatusReport {
 }
 
 /// Evaluates a healthy status, then the changed one for 99 seconds, and returns the active alerts.
-fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
+fn alerts_after(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
     let mut alerts = Alerts::default();
     assert_eq!(alerts.evaluate(1_000, &healthy(), &limits()), []);
     let mut status = healthy();
@@ -54,7 +54,7 @@ fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
 }
 
 fn found(change: impl FnOnce(&mut StatusReport)) -> Vec<String> {
-    found_by(change).1
+    alerts_after(change).1
 }
 
 fn flash(change: fn(&mut FlashReport)) -> impl FnOnce(&mut StatusReport) {
@@ -110,7 +110,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
     assert_eq!(found(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
     assert_eq!(found(volume(|volume| volume.backing_unanswered_ms = 9_999)), [""; 0]);
-    let (alerts, names) = found_by(volume(|volume| volume.backing_unanswered_ms = 12_000));
+    let (alerts, names) = alerts_after(volume(|volume| volume.backing_unanswered_ms = 12_000));
     assert_eq!(names, ["backing-hung v"]);
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
     assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
@@ -148,7 +148,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(certificate(TWO_WEEKS + 101)), [""; 0]);
     assert_eq!(found(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
     assert_eq!(found(certificate(1)), ["certificate-expired [api] tls_certificate"]);
-    let (ended, _) = found_by(certificate(1));
+    let (ended, _) = alerts_after(certificate(1));
     assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt expired at 1970-01-01T00:00:01Z");
     let three = |status: &mut StatusReport| {
         let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
@@ -166,7 +166,7 @@ fn notices_raise_alerts_of_their_kind_once() {
         (AlertKind::PagesDropped, "pages-dropped v"),
         (AlertKind::Other, "other v"),
     ] {
-        let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
+        let (alerts, names) = alerts_after(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
         assert_eq!(names, [name]);
         // The status states these itself, so they are not repeated.
         assert_eq!(causes_without_notice(&alerts.active()).count(), 0, "{name}");
@@ -176,7 +176,7 @@ fn notices_raise_alerts_of_their_kind_once() {
         let notice = Notice::new(kind, "a sentence");
         assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
     }
-    let (alerts, _) = found_by(volume(|volume| volume.dirty_age_ms = 60_001));
+    let (alerts, _) = alerts_after(volume(|volume| volume.dirty_age_ms = 60_001));
     assert_eq!(causes_without_notice(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
 }
 

@@ -99,11 +99,11 @@ fn change(cause: &str) -> Change {
     Change { state: Transition::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
 }
 
-fn quick(address: &str) -> Webhook {
-    quick_trusting(address, None)
+fn fast_webhook(address: &str) -> Webhook {
+    fast_webhook_trusting(address, None)
 }
 
-fn quick_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
+fn fast_webhook_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
     let receiver = Receiver { address: address.parse().expect("an address"), authorities };
     let health = Arc::new(Mutex::new(WebhookHealth::default()));
     let (messages, received) = sync_channel(QUEUE_MAX);
@@ -127,7 +127,7 @@ fn wait_for(webhook: &Webhook, done: impl Fn(&WebhookHealth) -> bool) -> Webhook
 #[test]
 fn failed_messages_are_sent_again_and_all_arrive_in_order() {
     let (address, requests) = server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(7, &[change("one"), change("two")]);
     webhook.send(8, &[change("three")]);
     let got: Vec<_> = (0..5).map(|_| requests.recv_timeout(Duration::from_secs(30)).expect("a request")).collect();
@@ -159,7 +159,7 @@ fn refused_message_is_dropped_and_the_next_is_delivered() {
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 200 Yes\r\n\r\n",
     ]);
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(1, &[change("wrong")]);
     webhook.send(2, &[change("right")]);
     let health = wait_for(&webhook, |health| health.delivered == 1);
@@ -171,7 +171,7 @@ fn refused_message_is_dropped_and_the_next_is_delivered() {
 #[test]
 fn newest_messages_are_kept_without_an_answer_and_no_caller_waits() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
-    let webhook = quick(&format!("http://{closed}/"));
+    let webhook = fast_webhook(&format!("http://{closed}/"));
     let began = Instant::now();
     for number in 0..3 * QUEUE_MAX as u64 {
         webhook.send(number, &[change("x")]);
@@ -186,7 +186,7 @@ fn newest_messages_are_kept_without_an_answer_and_no_caller_waits() {
 fn receiver_with_tls_gets_alerts_if_its_authority_is_trusted() {
     let certificate = Certificate::new("localhost");
     let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
-    let webhook = quick_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
+    let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let (head, body) = requests.recv_timeout(Duration::from_secs(30)).expect("a request");
     assert!(head.starts_with("post /hook?key=s3cret http/1.1\r\n"), "{head}");
@@ -209,7 +209,7 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     ];
     for (shown, authorities, expected) in cases {
         let (port, requests) = shown.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
-        let webhook = quick_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
+        let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
         let why = health.failed.expect("the delivery failed");
@@ -226,14 +226,14 @@ fn receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
         stream
     });
     let certificate = Certificate::new("localhost");
-    let webhook = quick_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
+    let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.failures > 0);
     assert!(health.failed.as_ref().is_some_and(|why| why.contains("does not speak TLS")), "{health:?}");
     let (other, elsewhere) = server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let moved: &'static str = format!("HTTP/1.1 307 Moved\r\nLocation: {other}\r\n\r\n").leak();
     let (address, _requests) = server(vec![moved].leak());
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.dropped == 1);
     assert_eq!((health.failures, health.failed.as_deref()), (5, Some("it answered 307")));

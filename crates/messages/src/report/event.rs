@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_has_one_name_everywhere() {
+    fn event_kind_has_the_same_name_as_text_and_json() {
         for kind in EventKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());

@@ -220,7 +220,7 @@ async fn open_store(
             return Ok(None);
         }
     };
-    deployment.state.begin_store(&found, used);
+    deployment.state.record_store_use(&found, used);
     let record = deployment.state.store_mut(&found.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
